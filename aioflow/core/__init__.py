@@ -1,0 +1,1 @@
+"""Deciding, pure: no I/O, no clock, no dice, no asyncio. Time, chance and ids are arguments."""

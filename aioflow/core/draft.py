@@ -1,0 +1,250 @@
+"""The net change of a turn, collected while it is decided.
+
+Steps are written down one by one for the journal; rows once each, from what is stored to
+what was last decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from aioflow.core.memory import Live, Memory, NumberBlock, Run, WaitRecord
+from aioflow.core.transitions import is_legal, is_legal_run
+from aioflow.errors import AioflowError
+from aioflow.messages import Continue, Deliver, Due, Effect, WakeAt
+from aioflow.model import (
+    Alert,
+    Batch,
+    Instant,
+    OutboxRow,
+    RunChange,
+    RunNo,
+    RunRow,
+    RunState,
+    TaskChange,
+    TaskRow,
+    TaskState,
+    TriggerChange,
+    TriggerRow,
+    TriggerState,
+)
+
+__all__ = ("BATCH_ROWS", "Draft", "IllegalMove")
+
+BATCH_ROWS = 10_000
+"""Row changes a batch may hold before the rest is put off to the next."""
+
+
+class IllegalMove(AioflowError):
+    """A defect of ours: a state was to follow that may not."""
+
+    code = "defect.illegal_move"
+
+
+class Draft:
+    """One turn being decided.
+
+    Attributes:
+        now: The wall time of the whole turn.
+        chance: Draws from [0, 1); the engine's dice.
+        runs: Every run it touched, so that they can be read again if it is refused.
+        ended_runs: Those that ended in it.
+    """
+
+    def __init__(
+        self, memory: Memory, *, now: Instant, chance: Callable[[], float], numbers: NumberBlock
+    ) -> None:
+        self.memory = memory
+        self.now = now
+        self.chance = chance
+        self.numbers = numbers
+        self.batch = Batch(number=memory.commit_no + 1, at=now)
+        self.effects: list[Effect] = []
+        self.runs: dict[RunNo, Run] = {}
+        self.ended_runs: list[Run] = []
+        self._tasks: dict[int, Live] = {}
+        self._new_runs: dict[RunNo, Run] = {}
+        self._run_states: dict[RunNo, RunState] = {}
+        self._waits: dict[int, tuple[WaitRecord, TriggerState | None]] = {}
+        self._put_off: set[RunNo] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what can wait should be put off to the next turn."""
+        return len(self._tasks) >= BATCH_ROWS
+
+    def touch(self, live: Live) -> None:
+        """Its row changes, whether its state does or not."""
+        self._tasks[live.task_no] = live
+        self.runs[live.run.run_no] = live.run
+
+    def move(self, live: Live, state: TaskState) -> None:
+        """Take one step with a task.
+
+        Raises:
+            IllegalMove: If the transition table does not have it.
+        """
+        if not is_legal(live.state, state):
+            raise IllegalMove(
+                f"task {live.name} of run {live.run.row.run_id} cannot go from "
+                f"{live.state.label} to {state.label}"
+            )
+        live.state = state
+        self.batch.steps.append((live.task_no, state))
+        if live.map_index >= 0:
+            live.run.groups[live.position].note(live.map_index, state)
+        self.touch(live)
+
+    def new_run(self, run: Run) -> None:
+        """A run begins to exist."""
+        self._new_runs[run.run_no] = run
+        self.runs[run.run_no] = run
+
+    def change_run(
+        self,
+        run: Run,
+        *,
+        state: RunState | None = None,
+        ended_at: Instant | None = None,
+        started_at: Instant | None = None,
+        quarantine: str | None = None,
+    ) -> None:
+        """Change a run's row; what is not given stays.
+
+        Raises:
+            IllegalMove: If the transition table does not have it.
+        """
+        row = run.row
+        self.runs[run.run_no] = run
+        if state is not None and not is_legal_run(row.state, state):
+            raise IllegalMove(
+                f"run {row.run_id} cannot go from {row.state.label} to {state.label}"
+            )
+        self._run_states.setdefault(run.run_no, row.state)
+        run.row = msgspec.structs.replace(
+            row,
+            state=row.state if state is None else state,
+            started_at=row.started_at if started_at is None else started_at,
+            ended_at=row.ended_at if ended_at is None else ended_at,
+            quarantine=row.quarantine if quarantine is None else quarantine,
+        )
+
+    def new_wait(self, wait: WaitRecord) -> None:
+        """A trigger row begins to exist."""
+        self.memory.waits[wait.row.trigger_no] = wait
+        self._waits[wait.row.trigger_no] = (wait, None)
+
+    def move_wait(
+        self,
+        wait: WaitRecord,
+        state: TriggerState,
+        *,
+        event: bytes | None = None,
+        key: str | None = None,
+    ) -> None:
+        """A trigger row moves on, with its event if it fired."""
+        self._waits.setdefault(wait.row.trigger_no, (wait, wait.row.state))
+        wait.row = msgspec.structs.replace(wait.row, state=state, event=event, event_key=key)
+
+    def drop_wait(self, wait: WaitRecord) -> None:
+        """A trigger row is deleted, and forgotten."""
+        number = wait.row.trigger_no
+        _, was = self._waits.pop(number, (wait, wait.row.state))
+        if was is not None:
+            self.batch.trigger_changes.append(TriggerChange(number, was, None, None, None))
+        self.memory.waits.pop(number, None)
+
+    def wake(self, at: Instant | None, due: Due) -> None:
+        """Have ``due`` come at an instant; never, if there is none."""
+        if at is not None:
+            self.effects.append(WakeAt(at, due))
+
+    def put_off(self, run: Run) -> None:
+        """Go on with this run in the next turn."""
+        if run.run_no not in self._put_off:
+            self._put_off.add(run.run_no)
+            self.effects.append(Continue(run.run_no))
+
+    def alert(self, alert: Alert) -> None:
+        """Owe the people on call a word."""
+        number = self.numbers.take()
+        body = msgspec.msgpack.encode(alert)
+        self.batch.new_outbox.append(OutboxRow(outbox_no=number, kind="alert", body=body))
+        self.memory.outbox[number] = ("alert", body)
+        self.effects.append(Deliver(number, "alert", body))
+
+    @property
+    def touched(self) -> Iterable[Live]:
+        """The tasks whose rows it changes."""
+        return self._tasks.values()
+
+    def close(self) -> Batch:
+        """Return the batch, complete. The memory now says what the rows will say."""
+        for live in self._tasks.values():
+            self._close_task(live)
+        self.batch.new_runs.extend(run.row for run in self._new_runs.values())
+        for run_no, was in self._run_states.items():
+            if run_no not in self._new_runs:
+                self._close_run(self.runs[run_no].row, was)
+        for wait, was_wait in self._waits.values():
+            self._close_wait(wait.row, was_wait)
+        return self.batch
+
+    def _close_task(self, live: Live) -> None:
+        if live.stored_state is TaskState.PENDING:
+            self.batch.new_tasks.append(
+                TaskRow(
+                    task_no=live.task_no,
+                    run_no=live.run.row.run_no,
+                    position=live.position,
+                    map_index=live.map_index,
+                    state=live.state,
+                    try_number=live.try_number,
+                    start_no=live.start_no,
+                    interruptions=live.interruptions,
+                    due_at=live.due_at,
+                    deadline_at=live.deadline_at,
+                    queued_at=live.queued_at,
+                    started_at=live.started_at,
+                    ended_at=live.ended_at,
+                    failure=live.failure,
+                )
+            )
+        else:
+            self.batch.task_changes.append(
+                TaskChange(
+                    live.task_no,
+                    live.stored_state,
+                    live.stored_start,
+                    live.state,
+                    live.try_number,
+                    live.start_no,
+                    live.interruptions,
+                    live.due_at,
+                    live.deadline_at,
+                    live.queued_at,
+                    live.started_at,
+                    live.ended_at,
+                    live.failure,
+                )
+            )
+        live.stored_state = live.state
+        live.stored_start = live.start_no
+        live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+
+    def _close_run(self, row: RunRow, was: RunState) -> None:
+        self.batch.run_changes.append(
+            RunChange(
+                row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine
+            )
+        )
+
+    def _close_wait(self, row: TriggerRow, was: TriggerState | None) -> None:
+        if was is None:
+            self.batch.new_triggers.append(row)
+        else:
+            self.batch.trigger_changes.append(
+                TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key)
+            )

@@ -1,0 +1,261 @@
+"""A DAG's shape: who comes after whom, and what is wrong with it.
+
+``Graph`` is what the engine walks, built once per version of a DAG and shared by all its runs.
+``validate`` is what a parser asks first. Both are loops over positions, never recursion: a
+chain may be as long as its author likes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
+from aioflow.model import DagSpec, TaskSpec
+
+__all__ = ("Graph", "orphans", "validate")
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+
+
+class Graph:
+    """The edges of one DAG, by position.
+
+    Args:
+        spec: One that ``validate`` finds nothing wrong with.
+
+    Attributes:
+        spec: What it was made from.
+        parents: Of each task, ascending.
+        children: Of each task, ascending.
+        order: Every parent before its children; otherwise as they were written.
+        roots: Tasks without parents.
+        leaves: Tasks without children.
+        expands_over: For each task, the mapped children that expand over its result.
+        position_of: By ``task_id``.
+
+    Raises:
+        CycleError: If the tasks cannot be ordered.
+    """
+
+    __slots__ = (
+        "children",
+        "expands_over",
+        "leaves",
+        "order",
+        "parents",
+        "position_of",
+        "roots",
+        "spec",
+    )
+
+    def __init__(self, spec: DagSpec) -> None:
+        tasks = spec.tasks
+        self.spec = spec
+        self.parents = tuple(task.parents for task in tasks)
+        self.children = _children(tasks)
+        self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
+        self.leaves = tuple(p for p, children in enumerate(self.children) if not children)
+        self.order = _order(tasks, self.children)
+        self.expands_over = _expands_over(tasks)
+        self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
+
+
+def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
+    """Return everything that is wrong with a DAG, in the order of its tasks, cycles last.
+
+    Of cycles that share a task one is reported; mending it shows the next.
+    """
+    findings: list[DagError] = []
+    _check_id("DAG", dag_id, findings)
+    if not tasks:
+        findings.append(DagError(f"DAG {dag_id!r} has no tasks; call at least one in its body"))
+    seen: set[str] = set()
+    for position, task in enumerate(tasks):
+        if task.task_id in seen:
+            findings.append(DuplicateTask(dag_id, task.task_id))
+        seen.add(task.task_id)
+        _check_id("task", task.task_id, findings)
+        findings.extend(
+            UnknownParent(task.task_id, f"#{parent}")
+            for parent in task.parents
+            if not 0 <= parent < len(tasks)
+        )
+        _check_expansion(tasks, position, findings)
+        _check_numbers(task, findings)
+    findings.extend(
+        CycleError(tuple(tasks[position].task_id for position in cycle))
+        for cycle in _cycles(_children(tasks))
+    )
+    return findings
+
+
+def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
+    """Return the tasks that nothing connects to the rest of a DAG: a warning, not an error."""
+    if len(tasks) < 2:
+        return []
+    connected = {parent for task in tasks for parent in task.parents}
+    return [
+        task.task_id
+        for position, task in enumerate(tasks)
+        if not task.parents and position not in connected
+    ]
+
+
+# ── what can be wrong ───────────────────────────────────────────────────────────────────
+
+
+def _check_id(kind: str, name: str, findings: list[DagError]) -> None:
+    if not _ID.fullmatch(name):
+        shown = name if len(name) <= 80 else f"{name[:77]}..."
+        findings.append(
+            DagError(
+                f"{kind} id {shown!r} cannot be used; take 1 to 250 letters, digits, '_', '-' or "
+                "'.' of ASCII"
+            )
+        )
+    elif name.startswith("-") or name in {".", ".."}:
+        findings.append(
+            DagError(
+                f"{kind} id {name!r} reads like an option or a folder; "
+                "begin it with a letter or a digit"
+            )
+        )
+
+
+def _check_expansion(tasks: Sequence[TaskSpec], position: int, findings: list[DagError]) -> None:
+    task = tasks[position]
+    if task.mapped is None:
+        return
+    if not task.mapped.sources:
+        findings.append(
+            DagError(f"task {task.task_id!r} expands over nothing; give expand() an argument")
+        )
+    for source in task.mapped.sources:
+        if source.position == -1:
+            if source.width < 0:
+                findings.append(
+                    DagError(
+                        f"task {task.task_id!r} expands {source.parameter!r} over a literal "
+                        "without a length; give it a list"
+                    )
+                )
+        elif source.position not in task.parents:
+            name = (
+                tasks[source.position].task_id
+                if 0 <= source.position < len(tasks)
+                else f"#{source.position}"
+            )
+            findings.append(
+                DagError(
+                    f"task {task.task_id!r} expands {source.parameter!r} over the result of "
+                    f"{name!r}, which is not among its parents; pass the parent's result to "
+                    "expand()"
+                )
+            )
+
+
+def _check_numbers(task: TaskSpec, findings: list[DagError]) -> None:
+    least: tuple[tuple[str, int | None, int], ...] = (
+        ("slots", task.slots, 1),
+        ("window", task.window, 1),
+        ("map_limit", task.map_limit, 1),
+        ("max_active_tis_per_dagrun", task.max_active_tis_per_dagrun, 1),
+        ("execution_timeout", task.execution_timeout_us, 1),
+        ("retry tries", task.retry.tries, 1),
+        ("retry delay", task.retry.delay_us, 0),
+        ("retry max_delay", task.retry.max_delay_us, 0),
+    )
+    if task.sensor is not None:
+        least += (
+            ("sensor interval", task.sensor.interval_us, 0),
+            ("sensor timeout", task.sensor.timeout_us, 0),
+            ("sensor max_interval", task.sensor.max_interval_us, 0),
+        )
+    findings.extend(
+        DagError(f"task {task.task_id!r} has {name}={number}; it must be at least {minimum}")
+        for name, number, minimum in least
+        if number is not None and number < minimum
+    )
+    factors = [("retry factor", task.retry.factor)]
+    if task.sensor is not None:
+        factors.append(("sensor backoff", task.sensor.backoff))
+    findings.extend(
+        DagError(f"task {task.task_id!r} has {name}={factor}; it must be a number above 0")
+        for name, factor in factors
+        if not (math.isfinite(factor) and factor > 0)
+    )
+
+
+# ── edges ───────────────────────────────────────────────────────────────────────────────
+
+
+def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
+    """Turn the edges round; those to tasks that are not there are left out."""
+    children: list[list[int]] = [[] for _ in tasks]
+    for position, task in enumerate(tasks):
+        for parent in task.parents:
+            if 0 <= parent < len(tasks):
+                children[parent].append(position)
+    return tuple(map(tuple, children))
+
+
+def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
+    feeds: list[list[int]] = [[] for _ in tasks]
+    for position, task in enumerate(tasks):
+        sources = () if task.mapped is None else task.mapped.sources
+        for parent in sorted({source.position for source in sources if source.position >= 0}):
+            feeds[parent].append(position)
+    return tuple(map(tuple, feeds))
+
+
+def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    missing = [len(task.parents) for task in tasks]
+    # A heap, so that of the tasks that could come next the one written first does.
+    ready = [position for position, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        position = heapq.heappop(ready)
+        order.append(position)
+        for child in children[position]:
+            missing[child] -= 1
+            if missing[child] == 0:
+                heapq.heappush(ready, child)
+    if len(order) < len(tasks):
+        cycle = next(_cycles(children))
+        raise CycleError(tuple(tasks[position].task_id for position in cycle))
+    return tuple(order)
+
+
+def _cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
+    """Yield cycles that share no task, each with its first task repeated at the end.
+
+    A depth-first walk with its own stack. Every tangle of cycles gives at least one: the
+    first edge found to lead back within it cannot meet a cycle of another tangle.
+    """
+    reported: set[int] = set()
+    visited = bytearray(len(children))
+    for start in range(len(children)):
+        if visited[start]:
+            continue
+        visited[start] = 1
+        path = [start]
+        depth_of = {start: 0}
+        pending = [iter(children[start])]
+        while path:
+            child = next(pending[-1], None)
+            if child is None:
+                pending.pop()
+                del depth_of[path.pop()]
+            elif child in depth_of:
+                cycle = path[depth_of[child] :]
+                if reported.isdisjoint(cycle):
+                    reported.update(cycle)
+                    yield [*cycle, child]
+            elif not visited[child]:
+                visited[child] = 1
+                depth_of[child] = len(path)
+                path.append(child)
+                pending.append(iter(children[child]))

@@ -1,0 +1,109 @@
+"""When does a failed try run again, and when does a sensor look again?"""
+
+from __future__ import annotations
+
+import math
+
+from aioflow.model import Instant, RetryPolicy, SensorSpec
+
+__all__ = (
+    "INTERRUPTION_LIMIT_OWN",
+    "INTERRUPTION_LIMIT_SHARED",
+    "LATEST",
+    "next_try_at",
+    "sensor_next_look",
+)
+
+INTERRUPTION_LIMIT_OWN = 5
+"""Interruptions a task survives when they were the death of a worker that ran it alone."""
+
+INTERRUPTION_LIMIT_SHARED = 25
+"""The same for shared hosts and the daemon, whose death is seldom the task's doing."""
+
+LATEST: Instant = 253_402_214_400_000_000
+"""9999-12-31T00:00Z: as late as an instant may be, so that every zone can still show it."""
+
+
+def next_try_at(
+    policy: RetryPolicy,
+    *,
+    try_number: int,
+    now: Instant,
+    chance: float,
+    retry_after_us: int | None = None,
+) -> Instant | None:
+    """Return when to try again, or ``None`` if no tries are left.
+
+    With a delay of 10 s, factor 2 and no jitter the delays are 10, 20, 40, ... seconds, never
+    more than ``max_delay_us``. Never later than ``LATEST``.
+
+    Args:
+        policy: The task's retry policy.
+        try_number: The try that just failed, counting from 1.
+        now: When it failed.
+        chance: Share of the delay to give up where the policy says jitter, in [0, 1).
+        retry_after_us: The delay the failure asked for. Taken as it is, without cap and jitter;
+            one in the past means at once.
+
+    Raises:
+        ValueError: If ``try_number`` is below 1 or ``chance`` is outside [0, 1).
+    """
+    if try_number < 1:
+        raise ValueError(f"try_number counts from 1, got {try_number}")
+    if not 0.0 <= chance < 1.0:
+        raise ValueError(f"chance must be in [0, 1), got {chance}")
+    if try_number >= policy.tries:
+        return None
+    if retry_after_us is not None:
+        return _later(now, retry_after_us)
+    delay_us = _grown(policy.delay_us, policy.factor, try_number - 1, policy.max_delay_us)
+    return _later(now, delay_us * (1.0 - chance) if policy.jitter else delay_us)
+
+
+def sensor_next_look(
+    spec: SensorSpec,
+    *,
+    looks: int,
+    now: Instant,
+    recheck_in_us: int | None,
+    deadline: Instant | None,
+) -> Instant:
+    """Return when a sensor that found nothing looks again, or has its deadline.
+
+    Args:
+        spec: The sensor's rhythm: ``interval_us``, times ``backoff`` after each look, at most
+            ``max_interval_us``.
+        looks: How often it has looked, counting from 1.
+        now: When it last looked.
+        recheck_in_us: What it asked for itself, for this once; neither grown nor capped.
+        deadline: Never later than this, even if that is past.
+
+    Raises:
+        ValueError: If ``looks`` is below 1.
+    """
+    if looks < 1:
+        raise ValueError(f"looks counts from 1, got {looks}")
+    pause_us: float = (
+        _grown(spec.interval_us, spec.backoff, looks - 1, spec.max_interval_us)
+        if recheck_in_us is None
+        else recheck_in_us
+    )
+    look_at = _later(now, pause_us)
+    return look_at if deadline is None else min(look_at, deadline)
+
+
+def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> float:
+    """Return ``base_us * factor ** times``, at most ``limit_us``."""
+    if base_us <= 0:
+        return 0.0
+    try:
+        grown_us = base_us * math.pow(factor, times)
+    except OverflowError:
+        grown_us = math.inf
+    return grown_us if limit_us is None else min(grown_us, limit_us)
+
+
+def _later(now: Instant, delay_us: float) -> Instant:
+    # Compared before it is added: an infinite delay has no integer.
+    room_us = max(0, LATEST - now)
+    return now + (room_us if delay_us >= room_us else max(0, int(delay_us)))

@@ -1,0 +1,298 @@
+"""One run in memory: what follows when one of its tasks ends.
+
+``end`` writes an end down, tells the children's tallies, and steps: each child whose rule
+can now be judged is made ready, expanded, skipped or failed, and so on down the graph with
+a list, never by recursion. ``restore`` builds the same memory from rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from aioflow.core import mapping
+from aioflow.core.draft import Draft
+from aioflow.core.memory import TALLY, Group, Live, Memory, Run, WaitRecord
+from aioflow.core.rules import Verdict
+from aioflow.core.rules import decide as judge
+from aioflow.core.slots import Slots
+from aioflow.messages import ForgetRun
+from aioflow.model import (
+    Alert,
+    ExpansionRow,
+    Failure,
+    Instant,
+    LiveRun,
+    RunState,
+    TaskRow,
+    TaskState,
+    TriggerRow,
+    TriggerRule,
+    TriggerState,
+)
+
+__all__ = ("AT_HAND_BYTES", "begin", "end", "end_unstarted", "outcome", "restore", "resume")
+
+AT_HAND_BYTES = 1024
+"""Results up to this size stay in memory for the tasks that take them as arguments."""
+
+_FAILURE_AWAITED = frozenset(
+    {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
+)
+"""Rules that provide for a failed parent: their runs are no ``partial`` for it."""
+
+
+def begin(run: Run, draft: Draft, slots: Slots) -> None:
+    """Start a queued run: everything without parents becomes ready."""
+    draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
+    _step(run, run.graph.roots, draft, slots)
+
+
+def resume(run: Run, draft: Draft, slots: Slots) -> None:
+    """Judge everything of a restored run again that had not been decided."""
+    undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
+    for group in run.groups.values():
+        if group.has_fresh:
+            slots.offer(group)
+    _step(run, undecided, draft, slots)
+
+
+def end(
+    live: Live, state: TaskState, draft: Draft, slots: Slots, *, at: Instant | None = None
+) -> None:
+    """End a task in a final state, and step."""
+    draft.move(live, state)
+    live.ended_at = draft.now if at is None else at
+    live.due_at = None
+    run = live.run
+    slots.release(live)
+    run.live.pop(live.task_no, None)
+    draft.memory.live.pop(live.task_no, None)
+    if live.wait is not None and live.wait.state is TriggerState.FIRED:
+        draft.drop_wait(live.wait)
+    if run.state is RunState.RUNNING:
+        _step(run, _ended(run, live.position, live.map_index, state), draft, slots)
+        slots.unblock(run)
+
+
+def end_unstarted(
+    run: Run,
+    position: int,
+    state: TaskState,
+    draft: Draft,
+    *,
+    failure: Failure | None = None,
+) -> None:
+    """Write the row of a task that ends before it ever was ready."""
+    live = Live(run, run.task_no(position, -1), position, -1)
+    live.try_number = 0
+    live.ended_at = draft.now
+    live.failure = failure
+    draft.move(live, state)
+    run.states[position] = state
+
+
+def outcome(run: Run) -> RunState:
+    """Return how a run ends whose tasks all have.
+
+    Its leaves decide. Where they went well though something failed that no rule was
+    waiting for, the run is ``partial``.
+    """
+    bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
+    if any(run.states[leaf] in bad for leaf in run.graph.leaves):
+        return RunState.FAILED
+    tasks = run.spec.tasks
+    for position, children in enumerate(run.graph.children):
+        if run.states[position] == TaskState.FAILED and not any(
+            tasks[child].rule in _FAILURE_AWAITED for child in children
+        ):
+            return RunState.PARTIAL
+    return RunState.SUCCESS
+
+
+def _ended(run: Run, position: int, map_index: int, state: TaskState) -> tuple[int, ...]:
+    """Write one ended instance down; return the tasks whose rule may now be judged."""
+    run.count_ended(position, state)
+    if map_index < 0:
+        run.states[position] = state
+        run.unfinished -= 1
+    else:
+        group = run.groups[position]
+        if group.unfinished == 0 and group.ended == group.width:
+            run.states[position] = group.outcome()
+            run.unfinished -= 1
+    return run.graph.children[position]
+
+
+def _step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
+    """Judge these tasks, and all that follows from it."""
+    agenda = deque(first)
+    while agenda:
+        position = agenda.popleft()
+        if run.states[position] != TaskState.PENDING:
+            continue
+        verdict = _verdict(run, position)
+        if verdict is Verdict.WAIT:
+            continue
+        ended: TaskState | None
+        if verdict is Verdict.RUN:
+            ended = _make_ready(run, position, draft, slots)
+        else:
+            ended = (
+                TaskState.SKIPPED if verdict is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+            )
+            end_unstarted(run, position, ended, draft)
+        if ended is not None:
+            agenda.extend(_ended(run, position, -1, ended))
+    if run.unfinished == 0 and run.state is RunState.RUNNING:
+        draft.change_run(run, state=outcome(run), ended_at=draft.now)
+        draft.effects.append(ForgetRun(run.run_no))
+        draft.memory.drop_run(run)
+        draft.ended_runs.append(run)
+
+
+def _verdict(run: Run, position: int) -> Verdict:
+    tallies, at = run.tallies, position * TALLY
+    return judge(
+        run.spec.tasks[position].rule,
+        total=tallies[at],
+        success=tallies[at + 1],
+        failed=tallies[at + 2],
+        upstream_failed=tallies[at + 3],
+        skipped=tallies[at + 4],
+        removed=tallies[at + 5],
+    )
+
+
+def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+    """Queue a task, or expand it; return a state if it ended at once instead."""
+    if run.spec.tasks[position].mapped is not None:
+        return _expand(run, position, draft, slots)
+    run.states[position] = TaskState.QUEUED
+    live = Live(run, run.task_no(position, -1), position, -1)
+    live.queued_at = draft.now
+    draft.move(live, TaskState.QUEUED)
+    run.live[live.task_no] = live
+    draft.memory.live[live.task_no] = live
+    slots.offer(live)
+    return None
+
+
+def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+    spec = run.spec.tasks[position]
+    assert spec.mapped is not None  # noqa: S101 - the caller looked
+    widths = []
+    for source in spec.mapped.sources:
+        width = source.width if source.position < 0 else run.widths.get(source.position)
+        if width is None:
+            ended = _without_source(run.states[source.position])
+            end_unstarted(run, position, ended, draft)
+            return ended
+        widths.append(width)
+    width = mapping.width(spec.mapped, widths)
+    if width == 0:
+        end_unstarted(run, position, TaskState.SKIPPED, draft)
+        return TaskState.SKIPPED
+    capped = mapping.check_cap(width, spec.map_limit)
+    if capped is not None:
+        failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
+        end_unstarted(run, position, TaskState.FAILED, draft, failure=failure)
+        alert(run, position, failure, draft)
+        return TaskState.FAILED
+    expansion = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=width,
+        first_task_no=draft.numbers.take(width),
+    )
+    draft.batch.new_expansions.append(expansion)
+    group = run.groups[position] = Group(run, expansion)
+    run.states[position] = TaskState.RUNNING
+    run.widen(position, width)
+    slots.offer(group)
+    return None
+
+
+def _without_source(parent: int) -> TaskState:
+    """What becomes of a mapped task whose list nobody made."""
+    if parent == TaskState.SKIPPED:
+        return TaskState.SKIPPED
+    return TaskState.UPSTREAM_FAILED
+
+
+def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
+    """Owe the people on call a word about a task."""
+    draft.alert(
+        Alert(
+            reason=failure.reason,
+            dag_id=run.row.dag_id,
+            run_id=run.row.run_id,
+            task_id=run.spec.tasks[position].task_id,
+            message=failure.message,
+        )
+    )
+
+
+# ── restoring ───────────────────────────────────────────────────────────────────────────
+
+
+def restore(rows: LiveRun, memory: Memory) -> Run:
+    """Build a run from its rows and remember it. Decides nothing.
+
+    Raises:
+        KeyError: If its version is not known; the engine loads those first.
+    """
+    run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+    for expansion in rows.expansions:
+        run.groups[expansion.position] = Group(run, expansion)
+        run.states[expansion.position] = TaskState.RUNNING
+        run.widen(expansion.position, expansion.width)
+    first = rows.run.first_task_no
+    for task_no, width in rows.widths:
+        run.widths[task_no - first] = width
+    for row in rows.tasks:
+        _restore_task(run, row, memory)
+    for group in run.groups.values():
+        if group.ended == group.width:
+            run.states[group.position] = group.outcome()
+            run.unfinished -= 1
+    memory.add_run(run)
+    for trigger in rows.triggers:
+        _restore_wait(run, trigger, memory)
+    return run
+
+
+def _restore_task(run: Run, row: TaskRow, memory: Memory) -> None:
+    if row.map_index >= 0:
+        run.groups[row.position].note(row.map_index, row.state)
+    else:
+        run.states[row.position] = row.state
+    if not row.state.is_live:
+        run.count_ended(row.position, row.state)
+        if row.map_index < 0:
+            run.unfinished -= 1
+            if row.position in run.widths:
+                run.source_starts[row.position] = row.start_no
+        return
+    live = Live(run, row.task_no, row.position, row.map_index)
+    live.state = live.stored_state = row.state
+    live.start_no = live.stored_start = row.start_no
+    live.try_number = row.try_number
+    live.interruptions = row.interruptions
+    live.due_at = row.due_at
+    live.deadline_at = row.deadline_at
+    live.queued_at = row.queued_at
+    live.started_at = row.started_at
+    live.failure = row.failure
+    run.live[row.task_no] = live
+    memory.live[row.task_no] = live
+
+
+def _restore_wait(run: Run, row: TriggerRow, memory: Memory) -> None:
+    live = run.live.get(row.task_no)
+    known = memory.waits.get(row.trigger_no)
+    wait = WaitRecord(row, run, live)
+    wait.hosting = 0 if known is None else known.hosting
+    memory.waits[row.trigger_no] = wait
+    if live is not None and row.state is not TriggerState.ENDING:
+        live.wait = wait

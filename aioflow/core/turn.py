@@ -1,0 +1,477 @@
+"""One turn of the circle, decided: inputs in, one net batch and effects out.
+
+``decide`` changes the memory as it goes. If it raises, or its batch is refused, the memory
+no longer says what the rows say: the engine takes the draft back (``core.undo``), restores
+the runs it touched from their rows, and repeats the inputs one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aioflow.core import dag, waits
+from aioflow.core.attempt import (
+    fail_or_retry,
+    interrupt,
+    keep_try,
+    look_again,
+    start,
+    wake_due,
+)
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Live, Memory, NumberBlock, Run
+from aioflow.core.retry import INTERRUPTION_LIMIT_OWN, INTERRUPTION_LIMIT_SHARED
+from aioflow.core.run import AT_HAND_BYTES, end, resume
+from aioflow.core.slots import Slots
+from aioflow.core.why import explain_run, explain_task
+from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.messages import (
+    Acknowledge,
+    Asked,
+    Began,
+    CancelRun,
+    Continue,
+    CreateRun,
+    Deferred,
+    Deliver,
+    Delivered,
+    Drain,
+    Due,
+    Effect,
+    Ended,
+    Explain,
+    Failed,
+    FileBroken,
+    FileGone,
+    FileParsed,
+    Fired,
+    ForgetRun,
+    HostLost,
+    HostUp,
+    Input,
+    NotReadyYet,
+    Recalled,
+    RecallTries,
+    Restarted,
+    SetPaused,
+    Skipped,
+    Succeeded,
+    TriggerEnded,
+)
+from aioflow.model import (
+    Batch,
+    Body,
+    Failure,
+    Instant,
+    ResultRow,
+    RunState,
+    TaskState,
+    TriggerState,
+    Wait,
+)
+
+__all__ = ("TURN_INPUTS", "TurnFailed", "decide")
+
+TURN_INPUTS = 1_000
+"""Inputs taken into one turn at most."""
+
+_RECENT = 0.2
+"""Weight of the newest measurement in a task's expected duration."""
+
+
+class TurnFailed(AioflowError):
+    """Deciding raised. What the draft touched in memory is no longer to be trusted."""
+
+    code = "defect.turn"
+
+    def __init__(self, draft: Draft, cause: str) -> None:
+        super().__init__(f"a turn over runs {sorted(draft.runs)} raised {cause}")
+        self.draft = draft
+
+
+def decide(
+    memory: Memory,
+    slots: Slots,
+    inputs: Sequence[Input],
+    *,
+    now: Instant,
+    chance: Callable[[], float],
+    numbers: NumberBlock,
+) -> tuple[Batch, list[Effect], Draft]:
+    """Decide one turn.
+
+    Args:
+        numbers: Must have ``memory.numbers_needed`` left for each input.
+
+    Returns:
+        The batch to commit, the effects to do after it, and the draft, which knows what
+        was touched.
+
+    Raises:
+        TurnFailed: If a step raised, which is a defect.
+    """
+    draft = Draft(memory, now=now, chance=chance, numbers=numbers)
+    try:
+        for entry in inputs:
+            _take(entry, draft, slots)
+            _settle_ended(draft, slots)
+        _grant(draft, slots)
+        return draft.close(), draft.effects, draft
+    except Exception as exc:
+        raise TurnFailed(draft, repr(exc)) from exc
+
+
+def _settle_ended(draft: Draft, slots: Slots) -> None:
+    while draft.ended_runs:
+        run = draft.ended_runs.pop()
+        dag.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
+
+
+def _grant(draft: Draft, slots: Slots) -> None:
+    """Start what may start; what does not fit into the batch follows in the next turn."""
+    for grant in slots.grant(draft.memory):
+        start(grant, draft)
+        if draft.is_full:
+            draft.put_off(grant.live.run)
+            return
+
+
+def _take(entry: Input, draft: Draft, slots: Slots) -> None:
+    match entry:
+        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred():
+            _take_report(entry, draft, slots)
+        case Fired() | TriggerEnded():
+            _take_trigger_report(entry, draft, slots)
+        case Recalled():
+            _take_recalled(entry, draft, slots)
+        case Due():
+            _take_due(entry, draft, slots)
+        case Asked():
+            draft.effects.append(_answer(entry, draft, slots))
+        case FileParsed() | FileBroken() | FileGone():
+            _take_file(entry, draft)
+        case HostUp() | HostLost() | Restarted() | Drain():
+            _take_processes(entry, draft, slots)
+        case Delivered():
+            _take_delivered(entry, draft)
+        case Continue():
+            _take_continue(entry, draft, slots)
+
+
+def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
+    match entry:
+        case FileParsed():
+            dag.file_parsed(entry, draft)
+        case FileBroken():
+            dag.file_broken(entry, draft)
+        case FileGone():
+            dag.file_gone(entry, draft)
+
+
+def _take_processes(
+    entry: HostUp | HostLost | Restarted | Drain, draft: Draft, slots: Slots
+) -> None:
+    match entry:
+        case Drain():
+            _drain(entry, draft, slots)
+        case HostUp():
+            _host_up(entry.role, draft)
+        case HostLost():
+            _host_lost(entry, draft, slots)
+        case Restarted():
+            _restarted(draft, slots)
+
+
+def _take_delivered(entry: Delivered, draft: Draft) -> None:
+    if draft.memory.outbox.pop(entry.outbox_no, None) is not None:
+        draft.batch.done_outbox.append(entry.outbox_no)
+
+
+def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
+    """Starts that were put off go on by themselves; a cancel has to be gone on with."""
+    run = draft.memory.runs.get(entry.run_no)
+    if run is not None and not run.state.is_live:
+        _cancel_tasks(run, draft, slots)
+
+
+# ── reports ─────────────────────────────────────────────────────────────────────────────
+
+
+def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
+    live = draft.memory.live.get(report.task_no)
+    if live is None or live.start_no != report.start_no:
+        return  # late: it was cancelled, or started again
+    if slots.begin(live):
+        live.started_at = report.at if isinstance(report, Began) else report.began_at
+        draft.move(live, TaskState.RUNNING)
+    if live.state is not TaskState.RUNNING and not live.is_hosted:
+        return
+    if not isinstance(report, Began):
+        _take_end(report, live, draft, slots)
+
+
+def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
+    if report.began_at is not None:
+        _learn_duration(live, report.at - report.began_at)
+    match report:
+        case Succeeded():
+            _succeeded(live, report, draft, slots)
+        case Failed():
+            _failed(live, report, draft, slots)
+        case Skipped():
+            keep_try(live, TaskState.SKIPPED, None, draft)
+            end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+        case NotReadyYet():
+            look_again(live, draft, slots, recheck_in_us=report.recheck_in_us)
+        case Deferred():
+            waits.defer(live, report, draft, slots)
+
+
+def _learn_duration(live: Live, took_us: int) -> None:
+    durations, position = live.run.durations, live.position
+    known = durations[position]
+    durations[position] = took_us if known == 0 else known + _RECENT * (took_us - known)
+
+
+def _succeeded(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
+    run, position = live.run, live.position
+    if report.size or report.width is not None:
+        draft.batch.results.append(
+            ResultRow(
+                task_no=live.task_no,
+                run_no=run.run_no,
+                start_no=live.start_no,
+                body=report.body,
+                size=report.size,
+                width=report.width,
+            )
+        )
+    if live.map_index < 0:
+        if run.plan.is_taken[position] and _keep_at_hand(run, position, report):
+            run.known[position] = 1
+        if report.width is not None:
+            run.widths[position] = report.width
+            run.source_starts[position] = live.start_no
+    if live.try_number > 1:
+        keep_try(live, TaskState.SUCCESS, None, draft)
+    end(live, TaskState.SUCCESS, draft, slots, at=report.at)
+
+
+def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
+    if report.size == 0 and report.width is None:
+        return True  # None
+    if report.body is None or len(report.body) > AT_HAND_BYTES:
+        return False
+    run.results[position] = report.body
+    return True
+
+
+def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
+    if report.interrupted:
+        interrupt(live, report.failure, INTERRUPTION_LIMIT_OWN, draft, slots)
+        return
+    sensor = live.spec.sensor
+    if sensor is not None and sensor.on_error == "ignore" and not live.is_hosted:
+        look_again(live, draft, slots)
+    elif sensor is not None and sensor.on_error == "skip":
+        keep_try(live, TaskState.SKIPPED, report.failure, draft)
+        live.failure = report.failure
+        end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+    else:
+        fail_or_retry(
+            live,
+            report.failure,
+            draft,
+            slots,
+            retryable=report.retryable,
+            retry_after_us=report.retry_after_us,
+        )
+
+
+def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
+    for task_no, start_no in report.tries:
+        live = draft.memory.live.get(task_no)
+        if live is not None and live.start_no == start_no and live.is_claimed:
+            slots.release(live)
+            slots.offer(live)
+
+
+def _take_trigger_report(report: Fired | TriggerEnded, draft: Draft, slots: Slots) -> None:
+    wait = draft.memory.waits.get(report.trigger_no)
+    if wait is None:
+        return  # late
+    if isinstance(report, Fired):
+        waits.fire(wait, report, draft, slots)
+    else:
+        waits.trigger_ended(wait, report, draft, slots)
+
+
+def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
+    if due.dag_id:
+        dag.slot_due(due.dag_id, draft, slots)
+        return
+    live = draft.memory.live.get(due.task_no)
+    if live is None:
+        return
+    if live.state is TaskState.SENSING and live.is_hosted:
+        _sensor_due(live, draft, slots)
+    elif live.state is TaskState.DEFERRED:
+        waits.time_out(live, draft, slots)
+    else:
+        wake_due(live, draft, slots)
+
+
+def _sensor_due(live: Live, draft: Draft, slots: Slots) -> None:
+    """Only its deadline is armed for a hosted sensor: its looks are its host's business."""
+    if live.deadline_at is None:
+        return
+    if live.deadline_at > draft.now:  # the clock was set back since this was armed
+        draft.wake(live.deadline_at, Due(live.run.run_no, live.task_no))
+        return
+    waits.stop(live, "timeout", draft, slots)
+    wake_due(live, draft, slots)
+
+
+# ── processes ───────────────────────────────────────────────────────────────────────────
+
+
+def _host_up(role: str, draft: Draft) -> None:
+    draft.memory.hosts_up.add(role)
+    if role == "triggers":
+        waits.host_all(draft.memory.waits.values(), draft)
+
+
+def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
+    memory = draft.memory
+    memory.hosts_up.discard(lost.role)
+    if lost.role == "triggers":
+        waits.lose_host(memory, lost.culprit, lost.failure, draft, slots)
+        return
+    for live in [live for live in memory.live.values() if live.is_hosted]:
+        if live.task_no == lost.culprit:
+            fail_or_retry(live, lost.failure, draft, slots)
+        elif live.state is TaskState.RUNNING:
+            interrupt(live, lost.failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+        else:  # parked sensors are never charged
+            slots.release(live)
+            slots.offer(live)
+
+
+def _restarted(draft: Draft, slots: Slots) -> None:
+    """Every process of the last incarnation is gone: go on from what the rows say."""
+    memory = draft.memory
+    for wait in list(memory.waits.values()):
+        if wait.state is TriggerState.ENDING:
+            draft.drop_wait(wait)
+    for run in list(memory.runs.values()):
+        dag.remember_run(run, memory)
+        if not run.state.is_live:
+            _cancel_tasks(run, draft, slots)
+    for live in list(memory.live.values()):
+        _resume_live(live, draft, slots)
+    for run in list(memory.runs.values()):
+        if run.state is RunState.RUNNING and run.row.quarantine is None:
+            resume(run, draft, slots)
+    for row in memory.dags.values():
+        if not row.gone:
+            draft.wake(row.next_run_at, Due(dag_id=row.dag_id))
+            dag.begin_queued(row.dag_id, draft, slots)
+    for number, (kind, body) in memory.outbox.items():
+        draft.effects.append(Deliver(number, kind, body))
+
+
+def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
+    due = Due(live.run.run_no, live.task_no)
+    match live.state:
+        case TaskState.RUNNING:
+            failure = Failure(
+                type="Interrupted", message="the daemon ended", reason="interrupted"
+            )
+            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+        case TaskState.QUEUED:
+            slots.offer(live)
+        case TaskState.SENSING:
+            draft.wake(live.deadline_at, due)
+            if live.spec.body is Body.COROUTINE:
+                slots.offer(live)
+            else:
+                draft.wake(live.due_at, due)
+        case TaskState.RETRYING:
+            draft.wake(live.due_at, due)
+        case TaskState.DEFERRED if live.wait is not None:
+            draft.wake(live.wait.row.deadline_at, due)
+        case _:
+            pass
+
+
+def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
+    """Start nothing more; when the time of grace is over, cut short what still runs."""
+    slots.is_open = False
+    for worker in slots.workers:
+        if worker.claims:
+            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
+            draft.effects.append(RecallTries(worker.number, tries))
+    if not drain.is_over:
+        return
+    failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
+    for live in list(draft.memory.live.values()):
+        if live.state is TaskState.RUNNING:
+            waits.stop(live, "shutdown", draft, slots)
+            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+
+
+# ── requests ────────────────────────────────────────────────────────────────────────────
+
+
+def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
+    answer: object = None
+    try:
+        match asked.request:
+            case CreateRun() as request:
+                answer = dag.create_run(request, draft, slots)
+            case CancelRun(run_id=run_id):
+                answer = _cancel(_find(run_id, draft.memory), draft, slots)
+            case SetPaused(dag_id=dag_id, paused=paused):
+                answer = dag.set_paused(dag_id, paused=paused, draft=draft)
+            case Explain() as request:
+                answer = _explain(request, draft.memory, slots)
+    except RequestError as exc:
+        return Acknowledge(asked.ticket, error=exc)
+    return Acknowledge(asked.ticket, answer)
+
+
+def _find(run_id: str, memory: Memory) -> Run:
+    run = memory.runs_by_id.get(run_id)
+    if run is None:
+        raise UnknownRun(run_id)
+    return run
+
+
+def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, int], Wait | None]:
+    run = _find(request.run_id, memory)
+    found: dict[tuple[int, int], Wait | None] = {(-1, -1): explain_run(run, memory)}
+    for position, map_index in request.tasks:
+        found[position, map_index] = explain_task(run, position, map_index, memory, slots)
+    return found
+
+
+def _cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
+    """Cancel a run: its own state first, so that nothing starts in between."""
+    was = run.state
+    if was.is_live:
+        draft.change_run(run, state=RunState.CANCELLED, ended_at=draft.now)
+        dag.run_ended(run, was=was, draft=draft, slots=slots)
+        _cancel_tasks(run, draft, slots)
+    return RunState.CANCELLED
+
+
+def _cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
+    """Cancel what is live; a task without a row is cancelled with its run."""
+    for live in list(run.live.values()):
+        if draft.is_full:
+            draft.put_off(run)
+            return
+        waits.stop(live, "cancelled", draft, slots)
+        end(live, TaskState.CANCELLED, draft, slots)
+    draft.memory.drop_run(run)
+    draft.effects.append(ForgetRun(run.run_no))

@@ -1,0 +1,75 @@
+"""Taking a turn back: what a draft changed in memory though it was never committed.
+
+The runs it touched are forgotten here and read again from their rows by the engine. The
+processes know nothing of all this: what they were given at the last commit they still have,
+so a task that is read again gets back the place it had then.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from aioflow.core.dag import remember_run
+from aioflow.core.draft import Draft
+from aioflow.core.memory import NOWHERE, Memory, Run
+from aioflow.core.slots import Slots
+from aioflow.model import Body, DagFileRow, DagRow, OutboxRow, StartNo, TaskNo, TaskState
+
+__all__ = ("Places", "forget", "put_back", "recall_catalog")
+
+Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
+"""Where each task was at the last commit, and in which start."""
+
+
+def forget(memory: Memory, draft: Draft) -> Places:
+    """Drop the runs a draft touched; return where their tasks are."""
+    places: Places = {
+        live.task_no: (live.stored_start, live.stored_place) for live in draft.touched
+    }
+    for run in draft.runs.values():
+        for live in run.live.values():
+            places.setdefault(live.task_no, (live.stored_start, live.stored_place))
+        run.is_forgotten = True
+        memory.drop_run(run)
+    for version in draft.batch.new_versions:
+        memory.stored_versions.discard(version.version)
+    return places
+
+
+def recall_catalog(
+    memory: Memory,
+    dags: list[DagRow],
+    files: list[DagFileRow],
+    outbox: list[OutboxRow],
+) -> None:
+    """Take what is not part of any run from its rows again."""
+    memory.dags = {row.dag_id: row for row in dags}
+    memory.files = {row.file: row for row in files}
+    memory.outbox = {row.outbox_no: (row.kind, row.body) for row in outbox}
+
+
+def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:
+    """Give restored tasks the places they have, and let the rest wait for theirs."""
+    for run in runs:
+        for live in run.live.values():
+            start_no, place = places.get(live.task_no, (-1, NOWHERE))
+            if start_no == live.start_no:
+                live.worker, live.is_claimed, live.is_hosted = live.stored_place = place
+    slots.recount(memory)
+    memory.queued_runs.clear()
+    memory.active_runs.clear()
+    for run in memory.runs.values():
+        remember_run(run, memory)
+    for run in runs:
+        _offer(run, slots)
+
+
+def _offer(run: Run, slots: Slots) -> None:
+    for group in run.groups.values():
+        if group.has_fresh:
+            slots.offer(group)
+    for live in run.live.values():
+        waits = live.state is TaskState.QUEUED and live.worker < 0
+        parked = live.state is TaskState.SENSING and live.spec.body is Body.COROUTINE
+        if not live.is_hosted and (waits or parked):
+            slots.offer(live)

@@ -1,0 +1,134 @@
+"""What a task, or a run, waits for: derived from memory, never stored."""
+
+from __future__ import annotations
+
+from aioflow.core.memory import TALLY, Group, Live, Memory, Run
+from aioflow.core.slots import Slots
+from aioflow.model import (
+    DEFAULT_POOL,
+    RunState,
+    TaskState,
+    TriggerState,
+    Wait,
+    WaitKind,
+)
+
+__all__ = ("explain_run", "explain_task")
+
+
+def explain_run(run: Run, memory: Memory) -> Wait | None:
+    """Return why a run does not go on as a whole; ``None`` if it does or has ended."""
+    if run.row.quarantine is not None:
+        return Wait(kind=WaitKind.QUARANTINED, detail=run.row.quarantine)
+    if run.state is RunState.QUEUED:
+        active = memory.active_runs.get(run.row.dag_id, 0)
+        detail = f"{active} of {run.spec.max_active_runs} runs of {run.row.dag_id} are active"
+        return Wait(kind=WaitKind.LIMIT, detail=detail, since=run.row.created_at)
+    return None
+
+
+def explain_task(
+    run: Run, position: int, map_index: int, memory: Memory, slots: Slots
+) -> Wait | None:
+    """Return what one task waits for; ``None`` if it runs or has ended.
+
+    Args:
+        map_index: -1 for an unmapped task, or for a mapped one as a whole.
+    """
+    whole = explain_run(run, memory)
+    if whole is not None:
+        return whole
+    group = run.groups.get(position)
+    if group is not None:
+        return _explain_child(group, map_index, memory, slots)
+    live = run.live.get(run.task_no(position, -1))
+    if live is not None:
+        return _explain_live(live, memory, slots)
+    if run.states[position] == TaskState.PENDING:
+        return _explain_pending(run, position)
+    return None
+
+
+def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -> Wait | None:
+    if 0 <= map_index < group.width:
+        live = group.run.live.get(group.first_task_no + map_index)
+        if live is not None:
+            return _explain_live(live, memory, slots)
+        if group.states[map_index] != TaskState.PENDING:
+            return None
+    if not group.has_fresh:
+        return None
+    spec = group.run.spec.tasks[group.position]
+    if spec.window is not None and group.unfinished >= spec.window:
+        detail = f"{group.unfinished} of at most {spec.window} children are unfinished"
+        return Wait(kind=WaitKind.WINDOW, detail=detail)
+    return _explain_slot(group, memory, slots)
+
+
+def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
+    match live.state:
+        case TaskState.QUEUED:
+            return _explain_slot(live, memory, slots)
+        case TaskState.RETRYING:
+            detail = "" if live.failure is None else live.failure.message
+            return Wait(kind=WaitKind.RETRY_AT, detail=detail, until=live.due_at)
+        case TaskState.SENSING:
+            if live.due_at is None and not live.is_hosted:
+                return Wait(kind=WaitKind.HOST, detail="async host", since=live.queued_at)
+            return Wait(
+                kind=WaitKind.INTERVAL,
+                detail="next look",
+                since=live.started_at,
+                until=live.due_at or live.deadline_at,
+            )
+        case TaskState.DEFERRED:
+            return _explain_wait(live)
+        case _:
+            return None
+
+
+def _explain_wait(live: Live) -> Wait | None:
+    wait = live.wait
+    if wait is None or wait.state is not TriggerState.WAITING:
+        return None
+    kind = WaitKind.TRIGGER
+    if wait.row.kwargs is None:
+        kind = WaitKind.UNDECRYPTABLE
+    elif wait.hosting == 0:
+        kind = WaitKind.HOST
+    detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
+    return Wait(kind=kind, detail=detail, since=wait.row.since, until=wait.row.deadline_at)
+
+
+def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
+    run = entry.run
+    spec = run.spec.tasks[entry.position]
+    since = entry.queued_at if isinstance(entry, Live) else None
+    at_once = spec.max_active_tis_per_dagrun
+    if at_once is not None and run.running_at.get(entry.position, 0) >= at_once:
+        return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
+    in_all = run.spec.max_active_tasks
+    if in_all is not None and run.running >= in_all:
+        return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
+    pool = slots.pools.get(spec.pool)
+    if pool is not None and slots.used(spec.pool) + spec.slots > pool.slots:
+        detail = f"pool {spec.pool}: {slots.used(spec.pool)} of {pool.slots} slots are taken"
+        return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
+    if spec.body.value == "async" and "async" not in memory.hosts_up:
+        return Wait(kind=WaitKind.HOST, detail="async host", since=since)
+    places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
+    name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
+    return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
+
+
+def _explain_pending(run: Run, position: int) -> Wait:
+    tasks = run.spec.tasks
+    open_parents = [
+        tasks[parent].task_id
+        for parent in run.graph.parents[position]
+        if run.states[parent] < TaskState.SUCCESS
+    ]
+    done = sum(run.tallies[position * TALLY + 1 : (position + 1) * TALLY])
+    total = run.tallies[position * TALLY]
+    names = ", ".join(open_parents[:5]) + (" ..." if len(open_parents) > 5 else "")
+    return Wait(kind=WaitKind.UPSTREAM, detail=f"{names} ({done} of {total} ended)")

@@ -1,0 +1,227 @@
+"""The trigger rules, against the truth table of Airflow 3.3.2 itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.core.rules import Verdict, decide
+from aioflow.model import TriggerRule
+
+RULES = {
+    "as": TriggerRule.ALL_SUCCESS,
+    "af": TriggerRule.ALL_FAILED,
+    "ad": TriggerRule.ALL_DONE,
+    "adm": TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
+    "os": TriggerRule.ONE_SUCCESS,
+    "of": TriggerRule.ONE_FAILED,
+    "od": TriggerRule.ONE_DONE,
+    "nf": TriggerRule.NONE_FAILED,
+    "ns": TriggerRule.NONE_SKIPPED,
+    "al": TriggerRule.ALWAYS,
+    "nfm": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+    "ask": TriggerRule.ALL_SKIPPED,
+}
+VERDICTS = {
+    "R": Verdict.RUN,
+    ".": Verdict.WAIT,
+    "s": Verdict.SKIP,
+    "u": Verdict.UPSTREAM_FAILED,
+}
+
+# Parents: S success, F failed, K skipped, U upstream_failed, p pending.
+TABLE = """
+      as  af  ad  adm os  of  od  nf  ns  al  nfm ask
+S     R   s   R   R   R   s   R   R   R   R   R   s
+F     u   R   R   u   u   R   R   u   R   R   u   s
+K     s   s   R   s   s   s   s   R   s   R   s   R
+U     u   R   R   u   u   R   s   u   R   R   u   s
+p     .   .   .   .   .   .   .   .   .   R   .   .
+SS    R   s   R   R   R   s   R   R   R   R   R   s
+SF    u   s   R   R   R   R   R   u   R   R   u   s
+SK    s   s   R   s   R   s   R   R   s   R   R   s
+SU    u   s   R   R   R   R   R   u   R   R   u   s
+Sp    .   s   .   .   R   .   R   .   .   R   .   s
+FF    u   R   R   u   u   R   R   u   R   R   u   s
+FK    u   s   R   s   u   R   R   u   s   R   u   s
+FU    u   R   R   u   u   R   R   u   R   R   u   s
+Fp    u   .   .   .   .   R   R   u   .   R   u   s
+KK    s   s   R   s   s   s   s   R   s   R   s   R
+KU    u   s   R   s   u   R   s   u   s   R   u   s
+Kp    s   s   .   s   .   .   .   .   s   R   .   .
+UU    u   R   R   u   u   R   s   u   R   R   u   s
+Up    u   .   .   .   .   R   .   u   .   R   u   s
+pp    .   .   .   .   .   .   .   .   .   R   .   .
+SSS   R   s   R   R   R   s   R   R   R   R   R   s
+SSF   u   s   R   R   R   R   R   u   R   R   u   s
+SSK   s   s   R   s   R   s   R   R   s   R   R   s
+SSU   u   s   R   R   R   R   R   u   R   R   u   s
+SSp   .   s   .   .   R   .   R   .   .   R   .   s
+SFF   u   s   R   R   R   R   R   u   R   R   u   s
+SFK   u   s   R   s   R   R   R   u   s   R   u   s
+SFU   u   s   R   R   R   R   R   u   R   R   u   s
+SFp   u   s   .   .   R   R   R   u   .   R   u   s
+SKK   s   s   R   s   R   s   R   R   s   R   R   s
+SKU   u   s   R   s   R   R   R   u   s   R   u   s
+SKp   s   s   .   s   R   .   R   .   s   R   .   s
+SUU   u   s   R   R   R   R   R   u   R   R   u   s
+SUp   u   s   .   .   R   R   R   u   .   R   u   s
+Spp   .   s   .   .   R   .   R   .   .   R   .   s
+FFF   u   R   R   u   u   R   R   u   R   R   u   s
+FFK   u   s   R   s   u   R   R   u   s   R   u   s
+FFU   u   R   R   u   u   R   R   u   R   R   u   s
+FFp   u   .   .   .   .   R   R   u   .   R   u   s
+FKK   u   s   R   s   u   R   R   u   s   R   u   s
+FKU   u   s   R   s   u   R   R   u   s   R   u   s
+FKp   u   s   .   s   .   R   R   u   s   R   u   s
+FUU   u   R   R   u   u   R   R   u   R   R   u   s
+FUp   u   .   .   .   .   R   R   u   .   R   u   s
+Fpp   u   .   .   .   .   R   R   u   .   R   u   s
+KKK   s   s   R   s   s   s   s   R   s   R   s   R
+KKU   u   s   R   s   u   R   s   u   s   R   u   s
+KKp   s   s   .   s   .   .   .   .   s   R   .   .
+KUU   u   s   R   s   u   R   s   u   s   R   u   s
+KUp   u   s   .   s   .   R   .   u   s   R   u   s
+Kpp   s   s   .   s   .   .   .   .   s   R   .   .
+UUU   u   R   R   u   u   R   s   u   R   R   u   s
+UUp   u   .   .   .   .   R   .   u   .   R   u   s
+Upp   u   .   .   .   .   R   .   u   .   R   u   s
+ppp   .   .   .   .   .   .   .   .   .   R   .   .
+"""
+
+
+def _cells():
+    head, *rows = (line.split() for line in TABLE.strip().splitlines())
+    for parents, *outcomes in rows:
+        for rule, outcome in zip(head, outcomes, strict=True):
+            yield pytest.param(parents, RULES[rule], VERDICTS[outcome], id=f"{parents}-{rule}")
+
+
+def verdict(rule, parents, **setups):
+    """Judge parents written as in the table; ``R`` is removed."""
+    count = Counter(parents)
+    return decide(
+        rule,
+        total=len(parents),
+        success=count["S"],
+        failed=count["F"],
+        upstream_failed=count["U"],
+        skipped=count["K"],
+        removed=count["R"],
+        **setups,
+    )
+
+
+@pytest.mark.parametrize(("parents", "rule", "expected"), list(_cells()))
+def test_a_rule_says_what_airflow_says(parents, rule, expected):
+    assert verdict(rule, parents) is expected
+
+
+def test_the_table_is_complete():
+    written = {frozenset(Counter(row.split()[0]).items()) for row in TABLE.split("\n")[2:] if row}
+    possible = {
+        frozenset(Counter(parents).items())
+        for size in (1, 2, 3)
+        for parents in itertools.combinations_with_replacement("SFKUp", size)
+    }
+
+    assert written == possible
+    assert {*RULES.values(), TriggerRule.ALL_DONE_SETUP_SUCCESS} == set(TriggerRule)
+
+
+@pytest.mark.parametrize("rule", TriggerRule)
+def test_without_parents_every_rule_runs(rule):
+    assert verdict(rule, "") is Verdict.RUN
+
+
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [
+        pytest.param("SR", "as R, af s, ad R, adm R, os R, of s, nf R, nfm R, ns R, ask s", id="S"),
+        pytest.param("FR", "as u, af R, ad R, adm u, os u, of R, nf u, nfm u, ns R, ask s", id="F"),
+        pytest.param("KR", "as s, af s, ad R, adm s, os u, of s, nf R, nfm u, ns s, ask R", id="K"),
+        pytest.param("R", "as R, af R, ad R, adm u, os u, of s, nf R, nfm u, ns R, ask R", id="R"),
+        pytest.param("Rp", "as ., af ., ad ., adm ., os ., of ., nf ., nfm ., ns ., ask .", id="p"),
+    ],
+)
+def test_a_removed_parent_is_finished_and_nothing_else(parents, expected):
+    for cell in expected.split(", "):
+        rule, outcome = cell.split()
+        assert verdict(RULES[rule], parents) is VERDICTS[outcome], cell
+
+
+@pytest.mark.parametrize(
+    ("parents", "setups", "expected"),
+    [
+        pytest.param("SSp", (1, 1, 0), Verdict.WAIT, id="waits-for-all-though-the-setup-is-done"),
+        pytest.param("SFU", (1, 1, 0), Verdict.RUN, id="runs-after-failures-once-set-up"),
+        pytest.param("KFp", (0, 1, 1), Verdict.WAIT, id="waits-though-the-setup-was-skipped"),
+        pytest.param("KSS", (0, 1, 1), Verdict.SKIP, id="nothing-was-set-up"),
+        pytest.param("KFS", (0, 2, 1), Verdict.UPSTREAM_FAILED, id="no-setup-succeeded"),
+        pytest.param("SFS", (1, 2, 0), Verdict.RUN, id="one-setup-is-enough"),
+        pytest.param("FKU", (0, 0, 0), Verdict.RUN, id="without-setups-it-is-all-done"),
+        pytest.param("Fp", (0, 0, 0), Verdict.WAIT, id="without-setups-it-waits-for-all"),
+    ],
+)
+def test_a_teardown_runs_once_all_is_done_and_something_was_set_up(parents, setups, expected):
+    success, total, skipped = setups
+    judged = verdict(
+        TriggerRule.ALL_DONE_SETUP_SUCCESS,
+        parents,
+        setup_success=success,
+        setup_total=total,
+        setup_skipped=skipped,
+    )
+
+    assert judged is expected
+
+
+rules = st.sampled_from(list(TriggerRule))
+finished = st.lists(st.sampled_from("SFKUR"), min_size=1, max_size=8)
+
+
+def _arriving(rule, ends):
+    """Yield the verdict after each end, the parents that have not ended being pending."""
+    for known in range(len(ends) + 1):
+        yield verdict(rule, [*ends[:known], *"p" * (len(ends) - known)])
+
+
+@given(rule=rules, ends=finished)
+def test_over_complete_parents_no_rule_waits(rule, ends):
+    assert verdict(rule, ends) is not Verdict.WAIT
+
+
+@given(rule=rules, ends=finished, data=st.data())
+def test_the_verdict_over_complete_parents_does_not_depend_on_their_order(rule, ends, data):
+    assert verdict(rule, data.draw(st.permutations(ends))) is verdict(rule, ends)
+
+
+@given(rule=rules, ends=finished)
+def test_a_verdict_that_came_early_is_the_one_that_would_come_late(rule, ends):
+    later = itertools.dropwhile(lambda known: known is Verdict.WAIT, _arriving(rule, ends))
+    verdicts = [known for known, _ in itertools.groupby(later)]
+
+    if rule is TriggerRule.ALL_SUCCESS and len(verdicts) > 1:
+        assert verdicts == [Verdict.SKIP, Verdict.UPSTREAM_FAILED]
+    else:
+        assert len(verdicts) == 1
+
+
+@given(rule=rules, ends=finished, more=st.integers(1, 10**6))
+def test_a_wide_parent_is_judged_like_a_narrow_one(rule, ends, more):
+    count = Counter(ends)
+    judged = decide(
+        rule,
+        total=len(ends) * more,
+        success=count["S"] * more,
+        failed=count["F"] * more,
+        upstream_failed=count["U"] * more,
+        skipped=count["K"] * more,
+        removed=count["R"] * more,
+    )
+
+    assert judged is verdict(rule, ends)

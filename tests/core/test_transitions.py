@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import itertools
+import sqlite3
+
+import pytest
+
+from aioflow.core.transitions import (
+    RUN_MOVES,
+    TASK_MOVES,
+    Cause,
+    causes,
+    is_legal,
+    is_legal_run,
+    may_follow,
+    may_follow_run,
+    net_is_reachable,
+    net_is_reachable_run,
+)
+from aioflow.model import RunState, TaskState
+
+# Every legal step, and who may take it. Whatever is not in this table is a defect.
+LEGAL = """
+pending   queued           ready
+pending   running          granted
+pending   deferred         ready
+pending   failed           expand
+pending   upstream_failed  upstream
+pending   skipped          upstream expand
+pending   cancelled        cancelled
+pending   removed          expand
+queued    running          granted began
+queued    sensing          granted
+queued    retrying         deadline
+queued    failed           deadline
+queued    skipped          deadline
+queued    cancelled        cancelled
+running   queued           interrupted recalled
+running   sensing          sense failed
+running   deferred         deferred
+running   retrying         failed interrupted deadline
+running   success          succeeded
+running   failed           failed interrupted deadline
+running   skipped          skipped failed deadline
+running   cancelled        cancelled
+sensing   queued           look_due event interrupted
+sensing   running          look_due event
+sensing   deferred         deferred
+sensing   retrying         trigger_failed failed interrupted
+sensing   success          event succeeded
+sensing   failed           deadline trigger_failed failed interrupted event
+sensing   skipped          deadline trigger_failed failed skipped event
+sensing   cancelled        cancelled
+deferred  queued           event deadline
+deferred  retrying         trigger_failed deadline event
+deferred  success          event
+deferred  failed           trigger_failed deadline event
+deferred  skipped          event deadline
+deferred  cancelled        cancelled
+retrying  queued           retry_due
+retrying  failed           deadline
+retrying  skipped          deadline
+retrying  cancelled        cancelled
+"""
+LEGAL_RUN = """
+queued   running
+queued   cancelled
+running  success
+running  failed
+running  partial
+running  cancelled
+"""
+
+
+def _labelled(states):
+    return {state.label: state for state in states}
+
+
+STEPS = {
+    (_labelled(TaskState)[was], _labelled(TaskState)[state]): {Cause(name) for name in names}
+    for was, state, *names in map(str.split, LEGAL.strip().splitlines())
+}
+RUN_STEPS = {
+    (_labelled(RunState)[was], _labelled(RunState)[state])
+    for was, state in map(str.split, LEGAL_RUN.strip().splitlines())
+}
+
+
+def label(state):
+    return state.label
+
+
+@pytest.mark.parametrize(("was", "state"), list(itertools.product(TaskState, TaskState)), ids=label)
+def test_every_pair_of_task_states(was, state):
+    assert is_legal(was, state) is ((was, state) in STEPS)
+    assert causes(was, state) == STEPS.get((was, state), set())
+    assert (state in may_follow(was)) is ((was, state) in STEPS)
+    assert ((was, state) in TASK_MOVES) is ((was, state) in STEPS)
+
+
+@pytest.mark.parametrize(("was", "state"), list(itertools.product(RunState, RunState)), ids=label)
+def test_every_pair_of_run_states(was, state):
+    assert is_legal_run(was, state) is ((was, state) in RUN_STEPS)
+    assert (state in may_follow_run(was)) is ((was, state) in RUN_STEPS)
+    assert ((was, state) in RUN_MOVES) is ((was, state) in RUN_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("states", "step", "net"),
+    [
+        pytest.param(TaskState, is_legal, net_is_reachable, id="task"),
+        pytest.param(RunState, is_legal_run, net_is_reachable_run, id="run"),
+    ],
+)
+def test_a_net_change_is_what_some_walk_of_legal_steps_comes_to(states, step, net):
+    for was in states:
+        reached, agenda = set(), [was]
+        while agenda:
+            state = agenda.pop()
+            if state not in reached:
+                reached.add(state)
+                agenda.extend(after for after in states if step(state, after))
+        if not was.is_live:
+            reached.clear()
+        assert {state for state in states if net(was, state)} == reached
+
+
+@pytest.mark.parametrize("state", TaskState, ids=label)
+def test_every_task_state_can_be_come_to_and_every_live_one_left(state):
+    assert net_is_reachable(TaskState.PENDING, state)
+    assert bool(may_follow(state)) is state.is_live
+
+
+def test_whatever_is_live_can_be_cancelled():
+    for task in filter(lambda state: state.is_live, TaskState):
+        assert causes(task, TaskState.CANCELLED) == {Cause.CANCELLED}
+    for run in filter(lambda state: state.is_live, RunState):
+        assert is_legal_run(run, RunState.CANCELLED)
+
+
+def test_nothing_goes_back_to_pending():
+    assert not [was for was in TaskState if is_legal(was, TaskState.PENDING)]
+
+
+def test_every_cause_takes_some_step():
+    assert {cause for was, state in TASK_MOVES for cause in causes(was, state)} == set(Cause)
+
+
+def test_a_database_can_be_told_the_moves():
+    allowed = ", ".join(f"({was:d}, {state:d})" for was, state in TASK_MOVES)
+    with sqlite3.connect(":memory:") as database:
+        count = database.execute(f"SELECT count(*) FROM (VALUES {allowed})").fetchone()
+    database.close()
+
+    assert count == (len(STEPS),)

@@ -1,0 +1,863 @@
+"""The turn as people know it: what happens to a run when this and that is reported."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from aioflow.errors import BadConf, DagBroken, RunExists, UnknownDag, UnknownRun
+from aioflow.messages import (
+    Asked,
+    Began,
+    CancelRun,
+    CreateRun,
+    Deferred,
+    Drain,
+    EndHosting,
+    Explain,
+    FileBroken,
+    FileGone,
+    FileParsed,
+    Fired,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    NotReadyYet,
+    RecallTries,
+    Recalled,
+    SetPaused,
+    StartTry,
+    StopTry,
+    Succeeded,
+    TriggerEnded,
+)
+from aioflow.model import (
+    Body,
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    PoolRow,
+    RetryPolicy,
+    ScheduleSpec,
+    SensorSpec,
+    TaskSpec,
+    TriggerRule,
+    WaitKind,
+)
+from tests.core.world import SECOND, World
+
+ONCE = RetryPolicy(tries=1)
+
+
+def task(name: str, *parents: int, **fields: object) -> TaskSpec:
+    fields.setdefault("argument_parents", parents)
+    return TaskSpec(task_id=name, parents=parents, **fields)
+
+
+def mapped(name: str, over: int, **fields: object) -> TaskSpec:
+    spec = MapSpec(sources=(MapSource("item", over, -1),))
+    return task(name, over, mapped=spec, **fields)
+
+
+SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")
+
+
+# ── a run from end to end ───────────────────────────────────────────────────────────────
+
+
+def test_a_chain_runs_in_order_and_the_run_succeeds():
+    world = World()
+    run = world.begin(task("a"), task("b", 0), task("c", 1))
+    assert world.started("a") and not world.started("b")
+
+    world.succeed("a")
+    world.succeed("b")
+    assert world.run_state(run) == "running"
+    world.succeed("c")
+
+    assert [world.state(run, name) for name in "abc"] == ["success"] * 3
+    assert world.run_state(run) == "success"
+    assert not world.memory.runs and not world.memory.live
+
+
+def test_a_small_result_travels_with_the_start_of_the_task_that_takes_it():
+    world = World()
+    world.begin(task("a"), task("b", 0))
+
+    world.succeed("a", body=b"\x2a", size=1)
+
+    start = world.started("b").start
+    assert (start.results, start.at_hand) == ({0: b"\x2a"}, (0,))
+
+
+def test_a_none_result_is_at_hand_without_a_body():
+    world = World()
+    world.begin(task("a"), task("b", 0))
+
+    world.succeed("a")
+
+    start = world.started("b").start
+    assert (start.results, start.at_hand) == ({}, (0,))
+    assert not world.rows.results
+
+
+def test_a_large_result_is_left_for_the_child_to_ask_for():
+    world = World()
+    world.begin(task("a"), task("b", 0))
+
+    world.succeed("a", body=b"x" * 2000, size=2000)
+
+    assert world.started("b").start.at_hand == ()
+
+
+def test_a_hundred_thousand_tasks_wide_fan_out_makes_no_object_per_child():
+    world = World()
+    run = world.begin(task("list", feeds_limit=200_000), mapped("work", 0, map_limit=200_000))
+
+    world.succeed("list", size=9, width=100_000)
+
+    assert len(world.memory.live) == 2
+    assert world.rows.expansions[run, 1].width == 100_000
+    assert len([row for row in world.rows.tasks.values() if row.position == 1]) == 2
+
+
+# ── retries ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failed_try_runs_again_after_its_delay_and_keeps_its_story():
+    world = World(chance=0.0)
+    run = world.begin(task("a", retry=RetryPolicy(tries=3, delay_us=2 * SECOND, jitter=False)))
+
+    world.fail("a")
+    assert world.state(run, "a") == "retrying"
+    world.pass_time(1.9)
+    assert world.started("a") is None
+    world.pass_time(0.2)
+
+    assert world.started("a").start.try_number == 2
+    world.succeed("a")
+    assert world.run_state(run) == "success"
+    assert [(row.try_number, row.state.label) for row in world.rows.tries] == [
+        (1, "failed"),
+        (2, "success"),
+    ]
+
+
+def test_the_last_try_fails_the_task_and_what_follows():
+    world = World()
+    run = world.begin(task("a", retry=ONCE), task("b", 0), task("c", 1))
+
+    world.fail("a")
+
+    assert [world.state(run, name) for name in "abc"] == [
+        "failed",
+        "upstream_failed",
+        "upstream_failed",
+    ]
+    assert world.run_state(run) == "failed"
+
+
+def test_a_failure_that_no_try_can_help_is_not_retried():
+    world = World()
+    run = world.begin(task("a"))
+
+    world.fail("a", retryable=False)
+
+    assert world.state(run, "a") == "failed"
+
+
+def test_a_clock_set_back_does_not_lose_a_retry():
+    world = World()
+    run = world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=2 * SECOND, jitter=False)))
+    world.fail("a")
+    due = world.armed.pop()
+
+    world.now -= 3600 * SECOND
+    world.turn(due.due)
+    assert world.state(run, "a") == "retrying"
+    world.pass_time(3602)
+
+    assert world.started("a") is not None
+
+
+# ── outcomes ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failure_nobody_provided_for_makes_a_green_run_partial():
+    world = World()
+    run = world.begin(task("a", retry=ONCE), task("b", 0, rule=TriggerRule.ALL_DONE))
+
+    world.fail("a")
+    world.succeed("b")
+
+    assert world.run_state(run) == "partial"
+
+
+def test_a_failover_is_a_plain_success():
+    world = World()
+    run = world.begin(
+        task("first", retry=ONCE),
+        task("second"),
+        task("use", 0, 1, rule=TriggerRule.ONE_SUCCESS),
+    )
+
+    world.fail("first")
+    world.succeed("second")
+    world.succeed("use")
+
+    assert world.run_state(run) == "success"
+
+
+def test_an_early_decision_does_not_wait_for_the_siblings():
+    world = World()
+    run = world.begin(task("a", retry=ONCE), task("b"), task("c", 0, 1))
+
+    world.fail("a")
+
+    assert world.state(run, "c") == "upstream_failed"
+    assert world.run_state(run) == "running"
+    world.succeed("b")
+    assert world.run_state(run) == "failed"
+
+
+# ── fan-out ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_children_are_counted_one_by_one_by_the_fan_in():
+    world = World()
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0, map_limit=9), task("sum", 1))
+    world.succeed("list", size=9, width=5)
+
+    for index in range(5):
+        assert world.started("sum") is None
+        world.succeed("work", index)
+    world.succeed("sum")
+
+    assert world.run_state(run) == "success"
+
+
+def test_an_empty_list_skips_the_mapped_task_and_what_needs_it():
+    world = World()
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0), task("sum", 1))
+
+    world.succeed("list", width=0)
+
+    assert world.state(run, "work") == "skipped"
+    assert world.state(run, "sum") == "skipped"
+    assert world.run_state(run) == "success"
+
+
+def test_a_product_over_the_cap_fails_before_a_single_child_exists():
+    world = World()
+    both = MapSpec(sources=(MapSource("x", 0, -1), MapSource("y", -1, 100)))
+    run = world.begin(
+        task("list", feeds_limit=50), task("work", 0, mapped=both, map_limit=50), task("sum", 1)
+    )
+
+    world.succeed("list", size=9, width=2)
+
+    assert world.state(run, "work") == "failed"
+    assert not world.rows.expansions
+    assert [alert.kind for alert in world.alerts()] == ["alert"]
+    assert world.run_state(run) == "failed"
+
+
+def test_an_upstream_refused_for_its_width_alerts():
+    world = World()
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0))
+
+    world.fail("list", reason="fanout_cap", retryable=False)
+
+    assert world.state(run, "list") == "failed"
+    assert len(world.alerts()) == 1
+    assert world.rows.outbox
+
+
+def test_a_window_bounds_the_children_in_flight():
+    world = World(cpu_slots=10)
+    world.begin(task("list", feeds_limit=9), mapped("work", 0, window=3))
+    world.succeed("list", size=9, width=9)
+    assert len(world.starts) == 3
+
+    world.succeed("work", 0)
+
+    assert len(world.starts) == 3
+    assert world.started("work", 3)
+
+
+# ── slots ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_more_functions_run_than_there_are_slots():
+    world = World(cpu_slots=2)
+    run = world.begin(*(task(f"t{i}") for i in range(5)))
+
+    running = [row for row in world.rows.tasks.values() if row.state.label == "running"]
+    assert len(running) == 2
+    assert world.state(run, "t4") == "queued"
+    assert sum(effect.claimed for effect in world.starts.values()) == 0
+
+
+def test_short_tasks_are_claimed_ahead_behind_a_running_one():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=50)
+    assert len(world.starts) == 1
+
+    world.succeed("work", 0)  # 50 microseconds: now it is known how short they are
+
+    claimed = [e.start.map_index for e in world.starts.values() if e.claimed]
+    assert claimed == list(range(2, 50))
+    running = [row for row in world.rows.tasks.values() if row.state.label == "running"]
+    assert [row.map_index for row in running] == [1]
+
+
+def test_a_claimed_try_begins_in_the_slot_of_the_one_before_it():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=4)
+    world.succeed("work", 0)
+    first, second = world.started("work", 1).start, world.started("work", 2).start
+
+    world.turn(
+        Succeeded(first.task_no, first.start_no, world.now, world.now + 9),
+        Began(second.task_no, second.start_no, world.now + 9),
+    )
+
+    states = [world.rows.tasks[start.task_no].state.label for start in (first, second)]
+    assert states == ["success", "running"]
+
+
+def test_recalled_tries_wait_again_uncharged():
+    world = World(cpu_slots=1)
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=4)
+    world.succeed("work", 0)
+    tries = tuple(
+        (e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed
+    )
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+    world.fail("work", 1, reason="crashed")
+
+    world.turn(Recalled(tries))
+
+    assert world.started("work", 2).claimed is False
+    assert world.rows.tasks[tries[0][0]].interruptions == 0
+    assert world.state(run, "work", 2) == "running"
+
+
+def test_a_pool_lets_in_only_its_weight():
+    world = World(cpu_slots=8)
+    world.slots.pools["ledger"] = PoolRow(name="ledger", slots=3)
+    run = world.begin(*(task(f"t{i}", pool="ledger", slots=2) for i in range(3)), task("other"))
+
+    assert world.started("t0") and world.started("other")
+    assert not world.started("t1")
+    answer = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((1, -1),)))
+    assert answer[1, -1].kind is WaitKind.SLOT
+    assert "ledger" in answer[1, -1].detail
+    world.succeed("t0")
+    assert world.started("t1")
+
+
+def test_a_higher_priority_goes_first():
+    world = World(cpu_slots=1)
+    world.begin(task("low"), task("lower", priority=-1), task("high", priority=5))
+
+    world.finish_all()
+
+    order = [e.start.position for e in world.effects if isinstance(e, StartTry)]
+    assert order == [2, 0, 1]
+
+
+def test_max_active_tasks_keeps_the_rest_waiting():
+    world = World(cpu_slots=8)
+    world.begin(task("a"), task("b"), task("c"), max_active_tasks=2)
+    assert len(world.starts) == 2
+
+    world.finish_all()
+
+    assert [row.state.label for row in world.rows.tasks.values()] == ["success"] * 3
+
+
+# ── deferring ───────────────────────────────────────────────────────────────────────────
+
+
+def defer(world: World, name: str, **fields: object) -> HostTrigger | None:
+    start = world.starts.pop(world.started(name).start.task_no).start
+    effects = world.turn(
+        Deferred(
+            start.task_no,
+            start.start_no,
+            world.now,
+            world.now + 9,
+            "m:T",
+            b"\x80",
+            "resumed",
+            **fields,
+        )
+    )
+    return next((e for e in effects if isinstance(e, HostTrigger)), None)
+
+
+def test_a_deferred_task_holds_no_slot_and_resumes_first():
+    world = World(cpu_slots=1)
+    run = world.begin(task("wait"), task("x"), task("y"))
+    hosted = defer(world, "wait")
+    assert world.state(run, "wait") == "deferred"
+    assert world.started("x")
+    assert len(world.rows.triggers) == 1
+
+    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    world.succeed("x")
+
+    start = world.started("wait").start
+    assert (start.method, start.event, start.try_number) == ("resumed", b"\x01", 1)
+    world.finish_all()
+    assert not world.rows.triggers
+    assert world.run_state(run) == "success"
+
+
+def test_an_event_of_an_old_hosting_is_late():
+    world = World()
+    run = world.begin(task("wait"))
+    hosted = defer(world, "wait")
+    world.turn(HostLost(role="triggers", culprit=-1, failure=SEGFAULT, at=world.now))
+    again = next(e for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger))
+
+    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+    assert world.state(run, "wait") == "deferred"
+    world.turn(Fired(again.host.trigger_no, again.host.hosting, 0, world.now, b"\x01"))
+
+    assert world.state(run, "wait") == "running"
+
+
+def test_the_same_event_twice_resumes_once():
+    world = World()
+    run = world.begin(task("wait"))
+    hosted = defer(world, "wait")
+    fired = Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01")
+
+    world.turn(fired, fired)
+    world.turn(fired)
+
+    assert world.state(run, "wait") == "running"
+    assert world.started("wait").start.start_no == 2
+
+
+def test_a_wait_that_lasts_too_long_fails_its_task_and_is_let_go():
+    world = World()
+    run = world.begin(task("wait", retry=ONCE))
+    hosted = defer(world, "wait", timeout_us=5 * SECOND)
+
+    world.pass_time(5.1)
+
+    assert world.state(run, "wait") == "failed"
+    assert any(isinstance(e, EndHosting) and e.end.reason == "timeout" for e in world.effects)
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now))
+    assert not world.rows.triggers
+
+
+def test_a_trigger_that_ends_without_an_event_fails_its_task():
+    world = World()
+    run = world.begin(task("wait", retry=ONCE))
+    hosted = defer(world, "wait")
+
+    world.turn(TriggerEnded(hosted.host.trigger_no, hosted.host.hosting, world.now))
+
+    assert world.state(run, "wait") == "failed"
+    assert not world.rows.triggers
+
+
+def test_a_new_try_begins_at_the_beginning_not_where_it_was_resumed():
+    world = World()
+    world.begin(task("wait", retry=RetryPolicy(tries=2, delay_us=0, jitter=False)))
+    hosted = defer(world, "wait")
+    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+
+    world.fail("wait")
+    world.pass_time(1)
+
+    start = world.started("wait").start
+    assert (start.method, start.event, start.try_number) == ("", None, 2)
+    assert not world.rows.triggers
+
+
+def test_an_interrupted_resume_is_resumed_again_with_its_event():
+    world = World()
+    world.begin(task("wait"))
+    hosted = defer(world, "wait")
+    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+
+    world.restart()
+
+    start = world.started("wait").start
+    assert (start.method, start.event, start.try_number) == ("resumed", b"\x01", 1)
+
+
+# ── sensors ─────────────────────────────────────────────────────────────────────────────
+
+HOURLY = SensorSpec(interval_us=60 * SECOND, timeout_us=600 * SECOND)
+
+
+def test_a_hosted_sensor_senses_and_holds_no_slot():
+    world = World(async_slots=1)
+    run = world.begin(
+        task("look", sensor=HOURLY, body=Body.COROUTINE), task("co", body=Body.COROUTINE)
+    )
+
+    assert world.state(run, "look") == "sensing"
+    assert world.state(run, "co") == "running"
+
+
+def test_a_hosted_sensor_that_looks_too_long_is_stopped_fails_and_alerts():
+    world = World()
+    run = world.begin(task("look", sensor=HOURLY, body=Body.COROUTINE))
+
+    world.pass_time(601)
+
+    assert world.state(run, "look") == "failed"
+    assert any(isinstance(effect, StopTry) for effect in world.effects)
+    assert len(world.alerts()) == 1
+
+
+def test_a_sensor_in_a_slot_looks_again_after_its_interval():
+    world = World()
+    run = world.begin(task("look", sensor=HOURLY))
+    start = world.starts.pop(world.started("look").start.task_no).start
+
+    world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+    assert world.state(run, "look") == "sensing"
+    world.pass_time(61)
+
+    assert world.state(run, "look") == "running"
+    assert world.started("look").start.try_number == 1
+
+
+def test_a_sensor_may_skip_at_its_timeout():
+    world = World()
+    sensor = SensorSpec(interval_us=SECOND, timeout_us=10 * SECOND, on_timeout="skip")
+    run = world.begin(task("look", sensor=sensor, body=Body.COROUTINE))
+
+    world.pass_time(11)
+
+    assert world.state(run, "look") == "skipped"
+
+
+# ── processes die ───────────────────────────────────────────────────────────────────────
+
+
+def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
+    world = World()
+    run = world.begin(
+        task("bad", body=Body.COROUTINE, retry=ONCE),
+        task("good", body=Body.COROUTINE, retry=ONCE),
+        task("parked", sensor=HOURLY, body=Body.COROUTINE, retry=ONCE),
+    )
+    culprit = world.started("bad").start.task_no
+
+    world.turn(HostLost(role="async", culprit=culprit, failure=SEGFAULT, at=world.now))
+    assert world.state(run, "bad") == "failed"
+    assert world.state(run, "good") == "queued"
+    assert world.state(run, "parked") == "sensing"
+    world.turn(HostUp("async"))
+
+    rows = {row.position: row for row in world.rows.tasks.values()}
+    assert (rows[1].interruptions, rows[2].interruptions) == (1, 0)
+    assert world.started("good").start.start_no == 2
+    assert world.started("parked").start.start_no == 2
+
+
+def test_a_task_that_takes_every_incarnation_down_fails_in_the_end():
+    world = World()
+    run = world.begin(task("deadly"))
+
+    for _ in range(26):
+        assert world.state(run, "deadly") == "running"
+        world.restart()
+
+    assert world.state(run, "deadly") == "failed"
+    assert world.run_state(run) == "failed"
+
+
+def test_a_late_report_of_an_earlier_start_changes_nothing():
+    world = World()
+    run = world.begin(task("a"))
+    old = world.started("a").start
+    world.restart()
+
+    world.turn(Succeeded(old.task_no, old.start_no, world.now, world.now))
+
+    assert world.state(run, "a") == "running"
+
+
+def test_a_restart_goes_on_from_the_rows():
+    world = World()
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0, map_limit=9), task("sum", 1))
+    world.succeed("list", size=9, width=5)
+    world.succeed("work", 0)
+
+    world.restart()
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+    assert {row.map_index for row in world.rows.tasks.values() if row.position == 1} == set(
+        range(5)
+    )
+
+
+# ── people ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_cancel_stops_what_runs_and_starts_nothing_more():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+    run_id = world.rows.runs[run].run_id
+
+    world.ask(CancelRun(run_id=run_id))
+
+    assert world.run_state(run) == "cancelled"
+    assert (world.state(run, "a"), world.state(run, "b")) == ("cancelled", "cancelled")
+    assert not world.starts and not world.memory.runs
+
+
+def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself():
+    world = World(async_slots=25_000)
+    run = world.begin(
+        task("list", feeds_limit=30_000),
+        mapped("work", 0, map_limit=30_000, body=Body.COROUTINE),
+    )
+    world.succeed("list", size=9, width=25_000)
+    assert len(world.starts) == 25_000
+
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    assert not world.starts
+    live = [row for row in world.rows.tasks.values() if row.state.is_live]
+    assert not live
+
+
+def test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start():
+    world = World(async_slots=25_000)
+    run = world.begin(
+        task("list", feeds_limit=30_000),
+        mapped("work", 0, map_limit=30_000, body=Body.COROUTINE),
+    )
+    world.succeed("list", size=9, width=25_000)
+    world._turn([Asked(99, CancelRun(run_id=world.rows.runs[run].run_id))])
+    assert [row for row in world.rows.tasks.values() if row.state.is_live]
+
+    world.restart()
+
+    assert not [row for row in world.rows.tasks.values() if row.state.is_live]
+    assert not world.starts
+
+
+def test_asking_twice_with_one_key_makes_one_run():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
+    first = world.ask(CreateRun(dag_id="dag", key="k"))
+    second = world.ask(CreateRun(dag_id="dag", key="k"))
+
+    assert first[1] and not second[1]
+    assert first[0] == second[0]
+    assert len(world.rows.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        pytest.param(CreateRun(dag_id="none"), UnknownDag, id="no-such-dag"),
+        pytest.param(
+            CreateRun(dag_id="dag", conf=msgspec.msgpack.encode({"nope": 1})),
+            BadConf,
+            id="unknown-parameter",
+        ),
+        pytest.param(CreateRun(dag_id="needy"), BadConf, id="missing-parameter"),
+        pytest.param(CancelRun(run_id="none"), UnknownRun, id="no-such-run"),
+        pytest.param(SetPaused(dag_id="none", paused=True), UnknownDag, id="pause-nothing"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_with_its_error(request_, error):
+    world = World()
+    world.load(
+        DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)),
+        DagSpec(
+            dag_id="needy", file="dag.py", tasks=(task("a"),), parameters=("x",), required=("x",)
+        ),
+    )
+
+    with pytest.raises(error):
+        world.ask(request_)
+    assert not world.rows.runs
+
+
+def test_a_run_id_of_another_request_is_refused():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), parameters=("x",)))
+    world.ask(CreateRun(dag_id="dag", run_id="mine"))
+
+    with pytest.raises(RunExists):
+        world.ask(CreateRun(dag_id="dag", run_id="mine", conf=msgspec.msgpack.encode({"x": 1})))
+
+
+def test_why_names_the_parents_that_are_waited_for():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+
+    answer = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((1, -1), (0, -1))))
+
+    assert answer[1, -1].kind is WaitKind.UPSTREAM
+    assert "a" in answer[1, -1].detail
+    assert answer[0, -1] is None
+
+
+# ── DAGs and schedules ──────────────────────────────────────────────────────────────────
+
+
+def test_a_schedule_makes_one_run_per_slot():
+    world = World()
+    world.load(
+        DagSpec(
+            dag_id="dag",
+            file="dag.py",
+            tasks=(task("a"),),
+            schedule=ScheduleSpec(every_us=60 * SECOND),
+        )
+    )
+    for _ in range(3):
+        world.pass_time(60)
+        world.finish_all()
+
+    dates = [run.logical_date for run in world.rows.runs.values()]
+    assert len(dates) == 3
+    assert {b - a for a, b in zip(dates, dates[1:], strict=False)} == {60 * SECOND}
+
+
+def test_without_catchup_only_the_latest_missed_slot_runs():
+    world = World()
+    spec = DagSpec(
+        dag_id="dag",
+        file="dag.py",
+        tasks=(task("a"),),
+        schedule=ScheduleSpec(every_us=60 * SECOND),
+    )
+    world.load(spec)
+    world.now += 3600 * SECOND
+
+    world.restart()
+    world.pass_time(0)
+
+    assert len(world.rows.runs) == 1
+
+
+def test_a_paused_dag_starts_no_scheduled_run():
+    world = World()
+    world.load(
+        DagSpec(
+            dag_id="dag",
+            file="dag.py",
+            tasks=(task("a"),),
+            schedule=ScheduleSpec(every_us=60 * SECOND),
+        )
+    )
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    world.pass_time(200)
+    assert not world.rows.runs
+
+    world.ask(SetPaused(dag_id="dag", paused=False))
+    world.pass_time(0)
+
+    assert len(world.rows.runs) == 1
+
+
+def test_more_runs_than_allowed_wait_in_order():
+    world = World(cpu_slots=8)
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), max_active_runs=1))
+    first, second, third = (world.trigger() for _ in range(3))
+    assert [world.run_state(run) for run in (first, second, third)] == [
+        "running",
+        "queued",
+        "queued",
+    ]
+
+    world.succeed("a")
+
+    assert [world.run_state(run) for run in (first, second, third)] == [
+        "success",
+        "running",
+        "queued",
+    ]
+
+
+def test_a_dag_of_another_file_keeps_its_name():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="one.py", tasks=(task("a"),)), file="one.py")
+
+    world.load(
+        DagSpec(dag_id="dag", file="two.py", tasks=(task("b"),)),
+        DagSpec(dag_id="fine", file="two.py", tasks=(task("b"),)),
+        version="v2",
+        file="two.py",
+    )
+
+    assert world.memory.dags["dag"].file == "one.py"
+    assert "fine" in world.memory.dags
+    assert world.memory.files["two.py"].reason == "dag.duplicate_dag"
+
+
+def test_a_broken_file_keeps_its_last_good_version():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
+
+    world.turn(FileBroken(file="dag.py", reason="syntax_error", message="line 3"))
+
+    run = world.trigger()
+    assert world.state(run, "a") == "running"
+    assert world.memory.files["dag.py"].reason == "syntax_error"
+
+
+def test_a_deleted_file_starts_no_run_but_its_live_runs_go_on():
+    world = World()
+    run = world.begin(task("a"))
+
+    world.turn(FileGone("dag.py"))
+    with pytest.raises(DagBroken):
+        world.trigger()
+    world.succeed("a")
+
+    assert world.run_state(run) == "success"
+
+
+def test_a_run_keeps_the_version_it_began_with():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+    world.turn(
+        FileParsed(
+            file="dag.py",
+            version="v2",
+            dags=(DagSpec(dag_id="dag", file="dag.py", tasks=(task("z"),)),),
+            sources={},
+        )
+    )
+
+    world.succeed("a")
+
+    assert world.started("b").info.version == "v1"
+    assert world.rows.runs[world.trigger()].version == "v2"
+    assert world.run_state(run) == "running"
+
+
+def test_draining_starts_nothing_more_and_recalls_what_is_claimed():
+    world = World(cpu_slots=1)
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=40)
+    world.succeed("work", 0)
+
+    effects = world.turn(Drain())
+    assert any(isinstance(effect, RecallTries) for effect in effects)
+    world.turn(Drain(is_over=True))
+
+    assert world.state(run, "work", 1) == "queued"

@@ -1,0 +1,323 @@
+"""A node without I/O: ``decide`` over dictionaries that guard like the database does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import msgspec
+
+from aioflow.core import undo
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory, NumberBlock
+from aioflow.core.run import restore
+from aioflow.core.slots import Slots
+from aioflow.core.transitions import net_is_reachable
+from aioflow.core.turn import decide
+from aioflow.messages import (
+    Acknowledge,
+    Asked,
+    Continue,
+    CreateRun,
+    Deliver,
+    Effect,
+    Failed,
+    FileParsed,
+    HostUp,
+    Input,
+    Restarted,
+    StartTry,
+    StopTry,
+    Succeeded,
+    WakeAt,
+)
+from aioflow.model import (
+    Batch,
+    DagSpec,
+    Failure,
+    LiveRun,
+    OutboxRow,
+    RunRow,
+    RunState,
+    TaskRow,
+    TaskSpec,
+    TaskState,
+    TriggerRow,
+)
+
+SECOND = 1_000_000
+
+
+class Rows:
+    """The tables, as dictionaries. A guard that does not hold is an assertion."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, RunRow] = {}
+        self.tasks: dict[int, TaskRow] = {}
+        self.expansions: dict[tuple[int, int], object] = {}
+        self.triggers: dict[int, TriggerRow] = {}
+        self.results: dict[int, object] = {}
+        self.tries: list[object] = []
+        self.dags: dict[str, object] = {}
+        self.files: dict[str, object] = {}
+        self.versions: dict[str, object] = {}
+        self.outbox: dict[int, OutboxRow] = {}
+        self.commit_no = 0
+
+    def apply(self, batch: Batch) -> None:
+        assert batch.number == self.commit_no + 1
+        self.commit_no = batch.number
+        for version in batch.new_versions:
+            assert version.version not in self.versions
+            self.versions[version.version] = version
+        self.dags.update({row.dag_id: row for row in batch.dags})
+        self.files.update({row.file: row for row in batch.dag_files})
+        for run in batch.new_runs:
+            assert run.run_no not in self.runs
+            self.runs[run.run_no] = run
+        self._apply_tasks(batch)
+        self._apply_triggers(batch)
+        for change in batch.run_changes:
+            run = self.runs[change.run_no]
+            assert run.state is change.was
+            self.runs[change.run_no] = msgspec.structs.replace(
+                run,
+                state=change.state,
+                started_at=change.started_at,
+                ended_at=change.ended_at,
+                quarantine=change.quarantine,
+            )
+        self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
+        for number in batch.done_outbox:
+            del self.outbox[number]
+
+    def _apply_tasks(self, batch: Batch) -> None:
+        for row in batch.new_tasks:
+            assert row.task_no not in self.tasks
+            assert row.run_no in self.runs
+            self.tasks[row.task_no] = row
+        for change in batch.task_changes:
+            row = self.tasks[change.task_no]
+            assert (row.state, row.start_no) == (change.was, change.was_start_no)
+            assert net_is_reachable(change.was, change.state), (change.was, change.state)
+            values = msgspec.structs.asdict(change)
+            values.pop("was")
+            values.pop("was_start_no")
+            self.tasks[change.task_no] = msgspec.structs.replace(row, **values)
+        for expansion in batch.new_expansions:
+            key = (expansion.run_no, expansion.position)
+            assert key not in self.expansions
+            self.expansions[key] = expansion
+        for result in batch.results:
+            self.results[result.task_no] = result
+        self.tries.extend(batch.new_tries)
+
+    def _apply_triggers(self, batch: Batch) -> None:
+        for row in batch.new_triggers:
+            assert row.trigger_no not in self.triggers
+            self.triggers[row.trigger_no] = row
+        for change in batch.trigger_changes:
+            row = self.triggers[change.trigger_no]
+            assert row.state is change.was
+            if change.state is None:
+                del self.triggers[change.trigger_no]
+            else:
+                self.triggers[change.trigger_no] = msgspec.structs.replace(
+                    row, state=change.state, event=change.event, event_key=change.event_key
+                )
+
+    def live_run(self, run_no: int) -> LiveRun:
+        return LiveRun(
+            run=self.runs[run_no],
+            tasks=sorted(
+                (row for row in self.tasks.values() if row.run_no == run_no),
+                key=lambda row: row.task_no,
+            ),
+            expansions=[e for (no, _), e in self.expansions.items() if no == run_no],
+            widths=[
+                (result.task_no, result.width)
+                for result in self.results.values()
+                if result.run_no == run_no and result.width is not None
+            ],
+            triggers=[row for row in self.triggers.values() if row.run_no == run_no],
+        )
+
+    def unfinished(self) -> list[int]:
+        return [
+            run_no
+            for run_no, run in self.runs.items()
+            if run.state.is_live
+            or any(row.run_no == run_no and row.state.is_live for row in self.tasks.values())
+            or any(row.run_no == run_no for row in self.triggers.values())
+        ]
+
+
+class World:
+    """A node on dictionaries: takes inputs, remembers what was started and what is armed."""
+
+    def __init__(self, *, cpu_slots: int = 2, async_slots: int = 1000, chance: float = 0.0) -> None:
+        self.rows = Rows()
+        self.now = 1_700_000_000 * SECOND
+        self.cpu_slots, self.async_slots = cpu_slots, async_slots
+        self.chance = chance
+        self.epoch = 0
+        self._tickets = itertools.count()
+        self.first_number = 1
+        self.start_up()
+
+    def start_up(self) -> None:
+        """A new incarnation: memory from rows alone."""
+        self.epoch += 1
+        self.memory = Memory(epoch=self.epoch)
+        self.memory.commit_no = self.rows.commit_no
+        self.slots = Slots(cpu_slots=self.cpu_slots, async_slots=self.async_slots)
+        self.numbers = NumberBlock(self.first_number, self.first_number + 10**9)
+        self.first_number += 10**9
+        self.effects: list[Effect] = []
+        self.starts: dict[int, StartTry] = {}
+        self.armed: list[WakeAt] = []
+        undo.recall_catalog(
+            self.memory,
+            list(self.rows.dags.values()),
+            list(self.rows.files.values()),
+            list(self.rows.outbox.values()),
+        )
+        for version in self.rows.versions.values():
+            self.memory.stored_versions.add(version.version)
+            for spec in version.dags:
+                self.memory.add_plan(version.version, spec)
+        for run_no in self.rows.unfinished():
+            restore(self.rows.live_run(run_no), self.memory)
+
+    def restart(self) -> None:
+        """Crash, come back, and have every host ready again."""
+        self.start_up()
+        self.turn(Restarted())
+        self.turn(HostUp("async"), HostUp("triggers"))
+
+    def decide(self, inputs: Iterable[Input]) -> tuple[Batch, list[Effect], Draft]:
+        return decide(
+            self.memory,
+            self.slots,
+            list(inputs),
+            now=self.now,
+            chance=lambda: self.chance,
+            numbers=self.numbers,
+        )
+
+    def turn(self, *inputs: Input) -> list[Effect]:
+        """One turn, and those it asked to be continued in."""
+        effects = self._turn(inputs)
+        done = list(effects)
+        while any(isinstance(effect, Continue) for effect in effects):
+            effects = self._turn([e for e in effects if isinstance(e, Continue)])
+            done.extend(effects)
+        return done
+
+    def _turn(self, inputs: Iterable[Input]) -> list[Effect]:
+        batch, effects, _ = self.decide(inputs)
+        if not batch.is_empty:
+            self.rows.apply(batch)
+            self.memory.commit_no = batch.number
+        for effect in effects:
+            if isinstance(effect, StartTry):
+                self.starts[effect.start.task_no] = effect
+            elif isinstance(effect, StopTry):
+                self.starts.pop(effect.task_no, None)
+            elif isinstance(effect, WakeAt):
+                self.armed.append(effect)
+        self.effects.extend(effects)
+        return effects
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and everything armed come."""
+        self.now += int(seconds * SECOND)
+        due = [wake for wake in self.armed if wake.at <= self.now]
+        self.armed = [wake for wake in self.armed if wake.at > self.now]
+        if due:
+            self.turn(*(wake.due for wake in due))
+
+    # ── what people do ──────────────────────────────────────────────────────────────────
+
+    def ask(self, request: object) -> object:
+        ticket = next(self._tickets)
+        for effect in self.turn(Asked(ticket, request)):
+            if isinstance(effect, Acknowledge) and effect.ticket == ticket:
+                if effect.error is not None:
+                    raise effect.error
+                return effect.answer
+        raise AssertionError("not answered")
+
+    def load(self, *specs: DagSpec, version: str = "v1", file: str = "dag.py") -> None:
+        self.turn(FileParsed(file=file, version=version, dags=specs, sources={}))
+        if "async" not in self.memory.hosts_up:
+            self.turn(HostUp("async"), HostUp("triggers"))
+
+    def trigger(self, dag_id: str = "dag") -> int:
+        run_id, _ = self.ask(CreateRun(dag_id=dag_id))
+        return next(no for no, run in self.rows.runs.items() if run.run_id == run_id)
+
+    def begin(self, *tasks: TaskSpec, **options: object) -> int:
+        """Load one DAG of these tasks and start a run of it."""
+        self.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
+        return self.trigger()
+
+    # ── what children do ────────────────────────────────────────────────────────────────
+
+    def started(self, name: str, map_index: int = -1) -> StartTry | None:
+        for effect in self.starts.values():
+            spec = self._spec(effect)
+            if (spec.task_id, effect.start.map_index) == (name, map_index):
+                return effect
+        return None
+
+    def _spec(self, effect: StartTry) -> TaskSpec:
+        plan = self.memory.plans[effect.info.version, effect.info.dag_id]
+        return plan.graph.spec.tasks[effect.start.position]
+
+    def succeed(self, name: str, map_index: int = -1, **fields: object) -> list[Effect]:
+        effect = self.started(name, map_index)
+        assert effect is not None, f"{name}[{map_index}] has not been started"
+        start = self.starts.pop(effect.start.task_no).start
+        return self.turn(
+            Succeeded(start.task_no, start.start_no, self.now, self.now + 50, **fields)
+        )
+
+    def fail(
+        self, name: str, map_index: int = -1, *, reason: str = "raised", **fields: object
+    ) -> list[Effect]:
+        effect = self.started(name, map_index)
+        assert effect is not None, f"{name}[{map_index}] has not been started"
+        start = self.starts.pop(effect.start.task_no).start
+        failure = Failure(type="ValueError", message="no", reason=reason)
+        return self.turn(
+            Failed(start.task_no, start.start_no, self.now, self.now + 50, failure, **fields)
+        )
+
+    def finish_all(self) -> None:
+        """Let everything that is started succeed, until nothing more starts."""
+        while self.starts:
+            reports = [
+                Succeeded(e.start.task_no, e.start.start_no, self.now, self.now + 50)
+                for e in self.starts.values()
+            ]
+            self.starts.clear()
+            self.turn(*reports)
+
+    # ── what one sees ───────────────────────────────────────────────────────────────────
+
+    def state(self, run_no: int, name: str, map_index: int = -1) -> str:
+        """The state a reader sees: without a row, pending."""
+        run = self.rows.runs[run_no]
+        spec = self.memory.plans[run.version, run.dag_id].graph.spec
+        position = [task.task_id for task in spec.tasks].index(name)
+        for row in self.rows.tasks.values():
+            if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):
+                return row.state.label
+        return "cancelled" if run.state is RunState.CANCELLED else TaskState.PENDING.label
+
+    def run_state(self, run_no: int) -> str:
+        return self.rows.runs[run_no].state.label
+
+    def alerts(self) -> list[Deliver]:
+        return [effect for effect in self.effects if isinstance(effect, Deliver)]
