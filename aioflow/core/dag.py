@@ -340,5 +340,7 @@ def slot_due(dag_id: str, draft: Draft, slots: Slots) -> None:
     cursor = _until_end(spec, cursor)
     _put_dag(msgspec.structs.replace(row, next_run_at=cursor), draft)
     for slot in due:
+        if _until_end(spec, slot) is None:
+            continue  # missed while the daemon was down, and the schedule has ended since
         _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
     draft.wake(cursor, Due(dag_id=dag_id))

@@ -51,6 +51,7 @@ class Draft:
         chance: Draws from [0, 1); the engine's dice.
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
+        delivered: Owed effects it wrote off.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Draft:
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
+        self.delivered: dict[int, tuple[str, bytes]] = {}
         self._tasks: dict[int, Live] = {}
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}
@@ -174,6 +176,13 @@ class Draft:
         self.batch.new_outbox.append(OutboxRow(outbox_no=number, kind="alert", body=body))
         self.memory.outbox[number] = ("alert", body)
         self.effects.append(Deliver(number, "alert", body))
+
+    def write_off(self, outbox_no: int) -> None:
+        """An owed effect was done. A second word of it changes nothing."""
+        owed = self.memory.outbox.pop(outbox_no, None)
+        if owed is not None:
+            self.delivered[outbox_no] = owed
+            self.batch.done_outbox.append(outbox_no)
 
     @property
     def touched(self) -> Iterable[Live]:

@@ -153,7 +153,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
         case HostUp() | HostLost() | Restarted() | Drain():
             _take_processes(entry, draft, slots)
         case Delivered():
-            _take_delivered(entry, draft)
+            draft.write_off(entry.outbox_no)
         case Continue():
             _take_continue(entry, draft, slots)
 
@@ -180,11 +180,6 @@ def _take_processes(
             _host_lost(entry, draft, slots)
         case Restarted():
             _restarted(draft, slots)
-
-
-def _take_delivered(entry: Delivered, draft: Draft) -> None:
-    if draft.memory.outbox.pop(entry.outbox_no, None) is not None:
-        draft.batch.done_outbox.append(entry.outbox_no)
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:

@@ -13,7 +13,7 @@ from aioflow.core.dag import remember_run
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
-from aioflow.model import Body, DagFileRow, DagRow, OutboxRow, StartNo, TaskNo, TaskState
+from aioflow.model import Body, DagFileRow, DagRow, StartNo, TaskNo, TaskState
 
 __all__ = ("Places", "forget", "put_back", "recall_catalog")
 
@@ -33,19 +33,16 @@ def forget(memory: Memory, draft: Draft) -> Places:
         memory.drop_run(run)
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
+    for owed in draft.batch.new_outbox:
+        memory.outbox.pop(owed.outbox_no, None)
+    memory.outbox.update(draft.delivered)
     return places
 
 
-def recall_catalog(
-    memory: Memory,
-    dags: list[DagRow],
-    files: list[DagFileRow],
-    outbox: list[OutboxRow],
-) -> None:
-    """Take what is not part of any run from its rows again."""
+def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) -> None:
+    """Take the DAGs and their files from their rows again."""
     memory.dags = {row.dag_id: row for row in dags}
     memory.files = {row.file: row for row in files}
-    memory.outbox = {row.outbox_no: (row.kind, row.body) for row in outbox}
 
 
 def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:

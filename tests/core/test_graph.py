@@ -142,6 +142,15 @@ def test_cycles_apart_from_each_other_are_all_found():
     assert len(findings) == 3
 
 
+def test_of_cycles_that_share_a_task_one_is_told_and_mending_it_shows_the_next():
+    [first] = validate(named(a=["b"], b=["a", "c"], c=["b"]), "etl")
+    [second] = validate(named(a=[], b=["a", "c"], c=["b"]), "etl")
+
+    assert isinstance(first, CycleError)
+    assert isinstance(second, CycleError)
+    assert (first.path, second.path) == (("a", "b", "a"), ("b", "c", "b"))
+
+
 def test_a_name_may_be_given_once():
     tasks = [TaskSpec(task_id=name) for name in ("a", "b", "a")]
 

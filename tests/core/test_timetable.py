@@ -366,6 +366,14 @@ def test_the_latest_slot_is_the_last_of_all(schedule, zone, after, span_us):
     assert latest_slot(schedule, zone, after=after, until=until) == (slots[-1] if slots else None)
 
 
+def test_the_latest_slot_of_a_burst_long_past_is_its_last():
+    until = MIDNIGHT + 20 * HOUR
+
+    latest = latest_slot(cron("*/5 2 * * *"), "UTC", after=MIDNIGHT, until=until)
+
+    assert latest == instant("2026-06-01T02:55Z")
+
+
 def test_years_of_downtime_cost_no_walk_over_every_minute():
     now = instant("2026-06-01T12:34:56Z")
 

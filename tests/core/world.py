@@ -180,8 +180,10 @@ class World:
             self.memory,
             list(self.rows.dags.values()),
             list(self.rows.files.values()),
-            list(self.rows.outbox.values()),
         )
+        self.memory.outbox = {
+            row.outbox_no: (row.kind, row.body) for row in self.rows.outbox.values()
+        }
         for version in self.rows.versions.values():
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:

@@ -1,0 +1,368 @@
+"""The heart: take what waits, decide, commit, act.
+
+Everything that happens anywhere reaches the engine as an input in its inbox, and nothing
+acts before it is committed. What is decided is in ``core``; here is only the circle, and
+what to do when the database is away or refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from aioflow.clock import Clock
+from aioflow.core import undo
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory, NumberBlock
+from aioflow.core.run import restore
+from aioflow.core.slots import Slots
+from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
+from aioflow.messages import (
+    Acknowledge,
+    Asked,
+    Continue,
+    Deliver,
+    Effect,
+    EndHosting,
+    ForgetRun,
+    HostTrigger,
+    Input,
+    RecallTries,
+    Request,
+    Restarted,
+    StartTry,
+    StopTry,
+    WakeAt,
+)
+from aioflow.model import Batch, RunNo, Snapshot
+from aioflow.store import Store
+from aioflow.timers import Timers
+
+__all__ = ("Engine", "Outlets")
+
+_log = structlog.get_logger(__name__)
+
+_NUMBERS_AT_ONCE = 1 << 20
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts at a database that is away
+_RECENT = 0.2
+
+
+class Outlets(Protocol):
+    """Where effects go. Each call returns at once; what comes of it comes back as an input."""
+
+    def start(self, effect: StartTry) -> None:
+        """Hand a try to the executor of its body."""
+
+    def stop(self, effect: StopTry) -> None:
+        """End a try."""
+
+    def recall(self, effect: RecallTries) -> None:
+        """Ask for claimed tries back."""
+
+    def forget(self, run_no: RunNo) -> None:
+        """A run has ended."""
+
+    def host(self, effect: HostTrigger) -> None:
+        """Hand a trigger to the triggerer."""
+
+    def end(self, effect: EndHosting) -> None:
+        """Let go of a trigger."""
+
+    def deliver(self, effect: Deliver) -> None:
+        """Do an owed effect, then report ``Delivered``."""
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """A batch is durable: tell those who follow."""
+
+
+class _Pending:
+    """Someone who waits for the answer to a request."""
+
+    __slots__ = ("answer", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.answer: object = None
+        self.error: Exception | None = None
+
+
+class Engine:
+    """One node's engine.
+
+    Attributes:
+        memory: What it remembers; ``core`` changes it, nobody else.
+        store_away_since: Monotonic microseconds since when the database has not answered;
+            ``None`` while it does.
+        turned_at: When the last turn ended, monotonic microseconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+    ) -> None:
+        self.memory = Memory(epoch=0)
+        self.slots = slots
+        self.store_away_since: int | None = None
+        self.turned_at = clock.monotonic_us()
+        self.turns = 0
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+        self._outlets: Outlets | None = None
+        self._inbox: deque[Input] = deque()
+        self._arrived = anyio.Event()
+        self._numbers = NumberBlock(0, 0)
+        self._tickets = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._idle = anyio.Event()
+        self.timers = Timers(clock, self.report)
+
+    def connect(self, outlets: Outlets) -> None:
+        """Say where effects go; once, before ``run``."""
+        self._outlets = outlets
+
+    def report(self, inputs: Sequence[Input]) -> None:
+        """Put inputs into the inbox. Never blocks."""
+        self._inbox.extend(inputs)
+        self._arrived.set()
+
+    async def ask(self, request: Request) -> object:
+        """Put a request into the inbox and wait for its answer, which is durable then.
+
+        Raises:
+            RequestError: If it cannot be done.
+        """
+        ticket, pending = next(self._tickets), _Pending()
+        self._pending[ticket] = pending
+        try:
+            self.report([Asked(ticket, request)])
+            await pending.done.wait()
+        finally:
+            self._pending.pop(ticket, None)
+        if pending.error is not None:
+            raise pending.error
+        return pending.answer
+
+    async def wait_until_idle(self) -> None:
+        """Return when no run is left that could go on."""
+        while self.memory.runs or self._inbox:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    @property
+    def waiting_inputs(self) -> int:
+        """How many inputs have not been taken yet."""
+        return len(self._inbox)
+
+    # ── the circle ──────────────────────────────────────────────────────────────────────
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Turn the circle until cancelled.
+
+        Signals ``task_status`` once everything unfinished is in memory and going on.
+
+        Raises:
+            Fenced: If another node has taken over.
+            StrangeDatabase: If the database is not the one it knew.
+        """
+        await self._recover()
+        async with anyio.create_task_group() as services:
+            await services.start(self.timers.run)
+            await self._turn([Restarted()])
+            task_status.started()
+            while True:
+                await self._turn(await self._take())
+
+    async def _take(self) -> list[Input]:
+        while not self._inbox:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        count = min(len(self._inbox), TURN_INPUTS)
+        return [self._inbox.popleft() for _ in range(count)]
+
+    async def _turn(self, inputs: list[Input]) -> None:
+        try:
+            await self._circle(inputs)
+        except (TurnFailed, _Refused) as exc:
+            await self._isolate(inputs, exc.draft, exc)
+        self.turns += 1
+        self.turned_at = self._clock.monotonic_us()
+        if not self.memory.runs:
+            self._idle.set()
+
+    async def _circle(self, inputs: Sequence[Input]) -> None:
+        """Decide, commit, act.
+
+        Raises:
+            TurnFailed: If deciding raised. Nothing was committed.
+            _Refused: If the batch was. Nothing was committed.
+        """
+        await self._lease_numbers()
+        batch, effects, draft = decide(
+            self.memory,
+            self.slots,
+            inputs,
+            now=self._clock.now(),
+            chance=self._chance,
+            numbers=self._numbers,
+        )
+        if not batch.is_empty:
+            await self._commit(batch, draft)
+        self._act(effects)
+
+    async def _lease_numbers(self) -> None:
+        """Have enough row numbers at hand for whatever a full turn may make."""
+        needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
+        if self._numbers.left < needed:
+            count = max(2 * needed, _NUMBERS_AT_ONCE)
+            first = await self._store.lease_numbers(count)
+            self._numbers = NumberBlock(first, first + count)
+
+    async def _commit(self, batch: Batch, draft: Draft) -> None:
+        """Commit, however long the database is away.
+
+        Cancelled between two attempts the batch is dropped, which is the same as a crash:
+        nothing acted on it. Within an attempt it is not interrupted.
+        """
+        began = self._clock.monotonic_us()
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._store.commit(batch)
+                break
+            except StoreUnavailable as exc:
+                if self.store_away_since is None:
+                    self.store_away_since = self._clock.monotonic_us()
+                _log.warning("database away, trying again", error=str(exc), seconds=delay)
+                await self._clock.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY)
+            except BatchRefused as exc:
+                raise _Refused(draft, str(exc)) from exc
+        self.store_away_since = None
+        memory = self.memory
+        memory.commit_no = batch.number
+        memory.commit_us += _RECENT * (self._clock.monotonic_us() - began - memory.commit_us)
+        self._out.committed(batch, draft)
+
+    @property
+    def _out(self) -> Outlets:
+        if self._outlets is None:
+            raise RuntimeError("the engine runs before it was connected")
+        return self._outlets
+
+    def _act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartTry():
+                    self._out.start(effect)
+                case WakeAt():
+                    self.timers.arm(effect.at, effect.due)
+                case Acknowledge():
+                    self._acknowledge(effect)
+                case HostTrigger():
+                    self._out.host(effect)
+                case EndHosting():
+                    self._out.end(effect)
+                case StopTry():
+                    self._out.stop(effect)
+                case RecallTries():
+                    self._out.recall(effect)
+                case ForgetRun():
+                    self._out.forget(effect.run_no)
+                case Deliver():
+                    self._out.deliver(effect)
+                case Continue():
+                    self.report([effect])
+
+    def _acknowledge(self, effect: Acknowledge) -> None:
+        pending = self._pending.get(effect.ticket)
+        if pending is not None:  # else whoever asked has gone
+            pending.answer, pending.error = effect.answer, effect.error
+            pending.done.set()
+
+    # ── recovery ────────────────────────────────────────────────────────────────────────
+
+    async def _recover(self) -> None:
+        """Bring back into memory whatever is unfinished, under a new epoch."""
+        claim = await self._store.claim()
+        self.memory = Memory(epoch=claim.epoch)
+        self.memory.commit_no = claim.commit_no
+        snapshot = await self._store.load()
+        self._remember(snapshot)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        memory = self.memory
+        undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
+        memory.outbox = {owed.outbox_no: (owed.kind, owed.body) for owed in snapshot.outbox}
+        for version in snapshot.versions:
+            memory.stored_versions.add(version.version)
+            for spec in version.dags:
+                memory.add_plan(version.version, spec)
+        self.slots.pools = {pool.name: pool for pool in snapshot.pools}
+        for rows in snapshot.runs:
+            restore(rows, memory)
+
+    # ── when a batch is refused ─────────────────────────────────────────────────────────
+
+    async def _isolate(self, inputs: list[Input], draft: Draft, exc: Exception) -> None:
+        """Take the turn back and repeat its inputs one by one: only the culprit fails."""
+        _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
+        await self._take_back(draft)
+        for entry in inputs:
+            try:
+                await self._circle([entry])
+            except (TurnFailed, _Refused) as alone:
+                await self._take_back(alone.draft)
+                await self._blame(entry, alone.draft, alone)
+
+    async def _take_back(self, draft: Draft) -> None:
+        memory = self.memory
+        places = undo.forget(memory, draft)
+        dags, files = await self._store.list_dags(), await self._store.list_dag_files()
+        undo.recall_catalog(memory, dags, files)
+        runs = []
+        for run_no in draft.runs:
+            rows = await self._store.load_run(run_no)
+            if rows is not None:
+                runs.append(restore(rows, memory))
+        undo.put_back(runs, places, memory, self.slots)
+
+    async def _blame(self, entry: Input, draft: Draft, exc: Exception) -> None:
+        """One input cannot be taken: answer its asker, or hold its runs still."""
+        _log.error("input refused", input=type(entry).__name__, error=str(exc))
+        if isinstance(entry, Asked):
+            error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
+            self._acknowledge(Acknowledge(entry.ticket, error=error))
+            return
+        quarantine = Draft(
+            self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers
+        )
+        for run_no in draft.runs:
+            run = self.memory.runs.get(run_no)
+            if run is not None:
+                quarantine.change_run(run, quarantine=f"{type(entry).__name__}: {exc}"[:1000])
+        batch = quarantine.close()
+        if not batch.is_empty:
+            await self._commit(batch, quarantine)
+
+
+class _Refused(AioflowError):
+    """A batch was refused, and this is the draft it came from."""
+
+    code = "defect.refused"
+
+    def __init__(self, draft: Draft, cause: str) -> None:
+        super().__init__(cause)
+        self.draft = draft

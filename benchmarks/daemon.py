@@ -1,0 +1,245 @@
+"""A real daemon as a process of its own, driven over its socket and counted in its database.
+
+Used by benchmarks and by the tests that need the whole thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+__all__ = ("DaemonProcess", "eventually", "fsync_ms", "succeeded")
+
+Answer = TypeVar("Answer")
+
+TASK_SUCCESS = 6
+
+
+class DaemonProcess:
+    """``python -m aioflow up`` on a home of its own.
+
+    Args:
+        home: Made if it does not exist.
+        dags: Folder of DAG files.
+        db: Database URL; the home's own SQLite file if it is not given.
+        flags: Further flags of ``aioflow up``.
+    """
+
+    def __init__(self, home: Path, dags: Path, *, db: str | None = None, flags: tuple[str, ...] = ()):
+        self.home = home
+        self.log = home.parent / f"{home.name}.log"
+        self.ready_seconds = 0.0
+        self._command = [
+            sys.executable, "-m", "aioflow", "up",
+            "--home", str(home), "--dags", str(dags), "--port", "0", *flags,
+        ]  # fmt: skip
+        if db is not None:
+            self._command += ["--db", db]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # ── life ────────────────────────────────────────────────────────────────────────────
+
+    def start(self, timeout: float = 60.0) -> DaemonProcess:
+        """Start it and wait until it says that it is ready."""
+        began = time.monotonic()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
+        self.ready_seconds = time.monotonic() - began
+        return self
+
+    def _is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(
+                f"the daemon ended with {self.process.returncode}: "
+                + self.log.read_text(errors="replace")[-3000:]
+            )
+        try:
+            return self.get("/health/ready", status=None)[0] == 200
+        except OSError:
+            return False
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The daemon's own process."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the daemon's own process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def tree(self) -> list[psutil.Process]:
+        """The daemon and all of its descendants."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            daemon = psutil.Process(self.process.pid)
+            return [daemon, *daemon.children(recursive=True)]
+        return []
+
+    def kill(self, *, whole_tree: bool = False) -> list[int]:
+        """``kill -9`` the daemon, or everything at once; return the pids that lived."""
+        tree = self.tree()
+        for process in tree if whole_tree else tree[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        return [process.pid for process in tree]
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """SIGTERM, and wait for the end; return the exit status."""
+        if self.is_alive:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def __enter__(self) -> DaemonProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill(whole_tree=True)
+            raise
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────
+
+    def _socket(self) -> str:
+        """Where the daemon listens: said in a file of the home, as its path may be too long."""
+        named = self.home / "run" / "socket"
+        if named.exists():
+            return named.read_text().strip()
+        return str(self.home / "run" / "aioflow.sock")
+
+    def request(
+        self, method: str, path: str, body: object = None, *, status: int | None = 200
+    ) -> tuple[int, Any]:
+        """Make one request over the Unix socket; ``status`` is asserted unless ``None``."""
+        connection = _UnixConnection(self._socket())
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            raw = response.read()
+        finally:
+            connection.close()
+        is_json = "json" in response.headers.get("Content-Type", "")
+        answer = json.loads(raw) if is_json else raw.decode()
+        if status is not None and not status <= response.status < status + 5:
+            raise AssertionError(f"{method} {path}: {response.status} {answer}")
+        return response.status, answer
+
+    def get(self, path: str, *, status: int | None = 200) -> tuple[int, Any]:
+        """``GET``."""
+        return self.request("GET", path, status=status)
+
+    def trigger(self, dag_id: str, conf: dict[str, object] | None = None, **fields: object) -> str:
+        """Start a run; return its id."""
+        body = {"conf": conf, **fields}
+        return str(self.request("POST", f"/api/v1/dags/{dag_id}/runs", body)[1]["run_id"])
+
+    def run(self, run_id: str, *, limit: int = 1000) -> dict[str, Any]:
+        """What ``runs show --json`` prints."""
+        answer: dict[str, Any] = self.get(f"/api/v1/runs/{run_id}?limit={limit}")[1]
+        return answer
+
+    def wait(self, run_id: str, timeout: float = 120.0) -> dict[str, Any]:
+        """Wait until a run has ended; return what it came to."""
+
+        def ended() -> dict[str, Any] | None:
+            run = self.run(run_id, limit=1)
+            return run if run["state"] not in {"queued", "running"} else None
+
+        return eventually(ended, timeout, lambda: json.dumps(self.run(run_id, limit=20))[:3000])
+
+    # ── counting ────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[sqlite3.Connection]:
+        """A read-only connection of our own to the home's SQLite file."""
+        connection = sqlite3.connect(f"file:{self.home / 'aioflow.db'}?mode=ro", uri=True)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def memory_mib(self) -> dict[str, float]:
+        """Unique and proportional memory of all its processes."""
+        unique = proportional = 0
+        for process in self.tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                info = process.memory_full_info()
+                unique += info.uss
+                proportional += info.pss
+        return {"uss": round(unique / 2**20, 1), "pss": round(proportional / 2**20, 1)}
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(60)
+        self.sock.connect(self._path)
+
+
+def eventually(
+    look: Callable[[], Answer | None],
+    timeout: float = 30.0,
+    describe: Callable[[], str] = lambda: "",
+) -> Answer:
+    """Return the first true answer; look every 10 ms.
+
+    Raises:
+        AssertionError: If there is none in time; with what ``describe`` says.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = look()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {describe()}")
+        time.sleep(0.01)
+
+
+def succeeded(database: sqlite3.Connection) -> int:
+    """How many task rows say success."""
+    count: int = database.execute(
+        "SELECT count(*) FROM task WHERE state = ?", (TASK_SUCCESS,)
+    ).fetchone()[0]
+    return count
+
+
+def fsync_ms(folder: Path, rounds: int = 200) -> float:
+    """The median time of a 4 KiB append and ``fdatasync`` on this disk, in milliseconds."""
+    path = folder / "fsync.probe"
+    took = []
+    with path.open("wb") as file:
+        for _ in range(rounds):
+            file.write(b"x" * 4096)
+            file.flush()
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - began)
+    path.unlink()
+    return round(sorted(took)[rounds // 2] * 1000, 3)

@@ -1,0 +1,126 @@
+"""The DAGs the measurements run."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from aioflow import Operator, dag, sensor, task
+from aioflow_triggers.external import RunTrigger
+from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.temporal import DateTimeTrigger
+
+
+@task(map_limit=1_000_000)
+async def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+@task(map_limit=1_000_000)
+async def async_noop(number: int) -> None:
+    return None
+
+
+@task(map_limit=1_000_000)
+def noop(number: int) -> None:
+    return None
+
+
+@task(map_limit=1_000_000)
+def fifty_milliseconds(number: int) -> None:
+    time.sleep(0.05)
+
+
+@dag
+def fan_async(count: int = 10_000) -> None:
+    async_noop.expand(number=numbers(count))
+
+
+@dag
+def fan_def(count: int = 10_000) -> None:
+    noop.expand(number=numbers(count))
+
+
+@dag
+def fan_slow(count: int = 80) -> None:
+    fifty_milliseconds.expand(number=numbers(count))
+
+
+def fibonacci(n: int) -> int:
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+@task
+def fibo(n: int) -> int:
+    return fibonacci(n)
+
+
+@dag
+def chain() -> None:
+    before = fibo(10)
+    for _ in range(39):
+        before = fibo(10).after(before)
+
+
+class Late(Operator):
+    """Waits for an instant; returns how many milliseconds after it the next line ran."""
+
+    def __init__(self, *, due: float, **options: object) -> None:
+        super().__init__(**options)
+        self.due = due
+
+    def execute(self, context: object) -> None:
+        moment = datetime.fromtimestamp(self.due, UTC)
+        self.defer(trigger=DateTimeTrigger(moment=moment), method_name="resumed")
+
+    def resumed(self, context: object, event: object = None) -> float:
+        return (time.time() - self.due) * 1000
+
+
+@task(map_limit=100_000)
+def instants(count: int, per_second: float, after: float) -> list[float]:
+    first = time.time() + after
+    return [first + n / per_second for n in range(count)]
+
+
+@dag
+def lateness(count: int = 500, per_second: float = 100.0, after: float = 3.0) -> None:
+    Late.partial(task_id="late").expand(due=instants(count, per_second, after))
+
+
+class Wait(Operator):
+    """Waits for something that does not come: by turns an instant, a file, a run."""
+
+    def __init__(self, *, number: int, **options: object) -> None:
+        super().__init__(**options)
+        self.number = number
+
+    def execute(self, context: object) -> None:
+        match self.number % 3:
+            case 0:
+                never = datetime.now(UTC) + timedelta(days=30)
+                self.defer(trigger=DateTimeTrigger(moment=never), method_name="resumed")
+            case 1:
+                path = f"/tmp/aioflow-never/{self.number}"  # noqa: S108 - never made
+                self.defer(trigger=FileTrigger(path=path), method_name="resumed")
+            case _:
+                trigger = RunTrigger(dag="chain", run_id=f"never-{self.number}")
+                self.defer(trigger=trigger, method_name="resumed")
+
+    def resumed(self, context: object, event: object = None) -> None:
+        return None
+
+
+@dag
+def waits(count: int = 5_000) -> None:
+    Wait.partial(task_id="wait").expand(number=numbers(count))
+
+
+@sensor(interval="60s")
+async def never() -> bool:
+    return False
+
+
+@dag
+def one_sensor() -> None:
+    never()

@@ -1,0 +1,115 @@
+"""Do thousands of waiting sensors slow down the work beside them?
+
+Claim under test: while 5,000 sensors wait (for instants, files and runs by turns), 50 ms
+``def`` tasks on two slots go through at 0.95 of the rate they have alone, or more.
+
+Method: two daemons, one with the waits parked and one without, take the same fan-out of 50
+ms tasks by turns; while one is measured the whole tree of the other is stopped by SIGSTOP,
+and after SIGCONT it is given time to catch up. The figure is the median of the ratios of
+``--pairs`` interleaved pairs.
+
+    python -m benchmarks.waiting --waits 5000 --pairs 9
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
+from benchmarks.harness import median, report
+
+DAGS = Path(__file__).parent / "dags"
+SETTLE_SECONDS = 1.5
+TASK_DEFERRED = 4
+
+
+def seconds(daemon: DaemonProcess, tasks: int) -> float:
+    """Run the fan-out once; return how long it took by its own rows."""
+    run_id = daemon.trigger("fan_slow", {"count": tasks})
+    daemon.wait(run_id)
+    with daemon.database() as database:
+        first, last = database.execute(
+            "SELECT min(task.started_at), max(task.ended_at) FROM task JOIN run USING (run_no)"
+            " WHERE run.run_id = ? AND task.map_index >= 0",
+            (run_id,),
+        ).fetchone()
+    return (last - first) / 1e6
+
+
+def _signal(daemon: DaemonProcess, number: signal.Signals) -> None:
+    for process in daemon.tree():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def park(daemon: DaemonProcess, waits: int) -> None:
+    """Have that many tasks deferred."""
+    daemon.trigger("waits", {"count": waits})
+
+    def parked() -> bool:
+        with daemon.database() as database:
+            count = database.execute(
+                "SELECT count(*) FROM task WHERE state = ?", (TASK_DEFERRED,)
+            ).fetchone()[0]
+        return bool(count == waits)
+
+    eventually(parked, 120.0)
+
+
+def main() -> None:
+    """Parse arguments, measure, report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--waits", type=int, default=5_000)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--tasks", type=int, default=80)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), arguments.waits, arguments.pairs, arguments.tasks)
+
+
+def measure(folder: Path, waits: int, pairs: int, tasks: int) -> None:
+    """Measure both daemons by turns, report the median ratio."""
+    flags = ("--cpu-slots", "2")
+    with (
+        DaemonProcess(folder / "alone", DAGS, flags=flags) as alone,
+        DaemonProcess(folder / "waiting", DAGS, flags=flags) as waiting,
+    ):
+        park(waiting, waits)
+        for daemon in (alone, waiting):
+            seconds(daemon, 4)
+        memory = {"alone": alone.memory_mib(), "waiting": waiting.memory_mib()}
+        took: dict[DaemonProcess, list[float]] = {alone: [], waiting: []}
+        for pair in range(pairs):
+            order = (alone, waiting) if pair % 2 == 0 else (waiting, alone)
+            for measured in order:
+                other = waiting if measured is alone else alone
+                _signal(other, signal.SIGSTOP)
+                try:
+                    time.sleep(SETTLE_SECONDS)
+                    took[measured].append(seconds(measured, tasks))
+                finally:
+                    _signal(other, signal.SIGCONT)
+    ratios = [a / w for a, w in zip(took[alone], took[waiting], strict=True)]
+    report(
+        "waiting",
+        waits=waits,
+        pairs=pairs,
+        tasks=tasks,
+        fsync_ms=fsync_ms(folder),
+        throughput_ratio=round(median(ratios), 4),
+        ratios=[round(ratio, 4) for ratio in ratios],
+        seconds_alone=round(median(took[alone]), 3),
+        seconds_waiting=round(median(took[waiting]), 3),
+        memory_mib=memory,
+    )
+
+
+if __name__ == "__main__":
+    main()

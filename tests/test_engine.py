@@ -1,0 +1,310 @@
+"""The circle over a real store: durable before it acts, and calm when the database is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.core.slots import Slots
+from aioflow.engine import Engine
+from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
+from aioflow.messages import (
+    CreateRun,
+    Deferred,
+    Delivered,
+    Failed,
+    FileParsed,
+    HostUp,
+    StartTry,
+    Succeeded,
+)
+from aioflow.model import (
+    Batch,
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    RunState,
+    TaskSpec,
+    TaskState,
+)
+from aioflow.secrets import Vault
+from aioflow.store import open_store
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Outlets:
+    """Remembers the effects; the test is the executor."""
+
+    def __init__(self) -> None:
+        self.starts: list[StartTry] = []
+        self.others: list[object] = []
+        self.arrived = anyio.Event()
+        self.batches: list[Batch] = []
+
+    def _note(self, effect: object) -> None:
+        self.others.append(effect)
+
+    stop = recall = forget = host = end = deliver = _note
+
+    def start(self, effect: StartTry) -> None:
+        self.starts.append(effect)
+        self.arrived.set()
+
+    def committed(self, batch: Batch, draft: object) -> None:
+        self.batches.append(batch)
+
+    async def next_start(self) -> StartTry:
+        while not self.starts:
+            self.arrived = anyio.Event()
+            await self.arrived.wait()
+        return self.starts.pop(0)
+
+
+class Flaky:
+    """A store whose next commits go wrong as told; the rest is the real one's."""
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+        self.plan: list[str] = []
+        self.refuse = lambda batch: False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def commit(self, batch: Batch) -> None:
+        if self.refuse(batch):
+            raise BatchRefused("a test refuses this one")
+        verdict = self.plan.pop(0) if self.plan else "ok"
+        if verdict == "away":
+            raise StoreUnavailable("a test says so")
+        await self._store.commit(batch)
+        if verdict == "reply lost":
+            raise StoreUnavailable("applied, but nobody heard")
+
+
+class Node:
+    def __init__(self, store: Flaky, engine: Engine, outlets: Outlets) -> None:
+        self.store, self.engine, self.outlets = store, engine, outlets
+
+    async def load(self, *tasks: TaskSpec, **fields: object) -> None:
+        spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **fields)
+        self.engine.report(
+            [
+                FileParsed(file="dag.py", version="v1", dags=(spec,), sources={"dag.py": b""}),
+                HostUp("async"),
+                HostUp("triggers"),
+            ]
+        )
+
+    async def trigger(self, **fields: object) -> str:
+        run_id, _ = await self.engine.ask(CreateRun(dag_id="dag", **fields))
+        return run_id
+
+    def succeed(self, effect: StartTry, **fields: object) -> None:
+        start = effect.start
+        self.engine.report([Succeeded(start.task_no, start.start_no, 1, 2, **fields)])
+
+    async def ended(self, run_id: str) -> RunState:
+        await self.engine.wait_until_idle()
+        return (await self.store.find_run(run_id)).state
+
+
+@asynccontextmanager
+async def node(url: str) -> AsyncIterator[Node]:
+    async with open_store(url, Vault([b"k" * 32])) as store:
+        flaky = Flaky(store)
+        engine = Engine(
+            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), chance=lambda: 0.5
+        )
+        outlets = Outlets()
+        engine.connect(outlets)
+        async with anyio.create_task_group() as services:
+            await services.start(engine.run)
+            yield Node(flaky, engine, outlets)
+            services.cancel_scope.cancel()
+
+
+A, B = TaskSpec(task_id="a"), TaskSpec(task_id="b", parents=(0,))
+
+
+async def test_a_run_goes_from_request_to_success(store_url):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        run_id = await n.trigger()
+        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.outlets.next_start())
+
+        assert await n.ended(run_id) is RunState.SUCCESS
+
+
+async def test_what_is_started_is_durable_already(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        await n.trigger()
+
+        started = (await n.outlets.next_start()).start
+
+        (row,) = await n.store.list_tasks(started.run_no)
+        assert (row.state, row.start_no) == (TaskState.RUNNING, started.start_no)
+
+
+async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_url):
+    async with node(store_url) as n:
+        with pytest.raises(UnknownDag):
+            await n.trigger()
+
+
+@pytest.mark.parametrize("verdict", ["away", "reply lost"])
+async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verdict):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        run_id = await n.trigger()
+        first = await n.outlets.next_start()
+        n.store.plan = [verdict, verdict, "ok"]
+
+        n.succeed(first)
+        second = await n.outlets.next_start()
+        n.succeed(second)
+
+        assert await n.ended(run_id) is RunState.SUCCESS
+        assert not n.outlets.starts
+
+
+async def test_a_refused_batch_costs_only_its_culprit(store_url):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        good, bad = await n.trigger(run_id="good"), await n.trigger(run_id="bad")
+        starts = [await n.outlets.next_start() for _ in range(2)]
+        runs = {effect.info.run_id: effect for effect in starts}
+        poison = runs["bad"].start.task_no
+        n.store.refuse = lambda batch: any(
+            change.task_no == poison and change.state is TaskState.SUCCESS
+            for change in batch.task_changes
+        )
+
+        n.engine.report(
+            [
+                Succeeded(e.start.task_no, e.start.start_no, 1, 2)
+                for e in (runs["bad"], runs["good"])
+            ]
+        )
+        follower = await n.outlets.next_start()
+
+        assert follower.info.run_id == good
+        n.succeed(follower)
+        while (await n.store.find_run(good)).state is not RunState.SUCCESS:
+            await anyio.lowlevel.checkpoint()
+        held = await n.store.find_run(bad)
+        assert held.state is RunState.RUNNING
+        assert "a test refuses" in held.quarantine
+
+
+async def test_work_in_flight_survives_a_turn_taken_back(store_url):
+    """Memory is read again from rows, but the processes go on: their reports still count."""
+    async with node(store_url) as n:
+        await n.load(A, TaskSpec(task_id="x"), TaskSpec(task_id="sum", parents=(0, 1)))
+        run_id = await n.trigger()
+        a, x = [await n.outlets.next_start() for _ in range(2)]
+        refused = []
+
+        def once(batch: Batch) -> bool:
+            wanted = any(c.task_no == a.start.task_no for c in batch.task_changes)
+            if wanted and not refused:
+                refused.append(batch)
+                return True
+            return False
+
+        n.store.refuse = once
+        n.succeed(a)
+        n.succeed(x)
+        last = await n.outlets.next_start()
+
+        assert refused
+        assert last.start.position == 2
+        n.succeed(last)
+        assert await n.ended(run_id) is RunState.SUCCESS
+
+
+async def test_an_unstorable_result_fails_nobody_else(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        first, second = await n.trigger(run_id="one"), await n.trigger(run_id="two")
+        starts = {e.info.run_id: e for e in [await n.outlets.next_start() for _ in range(2)]}
+        surrogate = Failure(type="E", message="\ud800", reason="raised")
+        bad = starts["one"].start
+
+        n.engine.report([Failed(bad.task_no, bad.start_no, 1, 2, surrogate, retryable=False)])
+        n.succeed(starts["two"])
+        while (await n.store.find_run(second)).state is not RunState.SUCCESS:
+            await anyio.lowlevel.checkpoint()
+
+        row = await n.store.find_run(first)
+        assert row.state is RunState.FAILED or row.quarantine
+
+
+async def test_a_restart_on_the_same_rows_goes_on(store_url):
+    mapped = MapSpec(sources=(MapSource("x", 0, -1),))
+    tasks = (
+        TaskSpec(task_id="list", feeds_limit=9),
+        TaskSpec(task_id="work", parents=(0,), argument_parents=(0,), mapped=mapped),
+    )
+    async with node(store_url) as n:
+        await n.load(*tasks)
+        run_id = await n.trigger()
+        n.succeed(await n.outlets.next_start(), size=1, width=3)
+        n.succeed(await n.outlets.next_start())
+        await n.outlets.next_start()
+
+    async with node(store_url) as n:
+        seen = set()
+        while True:
+            if not n.engine.memory.runs:
+                break
+            effect = await n.outlets.next_start()
+            seen.add(effect.start.map_index)
+            n.succeed(effect)
+            if seen >= {1, 2}:
+                break
+        assert await n.ended(run_id) is RunState.SUCCESS
+        assert 0 not in seen
+
+
+async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        await n.trigger()
+        start = (await n.outlets.next_start()).start
+        failure = Failure(type="FanOutCapped", message="too wide", reason="fanout_cap")
+        n.engine.report([Failed(start.task_no, start.start_no, 1, 2, failure, retryable=False)])
+        await n.engine.wait_until_idle()
+
+    async with node(store_url) as n:
+        (owed,) = [e for e in n.outlets.others if type(e).__name__ == "Deliver"]
+        n.engine.report([Delivered(owed.outbox_no)])
+        await n.engine.ask(CreateRun(dag_id="dag"))
+
+    async with node(store_url) as n:
+        assert not [e for e in n.outlets.others if type(e).__name__ == "Deliver"]
+
+
+async def test_a_sealed_wait_comes_back_with_its_kwargs(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        await n.trigger()
+        start = (await n.outlets.next_start()).start
+        n.engine.report(
+            [Deferred(start.task_no, start.start_no, 1, 2, "m:T", b"\x81\xa1a\x01", "next")]
+        )
+        while not n.engine.memory.waits:
+            await anyio.lowlevel.checkpoint()
+        await n.engine.ask(CreateRun(dag_id="dag", run_id="later"))
+
+    async with node(store_url) as n:
+        (wait,) = n.engine.memory.waits.values()
+        assert wait.row.kwargs == b"\x81\xa1a\x01"
