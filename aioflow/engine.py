@@ -41,7 +41,7 @@ from aioflow.messages import (
     StopTry,
     WakeAt,
 )
-from aioflow.model import Batch, RunNo, Snapshot
+from aioflow.model import Batch, RunNo, Snapshot, TaskState
 from aioflow.store import Store
 from aioflow.timers import Timers
 
@@ -57,10 +57,10 @@ _RECENT = 0.2
 class Outlets(Protocol):
     """Where effects go. Each call returns at once; what comes of it comes back as an input."""
 
-    def start(self, effect: StartTry) -> None:
+    def start_try(self, effect: StartTry) -> None:
         """Hand a try to the executor of its body."""
 
-    def stop(self, effect: StopTry) -> None:
+    def stop_try(self, effect: StopTry) -> None:
         """End a try."""
 
     def recall(self, effect: RecallTries) -> None:
@@ -72,7 +72,7 @@ class Outlets(Protocol):
     def host(self, effect: HostTrigger) -> None:
         """Hand a trigger to the triggerer."""
 
-    def end(self, effect: EndHosting) -> None:
+    def end_hosting(self, effect: EndHosting) -> None:
         """Let go of a trigger."""
 
     def deliver(self, effect: Deliver) -> None:
@@ -125,7 +125,7 @@ class Engine:
         self._numbers = NumberBlock(0, 0)
         self._tickets = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
-        self._idle = anyio.Event()
+        self._turned = anyio.Event()
         self.timers = Timers(clock, self.report)
 
     def connect(self, outlets: Outlets) -> None:
@@ -157,8 +157,19 @@ class Engine:
     async def wait_until_idle(self) -> None:
         """Return when no run is left that could go on."""
         while self.memory.runs or self._inbox:
-            self._idle = anyio.Event()
-            await self._idle.wait()
+            await self._next_turn()
+
+    async def wait_until_still(self) -> None:
+        """Return when nothing runs; what waits may go on waiting."""
+        while self._inbox or any(
+            live.state is TaskState.RUNNING for live in self.memory.live.values()
+        ):
+            await self._next_turn()
+
+    async def _next_turn(self) -> None:
+        """Return after a turn; those who wait look at its outcome before the next one."""
+        self._turned = anyio.Event()
+        await self._turned.wait()
 
     @property
     def waiting_inputs(self) -> int:
@@ -198,8 +209,7 @@ class Engine:
             await self._isolate(inputs, exc.draft, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
-        if not self.memory.runs:
-            self._idle.set()
+        self._turned.set()
 
     async def _circle(self, inputs: Sequence[Input]) -> None:
         """Decide, commit, act.
@@ -266,7 +276,7 @@ class Engine:
         for effect in effects:
             match effect:
                 case StartTry():
-                    self._out.start(effect)
+                    self._out.start_try(effect)
                 case WakeAt():
                     self.timers.arm(effect.at, effect.due)
                 case Acknowledge():
@@ -274,9 +284,9 @@ class Engine:
                 case HostTrigger():
                     self._out.host(effect)
                 case EndHosting():
-                    self._out.end(effect)
+                    self._out.end_hosting(effect)
                 case StopTry():
-                    self._out.stop(effect)
+                    self._out.stop_try(effect)
                 case RecallTries():
                     self._out.recall(effect)
                 case ForgetRun():
@@ -311,6 +321,7 @@ class Engine:
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
+        memory.stray_triggers = snapshot.stray_triggers
         for rows in snapshot.runs:
             restore(rows, memory)
 

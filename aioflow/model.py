@@ -652,6 +652,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         versions: The newest of each DAG and those of the live runs, without sources.
+        runs: Those that have not ended. A cancelled run ends with its last task.
+        stray_triggers: Rows of runs that have ended before a host had let go of them.
     """
 
     dags: list[DagRow]
@@ -660,3 +662,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[LiveRun]
     pools: list[PoolRow]
     outbox: list[OutboxRow]
+    stray_triggers: list[TriggerRow] = []

@@ -50,9 +50,9 @@ class Outlets:
     def _note(self, effect: object) -> None:
         self.others.append(effect)
 
-    stop = recall = forget = host = end = deliver = _note
+    stop_try = recall = forget = host = end_hosting = deliver = _note
 
-    def start(self, effect: StartTry) -> None:
+    def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
         self.arrived.set()
 

@@ -380,6 +380,7 @@ class Memory:
         queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first.
         active_runs: How many runs of a DAG are running.
         waits: Trigger rows by number.
+        stray_triggers: Rows that nobody needs since their host died with the last daemon.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
@@ -398,6 +399,7 @@ class Memory:
         self.active_runs: dict[str, int] = {}
         self.live: dict[TaskNo, Live] = {}
         self.waits: dict[TriggerNo, WaitRecord] = {}
+        self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()

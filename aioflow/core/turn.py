@@ -66,6 +66,7 @@ from aioflow.model import (
     ResultRow,
     RunState,
     TaskState,
+    TriggerChange,
     TriggerState,
     Wait,
 )
@@ -355,6 +356,11 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
 def _restarted(draft: Draft, slots: Slots) -> None:
     """Every process of the last incarnation is gone: go on from what the rows say."""
     memory = draft.memory
+    strays, memory.stray_triggers = memory.stray_triggers, []
+    for row in strays:
+        draft.batch.trigger_changes.append(
+            TriggerChange(row.trigger_no, row.state, None, None, None)
+        )
     for wait in list(memory.waits.values()):
         if wait.state is TriggerState.ENDING:
             draft.drop_wait(wait)
@@ -451,10 +457,13 @@ def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, 
 
 
 def _cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
-    """Cancel a run: its own state first, so that nothing starts in between."""
+    """Cancel a run: its own state first, so that nothing starts in between.
+
+    It has ended when the last of its tasks has, which may take several turns.
+    """
     was = run.state
     if was.is_live:
-        draft.change_run(run, state=RunState.CANCELLED, ended_at=draft.now)
+        draft.change_run(run, state=RunState.CANCELLED)
         dag.run_ended(run, was=was, draft=draft, slots=slots)
         _cancel_tasks(run, draft, slots)
     return RunState.CANCELLED
@@ -468,5 +477,6 @@ def _cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
             return
         waits.stop(live, "cancelled", draft, slots)
         end(live, TaskState.CANCELLED, draft, slots)
+    draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)
     draft.effects.append(ForgetRun(run.run_no))

@@ -861,3 +861,15 @@ def test_draining_starts_nothing_more_and_recalls_what_is_claimed():
     world.turn(Drain(is_over=True))
 
     assert world.state(run, "work", 1) == "queued"
+
+
+def test_a_trigger_row_left_by_an_ended_run_is_swept_at_the_next_start():
+    world = World()
+    run = world.begin(task("wait"))
+    defer(world, "wait")
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+    assert [row.state.name for row in world.rows.triggers.values()] == ["ENDING"]
+
+    world.restart()
+
+    assert not world.rows.triggers

@@ -146,9 +146,7 @@ class Rows:
         return [
             run_no
             for run_no, run in self.runs.items()
-            if run.state.is_live
-            or any(row.run_no == run_no and row.state.is_live for row in self.tasks.values())
-            or any(row.run_no == run_no for row in self.triggers.values())
+            if run.ended_at is None
         ]
 
 
@@ -188,7 +186,11 @@ class World:
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:
                 self.memory.add_plan(version.version, spec)
-        for run_no in self.rows.unfinished():
+        unfinished = self.rows.unfinished()
+        self.memory.stray_triggers = [
+            row for row in self.rows.triggers.values() if row.run_no not in unfinished
+        ]
+        for run_no in unfinished:
             restore(self.rows.live_run(run_no), self.memory)
 
     def restart(self) -> None:

@@ -1,0 +1,57 @@
+# Needs Python 3.11 or newer with pip, and make. The first call of a target makes .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
+CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
+
+.PHONY: run test prove lint style types layers bench clean
+
+run: .venv/.run
+	$(BIN)/python -m aioflow up --dags examples/dags
+
+test: .venv/.all
+	$(BIN)/python -m pytest -n 2
+
+prove: .venv/.all
+	$(BIN)/python -m pytest -m campaign tests/campaigns -n 0 --timeout 0
+
+lint: style layers .venv/.all
+	$(BIN)/mypy $(CODE)
+
+style: .venv/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+layers: .venv/.all
+	$(BIN)/lint-imports
+
+types: .venv/.all
+	$(BIN)/mypy $(CODE)
+	$(BIN)/pyright
+
+bench: .venv/.run
+	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.latency
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+# What was installed stays good until pyproject.toml or the pins change.
+
+.venv/.run: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing aioflow into .venv ..."
+	$(PIP) --editable . --constraint constraints.txt
+	@touch $@
+
+.venv/.all: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing aioflow with everything its tests need into .venv ..."
+	$(PIP) --editable '.[all]' --constraint constraints.txt
+	@touch .venv/.run $@
+
+# Debian keeps the venv module in a package of its own.
+$(BIN)/pip:
+	$(PYTHON) -m venv .venv || { \
+	    apt-get update && apt-get install --yes --no-install-recommends python3-venv && \
+	    $(PYTHON) -m venv --clear .venv; }

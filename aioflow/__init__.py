@@ -1,0 +1,62 @@
+"""aioflow: an asyncio-native workflow orchestrator.
+
+What a DAG file, a trigger or a sensor imports. Everything else is the daemon's own affair::
+
+    from aioflow import current, dag, sensor, task
+"""
+
+from __future__ import annotations
+
+from aioflow.author.asking import RunEnding, run_ending
+from aioflow.author.context import DataInterval, current
+from aioflow.author.dag import DAG, dag
+from aioflow.author.duration import Duration, as_timedelta
+from aioflow.author.operator import Context, Operator, Sensor
+from aioflow.author.ref import Ref, chain
+from aioflow.author.retry import Retry
+from aioflow.author.schedule import Cron, Every
+from aioflow.author.signals import (
+    Fail,
+    NotReady,
+    PokeReturnValue,
+    RetryAfter,
+    Skip,
+    TaskDeferred,
+)
+from aioflow.author.task import sensor, task
+from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.errors import AioflowError, DagError, Unserializable
+from aioflow.model import TriggerRule
+
+__all__ = (
+    "DAG",
+    "AioflowError",
+    "Context",
+    "Cron",
+    "DagError",
+    "DataInterval",
+    "Duration",
+    "Every",
+    "Fail",
+    "NotReady",
+    "Operator",
+    "PokeReturnValue",
+    "Ref",
+    "Retry",
+    "RetryAfter",
+    "RunEnding",
+    "Sensor",
+    "Skip",
+    "TaskDeferred",
+    "Trigger",
+    "TriggerEvent",
+    "TriggerRule",
+    "Unserializable",
+    "as_timedelta",
+    "chain",
+    "current",
+    "dag",
+    "run_ending",
+    "sensor",
+    "task",
+)

@@ -1,0 +1,343 @@
+"""Answers what children ask: results of their own run, and how other runs end.
+
+A question about an ending waits here as data, an entry under each key whose change may answer
+it. It is entered *before* the store is read, so that what is committed meanwhile leads to
+another look and nothing slips in between. No task stands behind a waiting question.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow.answers.pages import Reader, find_expansion, read_page
+from aioflow.clock import Clock
+from aioflow.errors import StoreUnavailable
+from aioflow.executors.wiring import Asker, refuse
+from aioflow.host.questions import ResultsPage, ResultsWanted, RunEnding, RunWanted
+from aioflow.messages import Answer, Ask, RunInfo
+from aioflow.model import Batch, RunNo, RunRow, TaskNo, TaskSpec, TaskState
+
+__all__ = ("Answers", "Reader")
+
+LOOKERS = 4
+"""Questions looked into at once."""
+
+VERSIONS_KEPT = 256
+AWAY_SECONDS = 0.5
+
+_WORST_FIRST = (
+    TaskState.FAILED,
+    TaskState.UPSTREAM_FAILED,
+    TaskState.CANCELLED,
+    TaskState.SUCCESS,
+    TaskState.SKIPPED,
+)
+
+_logger = logging.getLogger(__name__)
+
+Key: TypeAlias = tuple[str, object] | tuple[str, object, object]
+
+
+class _Refused(Exception):
+    """There is no answer, and there never will be."""
+
+
+class _Question:
+    """A question under way.
+
+    Attributes:
+        keys: Under which it is entered.
+        children: ``(first, end)`` of the mapped children it waits for, if it does.
+        missing: How many of them had not ended at the last look; fewer endings than that
+            cannot answer it, so they lead to no look.
+        is_stale: Something changed since the last look began.
+    """
+
+    __slots__ = (
+        "ask",
+        "asker",
+        "children",
+        "is_queued",
+        "is_stale",
+        "keys",
+        "missing",
+        "seen",
+        "wanted",
+    )
+
+    def __init__(self, asker: Asker, ask: Ask, wanted: RunWanted | ResultsWanted) -> None:
+        self.asker = asker
+        self.ask = ask
+        self.wanted = wanted
+        self.keys: set[Key] = set()
+        self.children: tuple[TaskNo, TaskNo] | None = None
+        self.missing = 0
+        self.seen = 0
+        self.is_queued = False
+        self.is_stale = False
+
+
+class Answers:
+    """Answers what children ask. ``ask`` is what executors and triggerer are given."""
+
+    def __init__(self, store: Reader, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._queue: deque[_Question] = deque()
+        self._queued = anyio.Event()
+        self._entered: dict[Key, set[_Question]] = {}
+        self._waiting: set[_Question] = set()
+        self._counting: set[_Question] = set()
+        self._purge_at = 1_000
+        self._dags: set[str] = set()
+        self._specs: dict[tuple[str, str], dict[str, tuple[int, TaskSpec]]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many questions wait for something to end."""
+        return len(self._waiting)
+
+    def ask(self, asker: Asker, ask: Ask) -> None:
+        """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
+        kinds: dict[str, type[RunWanted | ResultsWanted]] = {
+            "run": RunWanted,
+            "results": ResultsWanted,
+        }
+        try:
+            wanted = msgspec.msgpack.decode(ask.body, type=kinds[ask.kind])
+        except (KeyError, msgspec.DecodeError) as exc:
+            refuse(asker, ask, f"the question cannot be understood: {exc}")
+            return
+        self._look_soon(_Question(asker, ask, wanted))
+
+    def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
+        """A batch is durable: look again where it may answer a question.
+
+        Called by whoever acts for the engine, after each commit and before anything else is
+        committed. Costs nothing while nobody waits.
+
+        Args:
+            batch: What was committed.
+            run: Finds a run the batch changed; ``None`` leads to no wrong answer, only to a
+                question without a run that waits for the next ending of its DAG.
+        """
+        if not self._waiting:
+            return
+        for new in batch.new_runs:
+            self._wake(("id", new.run_id))
+            self._wake(("at", new.dag_id, new.logical_date))
+        for change in batch.run_changes:
+            if not change.state.is_live:
+                self._wake(("run", change.run_no))
+                row = run(change.run_no)
+                if row is not None:
+                    self._wake(("end", row.dag_id))
+        for expansion in batch.new_expansions:
+            self._wake(("expanded", expansion.run_no, expansion.position))
+        for task in batch.task_changes:
+            self._task_moved(task.task_no, task.state)
+        for new_task in batch.new_tasks:
+            self._task_moved(new_task.task_no, new_task.state)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Look into questions until cancelled."""
+        async with anyio.create_task_group() as group:
+            for _ in range(LOOKERS):
+                group.start_soon(self._look_on)
+            task_status.started()
+
+    # ── who looks when ──────────────────────────────────────────────────────────────────
+
+    def _look_soon(self, question: _Question) -> None:
+        question.is_stale = True
+        if not question.is_queued:
+            question.is_queued = True
+            self._queue.append(question)
+            self._queued.set()
+
+    def _wake(self, key: Key) -> None:
+        for question in self._entered.get(key, ()):
+            self._look_soon(question)
+
+    def _task_moved(self, task_no: TaskNo, state: TaskState) -> None:
+        if state.is_live:
+            return
+        self._wake(("task", task_no))
+        for question in self._counting:
+            if question.children and question.children[0] <= task_no < question.children[1]:
+                question.seen += 1
+                if question.seen >= question.missing:
+                    self._look_soon(question)
+
+    async def _look_on(self) -> None:
+        while True:
+            while not self._queue:
+                self._queued = anyio.Event()
+                await self._queued.wait()
+            question = self._queue.popleft()
+            try:
+                await self._look(question)
+            except StoreUnavailable as exc:
+                _logger.warning("cannot answer now: %s", exc)
+                await self._clock.sleep(AWAY_SECONDS)
+                question.is_stale = True
+            question.is_queued = False
+            if question.is_stale:
+                self._look_soon(question)
+
+    async def _look(self, question: _Question) -> None:
+        question.is_stale = False
+        question.seen = 0
+        if not question.asker.is_open:
+            self._leave(question)
+            return
+        wanted = question.wanted
+        try:
+            answer: ResultsPage | RunEnding | None
+            if isinstance(wanted, ResultsWanted):
+                answer = await read_page(self._store, _info(question), wanted)
+            else:
+                answer = await self._ending(question, wanted)
+        except _Refused as exc:
+            self._leave(question)
+            refuse(question.asker, question.ask, str(exc))
+            return
+        if answer is not None:
+            self._leave(question)
+            body = msgspec.msgpack.encode(answer)
+            question.asker.send([Answer(question.ask.question, body)])
+
+    def _enter(self, question: _Question, key: Key) -> None:
+        """Have the question looked into again when this changes."""
+        if key not in question.keys:
+            question.keys.add(key)
+            self._entered.setdefault(key, set()).add(question)
+            self._waiting.add(question)
+            self._purge_if_due()
+
+    def _leave(self, question: _Question) -> None:
+        for key in question.keys:
+            entered = self._entered[key]
+            entered.discard(question)
+            if not entered:
+                del self._entered[key]
+        question.keys.clear()
+        question.is_stale = False
+        self._waiting.discard(question)
+        self._counting.discard(question)
+
+    def _purge_if_due(self) -> None:
+        """Drop the questions of dead processes, whenever they may have doubled the number."""
+        if len(self._waiting) >= self._purge_at:
+            for question in [q for q in self._waiting if not q.asker.is_open]:
+                self._leave(question)
+            self._purge_at = max(1_000, 2 * len(self._waiting))
+
+    # ── how a run or task ends ──────────────────────────────────────────────────────────
+
+    async def _ending(self, question: _Question, wanted: RunWanted) -> RunEnding | None:
+        run = await self._find(question, wanted)
+        if run is None:
+            await self._require_dag(wanted.dag_id)
+            return None
+        if run.dag_id != wanted.dag_id:
+            raise _Refused(f"run {run.run_id!r} belongs to DAG {run.dag_id!r}")
+        if run.state.is_live:
+            self._enter(question, ("run", run.run_no))
+            # It may have ended between that look and this entry.
+            run = await self._store.find_run(run.run_id) or run
+        if wanted.task_id is not None:
+            return await self._task_ending(question, run, wanted.task_id)
+        return None if run.state.is_live else RunEnding(run.run_id, run.state.label, None)
+
+    async def _find(self, question: _Question, wanted: RunWanted) -> RunRow | None:
+        if wanted.run_id is not None:
+            self._enter(question, ("id", wanted.run_id))
+            return await self._store.find_run(wanted.run_id)
+        if wanted.logical_date is not None:
+            self._enter(question, ("at", wanted.dag_id, wanted.logical_date))
+            return await self._store.find_run_at(wanted.dag_id, wanted.logical_date)
+        self._enter(question, ("end", wanted.dag_id))
+        return await self._store.latest_ended_run(wanted.dag_id, wanted.since)
+
+    async def _require_dag(self, dag_id: str) -> None:
+        if dag_id not in self._dags:
+            self._dags = {dag.dag_id for dag in await self._store.list_dags()}
+            if dag_id not in self._dags:
+                raise _Refused(f"there is no DAG {dag_id!r}")
+
+    async def _task_ending(
+        self, question: _Question, run: RunRow, task_id: str
+    ) -> RunEnding | None:
+        position, spec = await self._position(run, task_id)
+        task_no = run.first_task_no + position
+        self._enter(question, ("task", task_no))
+        state = await self._state_of(task_no)
+        result = None
+        if state is not None and not state.is_live:
+            found = await self._store.list_results(task_no, task_no + 1, 1)
+            result = found[0].body if found else None
+        elif spec.mapped is not None:
+            state = await self._state_of_children(question, run, position)
+        if state is None or state.is_live:
+            if run.state.is_live:
+                return None
+            state = TaskState.REMOVED  # the run ended and never came to it
+        return RunEnding(run.run_id, state.label, result)
+
+    async def _state_of(self, task_no: TaskNo) -> TaskState | None:
+        rows = await self._store.list_tasks_between(task_no, task_no + 1, 1)
+        return rows[0].state if rows else None
+
+    async def _state_of_children(
+        self, question: _Question, run: RunRow, position: int
+    ) -> TaskState | None:
+        """Return the worst state of a mapped task's children once all have ended."""
+        self._enter(question, ("expanded", run.run_no, position))
+        expansion = await find_expansion(self._store, run.run_no, position)
+        if expansion is None:
+            return None
+        question.children = (expansion.first_task_no, expansion.first_task_no + expansion.width)
+        self._counting.add(question)
+        question.seen = 0
+        counts = {
+            state: count
+            for at, state, count in await self._store.count_states(run.run_no)
+            if at == position and not state.is_live
+        }
+        question.missing = expansion.width - sum(counts.values())
+        if question.missing > 0:
+            if question.seen >= question.missing:
+                question.is_stale = True  # the rest ended while we counted
+            return None
+        return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED)
+
+    async def _position(self, run: RunRow, task_id: str) -> tuple[int, TaskSpec]:
+        key = (run.version, run.dag_id)
+        if key not in self._specs:
+            row = await self._store.find_version(run.version)
+            dags = () if row is None else row.dags
+            found = next((dag for dag in dags if dag.dag_id == run.dag_id), None)
+            if found is None:
+                raise _Refused(f"the version of run {run.run_id!r} is not known")
+            while len(self._specs) >= VERSIONS_KEPT:
+                del self._specs[next(iter(self._specs))]
+            self._specs[key] = {task.task_id: (i, task) for i, task in enumerate(found.tasks)}
+        try:
+            return self._specs[key][task_id]
+        except KeyError:
+            raise _Refused(f"DAG {run.dag_id!r} has no task {task_id!r}") from None
+
+
+def _info(question: _Question) -> RunInfo:
+    info = question.asker.info(question.ask.run_no)
+    if info is None:
+        raise _Refused("only a process that runs tasks of a run may read their results")
+    return info

@@ -1,0 +1,111 @@
+"""Pages of a parent's results, bounded in items and bytes, and what is read of the store."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from aioflow.host.questions import PAGE_BYTES, PAGE_ITEMS, ResultsPage, ResultsWanted
+from aioflow.messages import RunInfo
+from aioflow.model import (
+    DagRow,
+    ExpansionRow,
+    Instant,
+    ResultRow,
+    RunNo,
+    RunRow,
+    TaskNo,
+    TaskRow,
+    TaskState,
+    VersionRow,
+)
+
+__all__ = ("Reader", "find_expansion", "read_page")
+
+FIRST_PIECE = 64
+"""Results read at first for a page; a row may be 64 KiB, so more only if these were small."""
+
+
+class Reader(Protocol):
+    """What is read of the store; see ``aioflow.store.Store`` for what each method promises."""
+
+    async def find_run(self, run_id: str) -> RunRow | None:
+        """See ``Store``."""
+
+    async def find_run_at(self, dag_id: str, logical_date: Instant) -> RunRow | None:
+        """See ``Store``."""
+
+    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+        """See ``Store``."""
+
+    async def list_dags(self) -> list[DagRow]:
+        """See ``Store``."""
+
+    async def find_version(self, version: str) -> VersionRow | None:
+        """See ``Store``."""
+
+    async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
+        """See ``Store``."""
+
+    async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
+        """See ``Store``."""
+
+    async def list_tasks_between(
+        self, first: TaskNo, end: TaskNo, limit: int = 1000
+    ) -> list[TaskRow]:
+        """See ``Store``."""
+
+    async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
+        """See ``Store``."""
+
+
+async def find_expansion(store: Reader, run_no: RunNo, position: int) -> ExpansionRow | None:
+    """Return how wide a mapped task of a run is, if that is known yet."""
+    rows = await store.list_expansions(run_no)
+    return next((row for row in rows if row.position == position), None)
+
+
+async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
+    """Return the page of a parent's results that comes after ``wanted.after``."""
+    expansion = await find_expansion(store, info.run_no, wanted.position)
+    if expansion is None or not expansion.width:
+        page = ResultsPage(-1, [], [], -1, more=False)
+        if wanted.after >= -1:
+            return page
+        # Its own row, as if it were child -1 of children that begin right behind it.
+        return await _filled(store, page, info.first_task_no + wanted.position + 1, -1, 0)
+    first = max(wanted.after + 1, 0)
+    end = min(first + PAGE_ITEMS, expansion.width)
+    page = ResultsPage(expansion.width, [], [], first - 1, more=False)
+    return await _filled(store, page, expansion.first_task_no, first, end)
+
+
+async def _filled(
+    store: Reader, page: ResultsPage, first_task_no: TaskNo, first: int, end: int
+) -> ResultsPage:
+    """Return the page with the map indexes from ``first`` on, as many as it may hold."""
+    rows = await store.list_tasks_between(first_task_no + first, first_task_no + end, PAGE_ITEMS)
+    by_no = {row.task_no: row for row in rows}
+    size, piece, at = 0, FIRST_PIECE, first
+    while at < end and size < PAGE_BYTES:
+        until = min(at + piece, end)
+        found = await store.list_results(first_task_no + at, first_task_no + until, until - at)
+        results = {row.task_no: row for row in found}
+        for index in range(at, until):
+            task_no = first_task_no + index
+            row = by_no.get(task_no)
+            if row is not None:
+                _put(page, index, row, results.get(task_no))
+        size += sum(len(row.body or b"") for row in found)
+        piece = PAGE_ITEMS if size < PAGE_BYTES // 16 else FIRST_PIECE
+        at = until
+    return msgspec.structs.replace(page, last=at - 1, more=at < page.width)
+
+
+def _put(page: ResultsPage, index: int, row: TaskRow, result: ResultRow | None) -> None:
+    if row.state is TaskState.SUCCESS:
+        start_no, body = (0, None) if result is None else (result.start_no, result.body)
+        page.items.append((index, row.task_no, start_no, body))
+    elif not row.state.is_live:
+        page.failed.append((index, row.state, row.failure))

@@ -1,0 +1,125 @@
+"""Where the tasks of a run lie, by (position, map index), whether they have rows or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from aioflow.model import DagSpec, ExpansionRow, RunRow, RunState, TaskNo, TaskState
+
+__all__ = ("Layout", "Place", "absent_state")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One task of a run."""
+
+    position: int
+    map_index: int
+    task_no: TaskNo
+
+
+class Layout:
+    """The places of a run.
+
+    Args:
+        run: Which.
+        spec: Of the run's version.
+        expansions: Those known so far; a mapped task without one has a single place.
+    """
+
+    def __init__(self, run: RunRow, spec: DagSpec, expansions: Sequence[ExpansionRow]) -> None:
+        self.spec = spec
+        self._first = run.first_task_no
+        self._expansions = {expansion.position: expansion for expansion in expansions}
+
+    @property
+    def total(self) -> int:
+        """How many places there are."""
+        return sum(self.width(position) for position in range(len(self.spec.tasks)))
+
+    def width(self, position: int) -> int:
+        """Return how many places a task has."""
+        expansion = self._expansions.get(position)
+        return 1 if expansion is None else expansion.width
+
+    def is_expanded(self, position: int) -> bool:
+        """Whether a task has children."""
+        return position in self._expansions
+
+    def task_no(self, position: int, map_index: int) -> TaskNo | None:
+        """Return the row's number, ``None`` if the task has no such index."""
+        expansion = self._expansions.get(position)
+        if expansion is None:
+            return self._first + position if map_index < 0 else None
+        return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
+
+    def find(self, task_no: TaskNo) -> Place | None:
+        """Return the place of a row."""
+        position = task_no - self._first
+        if 0 <= position < len(self.spec.tasks):
+            return Place(position, -1, task_no)
+        for expansion in self._expansions.values():
+            map_index = task_no - expansion.first_task_no
+            if 0 <= map_index < expansion.width:
+                return Place(expansion.position, map_index, task_no)
+        return None
+
+    def page(self, offset: int, limit: int) -> list[Place]:
+        """Return the places from ``offset`` on, at most ``limit``."""
+        found: list[Place] = []
+        for position in range(len(self.spec.tasks)):
+            width = self.width(position)
+            if offset >= width:
+                offset -= width
+                continue
+            found.extend(self._places(position, offset, offset + limit - len(found)))
+            offset = 0
+            if len(found) >= limit:
+                break
+        return found
+
+    def _places(self, position: int, start: int, end: int) -> Iterator[Place]:
+        expansion = self._expansions.get(position)
+        if expansion is None:
+            yield Place(position, -1, self._first + position)
+            return
+        for map_index in range(start, min(end, expansion.width)):
+            yield Place(position, map_index, expansion.first_task_no + map_index)
+
+    @staticmethod
+    def ranges(places: Sequence[Place], longest: int) -> Iterator[tuple[TaskNo, TaskNo]]:
+        """Yield ``(first, end)`` of neighbouring rows, so that few reads find them all."""
+        first = end = -1
+        for place in places:
+            if place.task_no == end and end - first < longest:
+                end += 1
+                continue
+            if end > first:
+                yield first, end
+            first, end = place.task_no, place.task_no + 1
+        if end > first:
+            yield first, end
+
+    def counts(
+        self, rows: Sequence[tuple[int, TaskState, int]], run_state: RunState
+    ) -> dict[str, int]:
+        """Return how many tasks are in each state, of all of them.
+
+        Args:
+            rows: As ``Store.count_states`` returns them.
+            run_state: Tells what a task without a row is.
+        """
+        counts: dict[str, int] = {}
+        for _, state, count in rows:
+            counts[state.label] = counts.get(state.label, 0) + count
+        absent = self.total - sum(count for _, _, count in rows)
+        if absent > 0:
+            label = absent_state(run_state).label
+            counts[label] = counts.get(label, 0) + absent
+        return dict(sorted(counts.items()))
+
+
+def absent_state(run_state: RunState) -> TaskState:
+    """Return the state of a task that has no row."""
+    return TaskState.CANCELLED if run_state is RunState.CANCELLED else TaskState.PENDING

@@ -1,0 +1,90 @@
+"""What is parked: trigger rows, told as people think of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aioflow.api.layout import Layout
+from aioflow.api.reader import RunReader
+from aioflow.api.views import TriggerView, iso, plain_bytes
+from aioflow.model import RunNo, RunRow, TriggerNo, TriggerRow
+
+__all__ = ("Parked", "kind_of")
+
+_KINDS = {
+    "aioflow_triggers.temporal": "time",
+    "aioflow_triggers.files": "file",
+    "aioflow_triggers.external": "run",
+}
+_DETAIL_LENGTH = 500
+
+
+def kind_of(class_path: str) -> str:
+    """Return ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name."""
+    module, _, name = class_path.partition(":")
+    return _KINDS.get(module, name or class_path)
+
+
+class Parked:
+    """Reads trigger rows and finds the tasks they belong to."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+
+    async def views(
+        self, rows: Sequence[TriggerRow], nodes: Mapping[TriggerNo, int]
+    ) -> list[TriggerView]:
+        """Return rows as people want to see them.
+
+        Args:
+            rows: Which.
+            nodes: Who hosts them, as far as memory knows.
+        """
+        layouts: dict[RunNo, tuple[RunRow, Layout]] = {}
+        found = []
+        for row in rows:
+            if row.run_no not in layouts:
+                run = await self._run(row.run_no)
+                if run is None:
+                    continue  # deleted since
+                layouts[row.run_no] = (run, await self._reader.layout(run))
+            run, layout = layouts[row.run_no]
+            place = layout.find(row.task_no)
+            if place is not None:
+                task_id = layout.spec.tasks[place.position].task_id
+                found.append(_view(row, run.run_id, task_id, place.map_index, nodes))
+        return found
+
+    async def _run(self, run_no: RunNo) -> RunRow | None:
+        rows = await self._reader.store.list_runs(limit=1, before=run_no + 1)
+        return rows[0] if rows and rows[0].run_no == run_no else None
+
+
+def _view(
+    row: TriggerRow, run_id: str, task_id: str, map_index: int, nodes: Mapping[TriggerNo, int]
+) -> TriggerView:
+    return TriggerView(
+        trigger_id=row.trigger_no,
+        kind=kind_of(row.class_path),
+        run_id=run_id,
+        task_id=task_id,
+        map_index=map_index,
+        since=iso(row.since) or "",
+        deadline=iso(row.deadline_at),
+        node=nodes.get(row.trigger_no),
+        shared_with=None,
+        state=row.state.name.lower(),
+        detail=_detail(row),
+    )
+
+
+def _detail(row: TriggerRow) -> str:
+    """Name the class; its fields too, where they are known to hold no credentials."""
+    module, _, name = row.class_path.partition(":")
+    if module not in _KINDS:
+        return row.class_path
+    fields = plain_bytes(row.kwargs)
+    if not isinstance(fields, dict):
+        return row.class_path
+    shown = ", ".join(f"{key}={value!r}" for key, value in fields.items() if value is not None)
+    return f"{name}({shown})"[:_DETAIL_LENGTH]

@@ -1,0 +1,364 @@
+"""The reading half: what has been committed, as scripts and people want to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.views import (
+    DagDetailView,
+    DagView,
+    ErrorView,
+    RunSummary,
+    RunView,
+    TaskSpecView,
+    TaskView,
+    iso,
+    plain_bytes,
+    schedule_text,
+    summary,
+    wait_view,
+)
+from aioflow.core import timetable
+from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
+from aioflow.model import (
+    DagFileRow,
+    DagRow,
+    DagSpec,
+    Instant,
+    ResultRow,
+    RunRow,
+    RunState,
+    TaskNo,
+    TaskRow,
+    TaskState,
+    Wait,
+)
+from aioflow.store import Store
+from aioflow.tasklog import TaskLog
+
+__all__ = ("PAGE", "RESULT_BYTES", "RunReader")
+
+PAGE = 1_000
+"""Task rows in one answer."""
+
+RESULT_BYTES = 4 * 1024
+"""What a result may take in an answer."""
+
+_ROWS_AT_ONCE = 200
+"""Result bodies are up to 64 KiB each, also those too large to be shown."""
+
+_SPECS_KEPT = 256
+
+
+class RunReader:
+    """Reads DAGs, runs and logs out of the store."""
+
+    def __init__(self, store: Store, tasklog: TaskLog) -> None:
+        self.store = store
+        self._tasklog = tasklog
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+
+    # ── DAGs ────────────────────────────────────────────────────────────────────────────
+
+    async def list_dags(self) -> list[DagView]:
+        """Return every DAG that can run, and every file that gives none."""
+        files = {row.file: row for row in await self.store.list_dag_files()}
+        rows = [row for row in await self.store.list_dags() if not row.gone]
+        views = [
+            DagView(
+                dag_id=row.dag_id,
+                file=row.file,
+                version=row.version,
+                paused=row.paused,
+                schedule=schedule_text((await self.spec(row.version, row.dag_id)).schedule),
+                next_run_at=iso(row.next_run_at),
+                import_error=_import_error(files.get(row.file)),
+            )
+            for row in rows
+        ]
+        defining = {row.file for row in rows}
+        return views + [
+            _broken(row) for name, row in files.items() if name not in defining and row.reason
+        ]
+
+    async def show_dag(self, dag_id: str) -> DagDetailView:
+        """Return one DAG as its newest version says."""
+        row = await self._dag(dag_id)
+        spec = await self.spec(row.version, dag_id)
+        files = {file.file: file for file in await self.store.list_dag_files()}
+        return DagDetailView(
+            dag_id=dag_id,
+            file=row.file,
+            version=row.version,
+            paused=row.paused,
+            schedule=schedule_text(spec.schedule),
+            timezone=spec.timezone,
+            next_run_at=iso(row.next_run_at),
+            import_error=_import_error(files.get(row.file)),
+            catchup=spec.catchup,
+            max_active_runs=spec.max_active_runs,
+            parameters=spec.parameters,
+            required=spec.required,
+            tags=spec.tags,
+            doc=spec.doc,
+            tasks=_task_specs(spec),
+        )
+
+    async def next_slots(self, dag_id: str, after: Instant, count: int) -> list[str]:
+        """Return when a DAG's schedule fires next, paused or not."""
+        row = await self._dag(dag_id)
+        spec = await self.spec(row.version, dag_id)
+        if spec.schedule is None:
+            return []
+        slots: list[str] = []
+        slot = timetable.next_slot(spec.schedule, spec.timezone, after=after)
+        while slot is not None and len(slots) < count:
+            if spec.end_date is not None and slot > spec.end_date:
+                break
+            slots.append(iso(slot) or "")
+            slot = timetable.next_slot(spec.schedule, spec.timezone, after=slot)
+        return slots
+
+    async def spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return what a version says of a DAG."""
+        known = self._specs.get((version, dag_id))
+        if known is not None:
+            return known
+        row = await self.store.find_version(version)
+        found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
+        if found is None:
+            raise UnknownDag(dag_id)
+        while len(self._specs) >= _SPECS_KEPT:
+            del self._specs[next(iter(self._specs))]
+        self._specs[version, dag_id] = found
+        return found
+
+    async def _dag(self, dag_id: str) -> DagRow:
+        for row in await self.store.list_dags():
+            if row.dag_id == dag_id and not row.gone:
+                return row
+        raise UnknownDag(dag_id)
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def list_runs(
+        self,
+        *,
+        dag_id: str | None = None,
+        state: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[RunSummary]:
+        """Return runs, the newest first.
+
+        Args:
+            dag_id: Of this DAG only.
+            state: In this state only, by its name.
+            limit: At most as many.
+            before: The last ``run_id`` of the page before.
+        """
+        wanted = None if state is None else _run_state(state)
+        cursor = None if before is None else (await self.run(before)).run_no
+        rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
+        return [summary(row) for row in rows]
+
+    async def run(self, run_id: str) -> RunRow:
+        """Return the row of a run.
+
+        Raises:
+            UnknownRun: If there is none of that id.
+        """
+        row = await self.store.find_run(run_id)
+        if row is None:
+            raise UnknownRun(run_id)
+        return row
+
+    async def counts(self, run: RunRow) -> dict[str, int]:
+        """Return how many tasks of a run are in each state."""
+        # The counts first: children are never counted without their expansion.
+        rows = await self.store.count_states(run.run_no)
+        return (await self.layout(run)).counts(rows, run.state)
+
+    async def layout(self, run: RunRow) -> Layout:
+        """Return where the tasks of a run lie."""
+        spec = await self.spec(run.version, run.dag_id)
+        return Layout(run, spec, await self.store.list_expansions(run.run_no))
+
+    async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
+        """Return a run, its counts, and one page of its tasks."""
+        run = await self.run(run_id)
+        states = await self.store.count_states(run.run_no)
+        layout = await self.layout(run)
+        places = layout.page(offset, min(limit, PAGE))
+        tasks = await self._tasks(run, layout, places)
+        return RunView(
+            run_id=run.run_id,
+            dag_id=run.dag_id,
+            state=run.state.label,
+            logical_date=iso(run.logical_date),
+            started_at=iso(run.started_at),
+            ended_at=iso(run.ended_at),
+            conf=plain_bytes(run.conf) or {},
+            version=run.version,
+            counts=layout.counts(states, run.state),
+            tasks=tasks,
+        )
+
+    async def _tasks(self, run: RunRow, layout: Layout, places: Sequence[Place]) -> list[TaskView]:
+        rows: dict[TaskNo, TaskRow] = {}
+        results: dict[TaskNo, Any] = {}
+        for first, end in layout.ranges(places, _ROWS_AT_ONCE):
+            found = await self.store.list_tasks_between(first, end, limit=end - first)
+            rows |= {row.task_no: row for row in found}
+            if any(row.state is TaskState.SUCCESS for row in found):
+                results |= {
+                    row.task_no: _result(row)
+                    for row in await self.store.list_results(first, end, limit=end - first)
+                }
+        absent = absent_state(run.state)
+        waits = await self._waits(run, _waiting(places, rows, absent))
+        return [
+            _task_view(layout.spec, place, rows.get(place.task_no), absent, waits, results)
+            for place in places
+        ]
+
+    async def _waits(
+        self, run: RunRow, tasks: Sequence[tuple[int, int]]
+    ) -> Mapping[tuple[int, int], Wait | None]:
+        """Return what tasks wait for; only a daemon's memory knows."""
+        return {}
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def logs(
+        self,
+        run_id: str,
+        task_id: str,
+        *,
+        map_index: int = -1,
+        try_number: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> bytes:
+        """Return what a task printed, of all its tries or one."""
+        run = await self.run(run_id)
+        place = await self.place(run, task_id, map_index)
+        return await self._tasklog.read(
+            run.run_no,
+            place.position,
+            place.map_index,
+            try_number=try_number,
+            offset=offset,
+            limit=limit,
+        )
+
+    async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
+        """Return where a task lies.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such index.
+        """
+        layout = await self.layout(run)
+        for position, task in enumerate(layout.spec.tasks):
+            if task.task_id == task_id:
+                task_no = layout.task_no(position, map_index)
+                if task_no is not None:
+                    return Place(position, map_index, task_no)
+                if map_index < 0:  # of a mapped task as a whole
+                    return Place(position, -1, run.first_task_no + position)
+        raise UnknownTask(run.run_id, task_id, map_index)
+
+
+def _import_error(file: DagFileRow | None) -> str | None:
+    if file is None or file.reason is None:
+        return None
+    return f"{file.reason}: {file.message}" if file.message else file.reason
+
+
+def _broken(file: DagFileRow) -> DagView:
+    return DagView(
+        dag_id=None,
+        file=file.file,
+        version=None,
+        paused=False,
+        schedule=None,
+        next_run_at=None,
+        import_error=_import_error(file),
+    )
+
+
+def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
+    names = [task.task_id for task in spec.tasks]
+    return [
+        TaskSpecView(
+            task_id=task.task_id,
+            body=task.body.value,
+            parents=tuple(names[parent] for parent in task.parents),
+            trigger_rule=task.rule.value,
+            is_mapped=task.mapped is not None,
+            is_sensor=task.sensor is not None,
+            max_tries=task.retry.tries,
+            pool=task.pool,
+            doc=task.doc,
+            line=task.line,
+        )
+        for task in spec.tasks
+    ]
+
+
+def _run_state(name: str) -> RunState:
+    for state in RunState:
+        if state.label == name:
+            return state
+    known = ", ".join(state.label for state in RunState)
+    raise RequestError(f"there is no run state {name!r}; there are {known}")
+
+
+def _waiting(
+    places: Sequence[Place], rows: Mapping[TaskNo, TaskRow], absent: TaskState
+) -> list[tuple[int, int]]:
+    found = []
+    for place in places:
+        row = rows.get(place.task_no)
+        state = absent if row is None else row.state
+        if state.is_live and state is not TaskState.RUNNING:
+            found.append((place.position, place.map_index))
+    return found
+
+
+def _task_view(
+    spec: DagSpec,
+    place: Place,
+    row: TaskRow | None,
+    absent: TaskState,
+    waits: Mapping[tuple[int, int], Wait | None],
+    results: Mapping[TaskNo, Any],
+) -> TaskView:
+    task = spec.tasks[place.position]
+    state = absent if row is None else row.state
+    failed = row.failure if row is not None and state is not TaskState.SUCCESS else None
+    return TaskView(
+        task_id=task.task_id,
+        map_index=place.map_index,
+        round=0,
+        map_label=None,
+        state=state.label,
+        try_number=0 if row is None else row.try_number,
+        max_tries=task.retry.tries,
+        interruptions=0 if row is None else row.interruptions,
+        started_at=None if row is None else iso(row.started_at),
+        ended_at=None if row is None else iso(row.ended_at),
+        waiting_on=wait_view(waits.get((place.position, place.map_index))),
+        error=None
+        if failed is None
+        else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
+        result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
+    )
+
+
+def _result(row: ResultRow) -> Any:
+    if row.body is None or row.size > RESULT_BYTES:
+        return {"size_bytes": row.size}
+    return plain_bytes(row.body)

@@ -1,0 +1,348 @@
+"""The whole of what can be asked: the reading half, and what needs a living daemon."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from aioflow.api.causes import Chain, Explained
+from aioflow.api.parked import Parked, kind_of
+from aioflow.api.reader import PAGE, RunReader
+from aioflow.api.views import (
+    ChainView,
+    HealthView,
+    Triggered,
+    TriggerView,
+    instant,
+)
+from aioflow.author.codec import encode
+from aioflow.clock import Clock, SystemClock
+from aioflow.core.memory import Memory
+from aioflow.engine import Engine
+from aioflow.errors import (
+    AioflowError,
+    BadConf,
+    DaemonAway,
+    RequestError,
+    RunExists,
+    StoreUnavailable,
+    UnknownRun,
+)
+from aioflow.messages import CancelRun, CreateRun, Explain, Request, SetPaused
+from aioflow.model import Batch, Instant, RunRow, RunState, TriggerNo, TriggerState, Wait
+from aioflow.store import Store
+from aioflow.tasklog import TaskLog
+
+__all__ = ("Api", "Metrics")
+
+_ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
+_KEY_LENGTH = 250
+_CONF_BYTES = 1024 * 1024
+_STUCK_US = 10_000_000
+"""Inputs that wait longer than this mean that the engine does not turn."""
+
+_HOSTS = frozenset({"async", "triggers"})
+_NODE_NO = 1
+
+
+class Metrics(msgspec.Struct, kw_only=True):
+    """Numbers to watch a node by, as of now.
+
+    Attributes:
+        parked: Trigger rows by kind.
+        changes: Row changes committed in all; with ``commits`` the size of a batch.
+    """
+
+    turns: int
+    commits: int
+    changes: int
+    commit_seconds: float
+    waiting_inputs: int
+    slots: int
+    slots_used: int
+    coroutine_slots: int
+    coroutine_slots_used: int
+    tasks_waiting_for_slots: int
+    live_runs: int
+    live_tasks: int
+    parked: dict[str, int]
+    is_store_away: bool
+    uptime_seconds: float
+
+
+class Api(RunReader):
+    """What the web and the command line ask.
+
+    Every method raises ``StoreUnavailable`` if the database does not answer, and those that
+    change something ``DaemonAway`` where there is no daemon.
+
+    Args:
+        engine: ``None`` without a daemon.
+        store: Committed rows.
+        tasklog: What tries printed.
+        clock: For the age of things.
+        started_at: When this daemon began.
+        home: Names the daemon in errors.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | None,
+        store: Store,
+        tasklog: TaskLog,
+        *,
+        clock: Clock,
+        started_at: Instant = 0,
+        home: Path | None = None,
+    ) -> None:
+        super().__init__(store, tasklog)
+        self.clock = clock
+        self.started_at = started_at
+        self._engine = engine
+        self._home = home
+        self._began_us = clock.monotonic_us()
+        self._parked = Parked(self)
+        self._commits = 0
+        self._changes = 0
+
+    @classmethod
+    def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
+        """Return one that reads a database which no daemon serves."""
+        return cls(None, store, tasklog, clock=SystemClock(), home=home)
+
+    async def _ask(self, request: Request) -> object:
+        if self._engine is None:
+            raise DaemonAway(str(self._home or ""))
+        return await self._engine.ask(request)
+
+    # ── changing ────────────────────────────────────────────────────────────────────────
+
+    async def trigger(
+        self,
+        dag_id: str,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        logical_date: str | None = None,
+        key: str | None = None,
+    ) -> Triggered:
+        """Start a run. Asked again with the same id and conf, or key: that run, not created.
+
+        Raises:
+            UnknownDag: If there is none of that name.
+            BadConf: If the conf does not fit its parameters.
+            RunExists: If another request made a run of that id.
+        """
+        request = CreateRun(
+            dag_id=dag_id,
+            run_id=_checked_id(run_id),
+            conf=_packed(conf),
+            logical_date=None if logical_date is None else instant(logical_date, "logical_date"),
+            key=_checked_key(key),
+        )
+        same = await self._same_run(request)
+        if same is not None:
+            return _triggered(same, created=False)
+        try:
+            answer = await self._ask(request)
+        except AioflowError:
+            # The same request, made twice at once: the other one may have been committed.
+            same = await self._same_run(request)
+            if same is None:
+                raise
+            return _triggered(same, created=False)
+        made, created = cast("tuple[str, bool]", answer)
+        return _triggered(await self.run(made), created=created)
+
+    async def _same_run(self, request: CreateRun) -> RunRow | None:
+        """Return the run, ended or not, that this request has made before."""
+        if request.key is not None:
+            keyed = await self.store.find_run_by_key(request.dag_id, request.key)
+            if keyed is not None:
+                return keyed
+        if request.run_id is None:
+            return None
+        run = await self.store.find_run(request.run_id)
+        if run is not None and (run.dag_id, run.conf) != (request.dag_id, request.conf):
+            raise RunExists(request.run_id)
+        return run
+
+    async def set_paused(self, dag_id: str, *, paused: bool) -> dict[str, Any]:
+        """Pause or resume the schedule of a DAG."""
+        is_paused = await self._ask(SetPaused(dag_id=dag_id, paused=paused))
+        return {"dag_id": dag_id, "paused": is_paused}
+
+    async def cancel(self, run_id: str) -> dict[str, Any]:
+        """End a run now; an ended one stays as it is."""
+        run = await self.run(run_id)
+        if run.state.is_live:
+            try:
+                state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
+            except UnknownRun:  # it ended while we asked
+                state = (await self.run(run_id)).state
+        else:
+            state = run.state
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label}
+
+    # ── asking memory ───────────────────────────────────────────────────────────────────
+
+    async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
+        if self._engine is None or not tasks or not run.state.is_live:
+            return {}
+        try:
+            answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
+        except UnknownRun:
+            return {}  # it ended while we asked
+        return cast("dict[tuple[int, int], Wait | None]", answer)
+
+    async def why(
+        self, run_id: str, task_id: str | None = None, *, map_index: int = -1
+    ) -> ChainView:
+        """Return the chain of causes of a wait.
+
+        Without a task: what the whole run waits for in the end.
+        """
+        run = await self.run(run_id)
+
+        async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
+            return await self._waits(run, tasks)
+
+        chain = Chain(run, await self.layout(run), self.store, explain)
+        if task_id is None:
+            causes, more = await chain.of_run()
+        else:
+            causes, more = await chain.of_task(await self.place(run, task_id, map_index))
+        return ChainView(
+            run_id=run_id, dag_id=run.dag_id, state=run.state.label, causes=causes, more=more
+        )
+
+    async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
+        """Return parked waits by number; ``after`` is the last one of the page before."""
+        rows = await self.store.list_triggers(limit=limit, after=after)
+        waits = {} if self._engine is None else self._engine.memory.waits
+        nodes = {
+            row.trigger_no: _NODE_NO
+            for row in rows
+            if row.trigger_no in waits and waits[row.trigger_no].hosting
+        }
+        return await self._parked.views(rows, nodes)
+
+    async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
+        """Return one parked wait.
+
+        Raises:
+            RequestError: If there is none of that number; it may have fired.
+        """
+        for view in await self.list_triggers(limit=1, after=trigger_no - 1):
+            if view.trigger_id == trigger_no:
+                return view
+        raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
+
+    # ── watching over ───────────────────────────────────────────────────────────────────
+
+    def committed(self, batch: Batch) -> None:
+        """Count a batch; called by the engine's outlets."""
+        self._commits += 1
+        self._changes += sum(
+            len(rows)
+            for rows in (
+                batch.new_runs,
+                batch.run_changes,
+                batch.new_tasks,
+                batch.task_changes,
+                batch.results,
+                batch.new_triggers,
+                batch.trigger_changes,
+            )
+        )
+
+    async def health(self) -> HealthView:
+        """Return whether the database answers, the engine turns, and every host is up."""
+        engine = self._engine
+        if engine is None:
+            raise DaemonAway(str(self._home or ""))
+        age_us = self.clock.monotonic_us() - engine.turned_at
+        checks = {
+            "database": engine.store_away_since is None and await self._reads(),
+            "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
+            "hosts": engine.memory.hosts_up >= _HOSTS,
+        }
+        return HealthView(status="ready" if all(checks.values()) else "not_ready", checks=checks)
+
+    async def _reads(self) -> bool:
+        try:
+            await self.store.list_runs(limit=1)
+        except StoreUnavailable:
+            return False
+        return True
+
+    def metrics(self) -> Metrics:
+        """Return what there is to count.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        engine = self._engine
+        if engine is None:
+            raise DaemonAway(str(self._home or ""))
+        memory, slots = engine.memory, engine.slots
+        return Metrics(
+            turns=engine.turns,
+            commits=self._commits,
+            changes=self._changes,
+            commit_seconds=memory.commit_us / 1e6,
+            waiting_inputs=engine.waiting_inputs,
+            slots=len(slots.workers),
+            slots_used=sum(not worker.is_idle for worker in slots.workers),
+            coroutine_slots=slots.coroutines,
+            coroutine_slots_used=slots.running_coroutines,
+            tasks_waiting_for_slots=slots.waiting(),
+            live_runs=len(memory.runs),
+            live_tasks=len(memory.live),
+            parked=_parked(memory),
+            is_store_away=engine.store_away_since is not None,
+            uptime_seconds=(self.clock.monotonic_us() - self._began_us) / 1e6,
+        )
+
+
+def _parked(memory: Memory) -> dict[str, int]:
+    paths = Counter(
+        wait.row.class_path for wait in memory.waits.values() if wait.state is TriggerState.WAITING
+    )
+    kinds: Counter[str] = Counter()
+    for class_path, count in paths.items():
+        kinds[kind_of(class_path)] += count
+    return dict(kinds)
+
+
+def _triggered(run: RunRow, *, created: bool) -> Triggered:
+    return Triggered(run_id=run.run_id, dag_id=run.dag_id, state=run.state.label, created=created)
+
+
+def _checked_id(run_id: str | None) -> str | None:
+    if run_id is not None and not _ID.fullmatch(run_id):
+        raise RequestError(
+            f"the run id {run_id[:80]!r} cannot be used; take letters, digits and _ . : + @ = -"
+        )
+    return run_id
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not (0 < len(key) <= _KEY_LENGTH and key.isprintable()):
+        raise RequestError(f"an idempotency key is 1 to {_KEY_LENGTH} printable characters")
+    return key
+
+
+def _packed(conf: Mapping[str, Any] | None) -> bytes | None:
+    """Return a conf as it is stored; the order of its names does not tell two apart."""
+    if not conf:
+        return None
+    body = encode(dict(sorted(conf.items())), "the conf")
+    if len(body) > _CONF_BYTES:
+        raise BadConf(f"the conf takes {len(body)} bytes; at most {_CONF_BYTES} are allowed")
+    return body

@@ -1,0 +1,321 @@
+"""What requests are answered with: exactly the JSON that scripts rely on.
+
+Instants become ISO 8601 in UTC with a ``Z``, states their lower-case names, and values that
+JSON does not have the nearest thing it has.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import msgspec
+
+from aioflow.author.codec import decode
+from aioflow.errors import RequestError, Unserializable
+from aioflow.model import Instant, RunRow, ScheduleSpec, Wait
+
+__all__ = (
+    "CauseView",
+    "ChainView",
+    "DagDetailView",
+    "DagView",
+    "ErrorView",
+    "HealthView",
+    "RunSummary",
+    "RunView",
+    "TaskSpecView",
+    "TaskView",
+    "TriggerView",
+    "Triggered",
+    "WaitView",
+    "instant",
+    "iso",
+    "plain",
+    "plain_bytes",
+    "schedule_text",
+    "summary",
+    "wait_view",
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_EXACT = 1 << 53
+"""Beyond this a number in JSON is no longer the same number for every reader."""
+
+
+class WaitView(msgspec.Struct, frozen=True, kw_only=True):
+    """What something waits for; see ``model.Wait``."""
+
+    kind: str
+    detail: str
+    since: str | None
+    until: str | None
+
+
+class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a try ended badly; see ``model.Failure``."""
+
+    type: str
+    message: str
+    reason: str
+
+
+class DagView(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG, or a file that gives none: then ``dag_id`` and ``version`` are ``None``."""
+
+    dag_id: str | None
+    file: str
+    version: str | None
+    paused: bool
+    schedule: str | None
+    next_run_at: str | None
+    import_error: str | None
+
+
+class TaskSpecView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as its author wrote it."""
+
+    task_id: str
+    body: str
+    parents: tuple[str, ...]
+    trigger_rule: str
+    is_mapped: bool
+    is_sensor: bool
+    max_tries: int
+    pool: str
+    doc: str
+    line: int
+
+
+class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG with everything its newest version says."""
+
+    dag_id: str
+    file: str
+    version: str
+    paused: bool
+    schedule: str | None
+    timezone: str
+    next_run_at: str | None
+    import_error: str | None
+    catchup: bool
+    max_active_runs: int
+    parameters: tuple[str, ...]
+    required: tuple[str, ...]
+    tags: tuple[str, ...]
+    doc: str
+    tasks: list[TaskSpecView]
+
+
+class Triggered(msgspec.Struct, frozen=True, kw_only=True):
+    """The run a request made, or had made before: then ``created`` is false."""
+
+    run_id: str
+    dag_id: str
+    state: str
+    created: bool
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list."""
+
+    run_id: str
+    dag_id: str
+    state: str
+    cause: str
+    logical_date: str | None
+    created_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    version: str
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a run.
+
+    Attributes:
+        try_number: 0 before the first try.
+        result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
+    """
+
+    task_id: str
+    map_index: int
+    round: int
+    map_label: str | None
+    state: str
+    try_number: int
+    max_tries: int
+    interruptions: int
+    started_at: str | None
+    ended_at: str | None
+    waiting_on: WaitView | None
+    error: ErrorView | None
+    result: Any
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with one page of its tasks; ``counts`` are of all of them."""
+
+    run_id: str
+    dag_id: str
+    state: str
+    logical_date: str | None
+    started_at: str | None
+    ended_at: str | None
+    conf: Any
+    version: str
+    counts: dict[str, int]
+    tasks: list[TaskView]
+
+
+class CauseView(msgspec.Struct, frozen=True, kw_only=True):
+    """A link of a chain.
+
+    Attributes:
+        depth: How far from what was asked about; a link waits for those one deeper that follow.
+        task_id: Empty for the run itself.
+        waiting_on: ``None`` for what is going on right now.
+    """
+
+    depth: int
+    task_id: str
+    map_index: int
+    state: str
+    waiting_on: WaitView | None
+
+
+class ChainView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run, or one of its tasks, does not go on.
+
+    Attributes:
+        more: How many links were left out.
+    """
+
+    run_id: str
+    dag_id: str
+    state: str
+    causes: list[CauseView]
+    more: int
+
+
+class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A parked wait.
+
+    Attributes:
+        kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
+        node: Which node hosts it; ``None`` if none does right now.
+        shared_with: How many others share its watch; ``None`` where that is not known.
+    """
+
+    trigger_id: int
+    kind: str
+    run_id: str
+    task_id: str
+    map_index: int
+    since: str
+    deadline: str | None
+    node: int | None
+    shared_with: int | None
+    state: str
+    detail: str
+
+
+class HealthView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the daemon can do its work."""
+
+    status: str
+    checks: dict[str, bool]
+
+
+def iso(at: Instant | None) -> str | None:
+    """Return an instant as ISO 8601 in UTC; ``None`` for one a calendar does not have, too."""
+    if at is None:
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=at)
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+def instant(text: str, what: str) -> Instant:
+    """Return the instant an ISO 8601 text names; without an offset it is taken as UTC.
+
+    Raises:
+        RequestError: If it names none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as exc:
+        raise RequestError(f"{what} {text!r} is no time; write it as 2026-01-31T03:00:00Z") from exc
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def plain_bytes(body: bytes | None) -> Any:
+    """Return a stored value as JSON has it; what is damaged is said to be."""
+    if body is None:
+        return None
+    try:
+        return plain(decode(body))
+    except Unserializable as exc:
+        return {"unreadable": str(exc)}
+
+
+def plain(value: Any) -> Any:
+    """Return the nearest JSON for a value that travels between tasks."""
+    match value:
+        case None | bool() | str() | float():
+            return value
+        case int():
+            return value if -_EXACT <= value <= _EXACT else str(value)
+        case Mapping():
+            return {_key(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case _:
+            return str(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(plain(key))
+
+
+def wait_view(wait: Wait | None) -> WaitView | None:
+    """Return a wait as JSON has it."""
+    if wait is None:
+        return None
+    return WaitView(
+        kind=wait.kind.value, detail=wait.detail, since=iso(wait.since), until=iso(wait.until)
+    )
+
+
+def schedule_text(schedule: ScheduleSpec | None) -> str | None:
+    """Return a schedule as an author would write it."""
+    if schedule is None or schedule.every_us is None:
+        return None if schedule is None else schedule.cron
+    return f"every {timedelta(microseconds=schedule.every_us)}"
+
+
+def summary(run: RunRow) -> RunSummary:
+    """Return a run as lists show it."""
+    return RunSummary(
+        run_id=run.run_id,
+        dag_id=run.dag_id,
+        state=run.state.label,
+        cause=run.cause,
+        logical_date=iso(run.logical_date),
+        created_at=iso(run.created_at),
+        started_at=iso(run.started_at),
+        ended_at=iso(run.ended_at),
+        version=run.version,
+    )

@@ -1,0 +1,220 @@
+"""Turns the arguments of a call in a DAG into bindings, and sees which parents they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aioflow.author.binding import Binding, FromContext, FromSource, Literal, Nested
+from aioflow.author.context import INJECTED
+from aioflow.author.node import Node, Source
+from aioflow.author.parameters import ParameterRef
+from aioflow.author.place import wrong
+from aioflow.author.ref import Linked, Ref
+from aioflow.author.unknown import Unknown
+from aioflow.errors import UnknownParent
+
+__all__ = ("Mappable", "Taken", "take", "take_expanded")
+
+Mappable = Ref[Any] | Sequence[Any] | Mapping[Any, Any]
+
+
+class Taken:
+    """The arguments of one task, taken apart.
+
+    Attributes:
+        parents: Those whose results are among them.
+    """
+
+    def __init__(self, dag: object, owner: str) -> None:
+        self.bindings: dict[str, Binding] = {}
+        self.sources: tuple[Source, ...] = ()
+        self.parents: list[Node] = []
+        self._dag = dag
+        self._owner = owner
+
+    def bind(self, value: object) -> Binding:
+        """Return where a value comes from."""
+        if isinstance(value, Unknown):
+            return self._from_unknown(value)
+        if isinstance(value, Linked):
+            raise wrong(f"{self._owner} was given an operator; give it the operator's .output")
+        nested = self._nested(value)
+        return Literal(value) if nested is value else Nested(nested)
+
+    def _from_unknown(self, value: Unknown) -> Binding:
+        if isinstance(value, Ref):
+            self._check_parent(value)
+            self.parents.append(value.node)
+        elif isinstance(value, ParameterRef) and value.dag is not self._dag:
+            raise wrong(f"{self._owner} was given {value!r} of another DAG")
+        return value.binding
+
+    def _check_parent(self, value: Ref[Any]) -> None:
+        if value.node.dag is not self._dag:
+            raise UnknownParent(self._owner, value.node.task_id)
+
+    def _nested(self, value: Any) -> Any:
+        """Return ``value`` itself if nothing in it is unknown, else a copy with bindings."""
+        if isinstance(value, Unknown | Linked):
+            return self.bind(value)
+        if type(value) in {list, tuple}:
+            items = [self._nested(item) for item in value]
+            same = all(new is old for new, old in zip(items, value, strict=True))
+            return value if same else type(value)(items)
+        if type(value) is dict:
+            items_of = {key: self._nested(item) for key, item in value.items()}
+            same = all(items_of[key] is item for key, item in value.items())
+            return value if same else items_of
+        if _hides_unknown(value):
+            raise wrong(
+                f"{self._owner} was given a {type(value).__name__} with a reference inside; "
+                "references may stand in lists, tuples and dicts"
+            )
+        return value
+
+    def source(self, parameter: str, value: object) -> Source:
+        """Return what an argument of ``expand`` maps over."""
+        if isinstance(value, Ref):
+            if value.keys_inside:
+                raise wrong(
+                    f"{self._owner} can expand over a whole result, not over {value!r}; "
+                    "let a task return that list"
+                )
+            if value.node.is_mapped:
+                raise wrong(
+                    f"{self._owner} cannot expand over the fan-out {value!r} itself; "
+                    "let a task take its results and return a list"
+                )
+            self._check_parent(value)
+            return Source(parameter, value.node)
+        if isinstance(value, Unknown):
+            raise wrong(f"{self._owner} cannot expand over {value!r}; let a task return the list")
+        if isinstance(value, Mapping):
+            value = list(value.items())
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise wrong(
+                f"{self._owner} expands {parameter!r} over a {type(value).__name__}; "
+                "give it a list or the result of a task"
+            )
+        if any(self._nested(item) is not item for item in value):
+            raise wrong(
+                f"{self._owner} cannot expand over a list of references; let a task return the list"
+            )
+        return Source(parameter, None, value)
+
+
+def _hides_unknown(value: object) -> bool:
+    if isinstance(value, set | frozenset):
+        return any(isinstance(item, Unknown) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return any(
+            isinstance(getattr(value, field.name, None), Unknown)
+            for field in dataclasses.fields(value)
+        )
+    return False
+
+
+def take(
+    fn: Callable[..., Any],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    *,
+    dag: object,
+    owner: str,
+    injects: bool = True,
+) -> Taken:
+    """Take the arguments of an ordinary call.
+
+    Args:
+        fn: What will be called with them.
+        args: Those without a name.
+        kwargs: Those with one.
+        dag: The DAG being written.
+        owner: Names the call in errors.
+        injects: Whether what is left open is filled from the run by its name.
+
+    Raises:
+        DagError: If they do not fit the function.
+    """
+    signature = _signature(fn, owner)
+    try:
+        bound = signature.bind_partial(*args, **kwargs)
+    except TypeError as exc:
+        raise wrong(f"{owner}: {exc}") from exc
+    taken = Taken(dag, owner)
+    for name, value in _flat(signature, bound, owner).items():
+        taken.bindings[name] = taken.bind(value)
+    _fill(signature, taken, owner, INJECTED if injects else frozenset())
+    return taken
+
+
+def take_expanded(
+    fn: Callable[..., Any],
+    fixed: Mapping[str, object],
+    mapped: Mapping[str, object],
+    *,
+    dag: object,
+    owner: str,
+    injects: bool = True,
+) -> Taken:
+    """Take the arguments of ``partial(**fixed).expand(**mapped)``; as ``take``."""
+    if not mapped:
+        raise wrong(f"{owner}: expand() needs at least one argument to map over")
+    twice = fixed.keys() & mapped.keys()
+    if twice:
+        raise wrong(f"{owner} got {twice.pop()!r} from partial() and from expand()")
+    taken = take(fn, (), {**fixed, **dict.fromkeys(mapped)}, dag=dag, owner=owner, injects=injects)
+    sources = []
+    for number, (parameter, value) in enumerate(mapped.items()):
+        sources.append(taken.source(parameter, value))
+        taken.bindings[parameter] = FromSource(number)
+    taken.sources = tuple(sources)
+    return taken
+
+
+def _signature(fn: Callable[..., Any], owner: str) -> inspect.Signature:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError) as exc:
+        raise wrong(f"{owner} has no signature to check a call by") from exc
+
+
+def _flat(
+    signature: inspect.Signature, bound: inspect.BoundArguments, owner: str
+) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
+            raise wrong(f"{owner}: parameter {name!r} cannot be given by name, so not at all")
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            flat.update(value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _fill(signature: inspect.Signature, taken: Taken, owner: str, injected: frozenset[str]) -> None:
+    """Fill what the call left open: from the run, as Airflow does, or from defaults."""
+    for name, parameter in signature.parameters.items():
+        if name in taken.bindings or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            declared = signature.parameters.keys() - {name}
+            for known in sorted(injected - taken.bindings.keys() - declared):
+                taken.bindings[known] = FromContext(known)
+        elif name in injected and _is_open(parameter):
+            taken.bindings[name] = FromContext(name)
+        elif parameter.default is parameter.empty:
+            raise wrong(f"{owner} needs the argument {name!r}")
+        else:
+            binding = taken.bind(parameter.default)
+            if not isinstance(binding, Literal):  # a plain default is left to the function
+                taken.bindings[name] = binding
+
+
+def _is_open(parameter: inspect.Parameter) -> bool:
+    return parameter.default is None or parameter.default is parameter.empty

@@ -1,0 +1,77 @@
+"""What user code may ask of the daemon while it is hosted."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+__all__ = ("Asker", "RunEnding", "asker", "run_ending")
+
+
+@dataclass(frozen=True)
+class RunEnding:
+    """How a run, or one task of it, ended.
+
+    Attributes:
+        state: Its final state, such as ``success``.
+        result: Of the task, if one was asked for and its result is small; else ``None``.
+    """
+
+    run_id: str
+    state: str
+    result: object = None
+
+
+class Asker(Protocol):
+    """Carries a question to the daemon. The host provides it."""
+
+    async def run_ending(
+        self,
+        dag_id: str,
+        *,
+        task_id: str | None,
+        run_id: str | None,
+        logical_date: datetime | None,
+        since: datetime,
+    ) -> RunEnding:
+        """Wait until that run has ended and return how; see the function of that name."""
+        ...
+
+
+asker: ContextVar[Asker] = ContextVar("asker")
+"""Set by the host around each hosted coroutine."""
+
+
+async def run_ending(
+    dag_id: str,
+    *,
+    task_id: str | None = None,
+    run_id: str | None = None,
+    logical_date: datetime | None = None,
+    since: datetime,
+) -> RunEnding:
+    """Wait until a run has ended, however long that takes. Holds nothing but this coroutine.
+
+    Args:
+        dag_id: Whose run.
+        task_id: Wait for this task of the run only.
+        run_id: This very run.
+        logical_date: The run that stands for this instant; it may not exist yet.
+        since: Without ``run_id`` and ``logical_date``: the first run that ended from then on.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+        ValueError: If an instant has no time zone.
+    """
+    for name, instant in (("logical_date", logical_date), ("since", since)):
+        if instant is not None and instant.tzinfo is None:
+            raise ValueError(f"{name}={instant} needs a time zone")
+    try:
+        host = asker.get()
+    except LookupError:
+        raise RuntimeError("only a hosted trigger or task can wait for a run") from None
+    return await host.run_ending(
+        dag_id, task_id=task_id, run_id=run_id, logical_date=logical_date, since=since
+    )

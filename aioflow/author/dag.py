@@ -1,0 +1,287 @@
+"""DAGs: what a file registers, and what tasks are added to while it is written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from datetime import date, datetime
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack, overload
+
+from aioflow.author.annotations import hints
+from aioflow.author.arguments import Taken
+from aioflow.author.binding import FromContext, Literal
+from aioflow.author.context import ContextValue
+from aioflow.author.node import Node
+from aioflow.author.options import (
+    SENSOR_NAMES,
+    TASK_NAMES,
+    SensorClassOptions,
+    check_names,
+    without_replaced,
+)
+from aioflow.author.parameters import Parameter, ParameterRef
+from aioflow.author.place import Place, function_place, here, importing, wrong
+from aioflow.author.schedule import Schedule, instant, zone
+from aioflow.author.unknown import Unknown
+from aioflow.errors import DuplicateDag
+
+__all__ = (
+    "DAG",
+    "DagOptions",
+    "current_dag",
+    "dag",
+    "forget_registered",
+    "open_dag",
+    "registered",
+)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+
+_registered: list[DAG] = []
+_open: ContextVar[tuple[DAG, ...]] = ContextVar("open_dags", default=())
+
+
+class DagOptions(TypedDict, total=False):
+    """What an author may say about a DAG besides its tasks.
+
+    ``default_args`` are options of its tasks, unless they say otherwise; ``params`` are
+    parameters with their defaults, besides those of the function; ``description`` is Airflow's
+    name for ``doc``.
+    """
+
+    schedule: Schedule
+    timezone: str
+    start_date: datetime | date | None
+    end_date: datetime | date | None
+    catchup: bool
+    max_active_runs: int
+    max_active_tasks: int | None
+    default_args: SensorClassOptions
+    params: Mapping[str, Any]
+    tags: Sequence[str]
+    doc: str
+    description: str
+
+
+class DAG:
+    """Tasks and how they depend on each other.
+
+    As a context manager it takes in the tasks that are made inside; ``@dag`` makes one out of a
+    function. It registers itself for the file that makes it.
+
+    Attributes:
+        schedule: As the author wrote it; read by ``describe``.
+        nodes: Its tasks; a position is an index into them.
+        parameters: By name, in order.
+        unfinished: Operators whose ``__init__`` has not come back to ours, by ``id``.
+    """
+
+    def __init__(self, dag_id: str, **options: Unpack[DagOptions]) -> None:
+        self._set_up(dag_id, importing() or here(), options)
+        _register(self)
+
+    @classmethod
+    def _from_function(cls, fn: Callable[..., object], dag_id: str, options: DagOptions) -> DAG:
+        self = cls.__new__(cls)
+        options.setdefault("doc", options.get("description") or inspect.getdoc(fn) or "")
+        self._set_up(dag_id, _place_of(fn), options)
+        self.parameters = {**_parameters_of(fn), **self.parameters}
+        with self:
+            fn(*(ParameterRef(self, name) for name in inspect.signature(fn).parameters))
+        _register(self)
+        return self
+
+    def _set_up(self, dag_id: object, place: Place, options: DagOptions) -> None:
+        unknown = options.keys() - DagOptions.__annotations__.keys()
+        if unknown:
+            raise wrong(f"DAG {dag_id!r} has no option {unknown.pop()!r}")
+        self.dag_id = _check_name(dag_id, "DAG")
+        self.file, self.line = place.file, place.line
+        self.nodes: list[Node] = []
+        self.parameters: dict[str, Parameter] = {
+            name: Parameter(name, default=Literal(value))
+            for name, value in options.get("params", {}).items()
+        }
+        self.default_args: SensorClassOptions = options.get("default_args", {})
+        check_names(self.default_args, is_sensor=True, owner="default_args")
+        self.tags = _tags(options.get("tags", ()))
+        self.doc = options.get("doc") or options.get("description") or ""
+        self._set_times(options)
+        self.max_active_runs = _limit(options.get("max_active_runs", 16), "max_active_runs")
+        most = options.get("max_active_tasks")
+        self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
+        self._uses: dict[str, int] = {}
+        self.unfinished: dict[int, object] = {}
+        self._tokens: list[Token[tuple[DAG, ...]]] = []
+
+    def _set_times(self, options: DagOptions) -> None:
+        self.timezone = options.get("timezone", "UTC")
+        zone(self.timezone)
+        self.schedule: Schedule = options.get("schedule")
+        self.start_date = instant(options.get("start_date"), self.timezone, "start_date")
+        self.end_date = instant(options.get("end_date"), self.timezone, "end_date")
+        self.catchup = bool(options.get("catchup", False))
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_open.set((*_open.get(), self)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _open.reset(self._tokens.pop())
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Do nothing: the DAG is registered already, as Airflow's habit of calling it asks."""
+
+    def __repr__(self) -> str:
+        return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
+
+    def add(self, node: Node, taken: Taken) -> None:
+        """Take in a task, whose position is the next one, with its arguments."""
+        _check_name(node.task_id, "task")
+        assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
+        self.nodes.append(node)
+        self._uses.setdefault(node.task_id, 0)
+        node.arguments, node.sources = taken.bindings, taken.sources
+        for parent in taken.parents:
+            node.run_after(parent)
+            node.argument_parents.add(parent.position)
+        for source in taken.sources:
+            if source.parent is not None:
+                node.run_after(source.parent)
+
+    def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
+        """Return the options of a task over those of ``default_args`` that concern it."""
+        known = SENSOR_NAMES if is_sensor else TASK_NAMES
+        defaults = {name: value for name, value in self.default_args.items() if name in known}
+        return {**without_replaced(defaults, options), **options}
+
+    def free_task_id(self, wanted: object) -> str:
+        """Return the name, or ``name__1``, ``name__2`` ... where it is taken."""
+        name = first = _check_name(wanted, "task")
+        while name in self._uses:
+            self._uses[first] += 1
+            name = f"{first}__{self._uses[first]}"
+        return name
+
+
+def _place_of(fn: Callable[..., object]) -> Place:
+    """Return where a function stands, or where its factory in another file is called."""
+    own, file = function_place(fn), importing()
+    return own if file is None or file.file == own.file else file
+
+
+def _check_name(name: object, kind: str) -> str:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise wrong(f"{name!r} is no name for a {kind}: letters, digits, '_', '-' and '.', at most 250")
+
+
+def _limit(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise wrong(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise wrong(f"tags must be a list of texts, got {tags!r}")
+    return tuple(tags)
+
+
+def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        raise wrong(f"@dag takes a plain function, {fn.__name__!r} is none")
+    annotations = hints(fn)
+    found = {}
+    for name, declared in inspect.signature(fn).parameters.items():
+        if declared.kind in {declared.VAR_POSITIONAL, declared.VAR_KEYWORD, declared.KEYWORD_ONLY}:
+            raise wrong(f"parameter {name!r} of a DAG must be an ordinary one")
+        default: Literal | FromContext | None = Literal(declared.default)
+        if declared.default is declared.empty:
+            default = None
+        elif isinstance(declared.default, ContextValue):
+            default = declared.default.binding
+        elif isinstance(declared.default, Unknown):
+            raise wrong(f"{declared.default!r} cannot be the default of a DAG's parameter")
+        found[name] = Parameter(name, annotations.get(name, Any), default)
+    return found
+
+
+def _register(new: DAG) -> None:
+    for known in _registered:
+        if known.dag_id == new.dag_id and known.file == new.file:
+            raise DuplicateDag(new.dag_id, f"{known.file}:{known.line}")
+    _registered.append(new)
+
+
+def registered(file: str | None = None) -> list[DAG]:
+    """Return the DAGs registered since ``forget_registered``, in order.
+
+    Args:
+        file: Only those that this file made, as its code names it.
+    """
+    return [known for known in _registered if file is None or known.file == file]
+
+
+def forget_registered() -> None:
+    """Begin anew, before another file is imported."""
+    _registered.clear()
+
+
+def current_dag() -> DAG | None:
+    """Return the DAG that is being written, if one is."""
+    current = _open.get()
+    return current[-1] if current else None
+
+
+def open_dag(what: str) -> DAG:
+    """Return the DAG that is being written.
+
+    Raises:
+        DagError: If none is.
+    """
+    current = current_dag()
+    if current is None:
+        raise wrong(
+            f"{what} was called outside a DAG; call it inside a @dag function or `with DAG(...)`, "
+            "or use its .fn to run it right here"
+        )
+    return current
+
+
+@overload
+def dag(dag_id: Callable[..., object], /) -> DAG: ...
+
+
+@overload
+def dag(
+    dag_id: str | None = None, **options: Unpack[DagOptions]
+) -> Callable[[Callable[..., object]], DAG]: ...
+
+
+def dag(
+    dag_id: Callable[..., object] | str | None = None, **options: Unpack[DagOptions]
+) -> DAG | Callable[[Callable[..., object]], DAG]:
+    """Make a DAG of a function that calls tasks. It runs once, here and now.
+
+    Its parameters are those of the DAG: inside they are references, and each run gives them
+    values, or takes their defaults. Use it bare, or with a name and options.
+
+    Raises:
+        DagError: If the DAG cannot run as written.
+    """
+    if callable(dag_id):
+        return DAG._from_function(dag_id, dag_id.__name__, options)  # noqa: SLF001 - a second constructor
+
+    def decorate(fn: Callable[..., object]) -> DAG:
+        return DAG._from_function(fn, dag_id or fn.__name__, options)  # noqa: SLF001
+
+    return decorate

@@ -1,0 +1,165 @@
+"""Describes a DAG as data, and says everything that is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from aioflow.author.dag import DAG
+from aioflow.author.node import Node
+from aioflow.author.schedule import schedule_spec
+from aioflow.core import graph, timetable
+from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
+from aioflow.messages import DagFailure
+from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
+
+__all__ = ("describe",)
+
+
+def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list[DagFailure]]:
+    """Return the description of a DAG, or everything that is wrong with it.
+
+    Every node knows its ``spec`` afterwards.
+
+    Args:
+        dag: A finished one.
+        file: What to call its file; by default the name its code has.
+    """
+    tasks = _tasks(dag)
+    problems: list[DagError] = []
+    schedule = _schedule(dag, problems)
+    problems += graph.validate(tasks, dag.dag_id)
+    problems += _more_problems(dag, schedule)
+    if problems:
+        return None, [_failure(problem, dag) for problem in problems]
+    spec = DagSpec(
+        dag_id=dag.dag_id,
+        file=file or dag.file,
+        tasks=tasks,
+        schedule=schedule,
+        timezone=dag.timezone,
+        start_date=dag.start_date,
+        end_date=dag.end_date,
+        catchup=dag.catchup,
+        max_active_runs=dag.max_active_runs,
+        max_active_tasks=dag.max_active_tasks,
+        parameters=tuple(dag.parameters),
+        required=tuple(_required(dag)),
+        tags=dag.tags,
+        doc=dag.doc,
+        line=dag.line,
+    )
+    return spec, []
+
+
+def _tasks(dag: DAG) -> tuple[TaskSpec, ...]:
+    limits = _feeds_limits(dag)
+    for node in dag.nodes:
+        node.spec = _task_spec(dag, node, limits.get(node.position))
+    return tuple(node.spec for node in dag.nodes if node.spec is not None)
+
+
+def _feeds_limits(dag: DAG) -> dict[int, int]:
+    limits: dict[int, int] = {}
+    for node in dag.nodes:
+        for source in node.sources:
+            if source.parent is not None:
+                position, own = source.parent.position, node.settings.map_limit
+                limits[position] = min(limits.get(position, own), own)
+    return limits
+
+
+def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
+    settings = node.settings
+    return TaskSpec(
+        task_id=node.task_id,
+        body=node.body,
+        parents=tuple(sorted(node.parents)),
+        argument_parents=tuple(sorted(node.argument_parents)),
+        rule=settings.rule,
+        retry=RetryPolicy() if node.retry is None else node.retry.policy(),
+        pool=settings.pool,
+        slots=settings.slots,
+        priority=settings.priority,
+        mapped=_map_spec(node),
+        map_limit=settings.map_limit,
+        window=settings.window,
+        feeds_limit=feeds_limit,
+        sensor=settings.sensor,
+        execution_timeout_us=settings.execution_timeout_us,
+        max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
+        doc=settings.doc or node.doc,
+        line=node.place.line if node.place.file == dag.file else dag.line,
+    )
+
+
+def _map_spec(node: Node) -> MapSpec | None:
+    if not node.is_mapped:
+        return None
+    return MapSpec(
+        tuple(
+            MapSource(source.parameter, -1, len(source.values))
+            if source.parent is None
+            else MapSource(source.parameter, source.parent.position, -1)
+            for source in node.sources
+        )
+    )
+
+
+def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
+    try:
+        spec = schedule_spec(dag.schedule, timetable.CRON_NAMES, anchor=dag.start_date or 0)
+    except BadSchedule as exc:
+        problems.append(exc)
+        return None
+    wrong = None if spec is None else timetable.validate(spec, dag.timezone)
+    if wrong is not None:
+        problems.append(wrong)
+    return spec
+
+
+def _required(dag: DAG) -> list[str]:
+    return [name for name, parameter in dag.parameters.items() if parameter.required]
+
+
+def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError]:
+    for owner in dag.unfinished.values():
+        name = type(owner).__name__
+        yield DagError(
+            f"{name}.__init__ does not call super().__init__(**kwargs), so it is no task"
+        )
+    required = _required(dag)
+    if schedule is not None and required:
+        yield DagError(
+            f"DAG {dag.dag_id!r} has a schedule, so its parameters need defaults: "
+            + ", ".join(required)
+        )
+    if dag.catchup and schedule is not None and dag.start_date is None:
+        yield BadSchedule(f"DAG {dag.dag_id!r} has catchup=True, so it needs a start_date")
+    if dag.start_date is not None and dag.end_date is not None and dag.end_date < dag.start_date:
+        yield BadSchedule(f"DAG {dag.dag_id!r} has an end_date before its start_date")
+    for node in dag.nodes:
+        yield from _too_wide(node)
+
+
+def _too_wide(node: Node) -> Iterator[DagError]:
+    """A fan-out over lists of the file alone is known to be too wide before anything runs."""
+    if not node.is_mapped or any(source.parent is not None for source in node.sources):
+        return
+    width = math.prod(len(source.values) for source in node.sources)
+    if width > node.settings.map_limit:
+        yield DagError(
+            f"task {node.task_id!r} expands over {width} items, more than its map_limit of "
+            f"{node.settings.map_limit}; raise it if that many are meant"
+        )
+
+
+def _failure(problem: AioflowError, dag: DAG) -> DagFailure:
+    task_id = getattr(problem, "task_id", None)
+    if isinstance(problem, CycleError):
+        task_id = problem.path[0]
+    lines = [
+        node.spec.line for node in dag.nodes if node.task_id == task_id and node.spec is not None
+    ]
+    # Of two tasks with one name the second is the one to rename.
+    return DagFailure(problem.code, str(problem), lines[-1] if lines else dag.line)

@@ -1,0 +1,115 @@
+"""One task of a DAG as its author described it, and how two of them are linked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from aioflow.author.annotations import hints
+from aioflow.author.binding import Binding
+from aioflow.author.options import Settings
+from aioflow.author.place import Place, wrong
+from aioflow.author.retry import Retry
+from aioflow.errors import UnknownParent
+from aioflow.model import Body, SensorSpec, TaskSpec
+
+__all__ = ("Node", "Source")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One argument of ``expand``: a parent's list, or the values themselves."""
+
+    parameter: str
+    parent: Node | None
+    values: Sequence[object] = ()
+
+
+@dataclass(eq=False, kw_only=True)
+class Node:
+    """One task of a DAG.
+
+    Attributes:
+        dag: The DAG it belongs to; only ever compared.
+        position: Its index in the DAG.
+        fn: The bare function; ``None`` for an operator.
+        operator: The class; ``None`` for a function.
+        arguments: Those that are bound; a parameter that is missing keeps its default.
+        sources: What it is mapped over, in order; empty for an unmapped task.
+        parents: Positions of all it depends on.
+        argument_parents: Positions of those whose results it is given.
+        spec: Set by ``describe``.
+    """
+
+    dag: object
+    task_id: str
+    position: int
+    kind: Literal["function", "operator"]
+    settings: Settings
+    place: Place
+    body: Body
+    fn: Callable[..., Any] | None = None
+    operator: type[Any] | None = None
+    arguments: dict[str, Binding] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    parents: set[int] = field(default_factory=set)
+    argument_parents: set[int] = field(default_factory=set)
+    spec: TaskSpec | None = None
+
+    @property
+    def retry(self) -> Retry | None:
+        """What the author said about further tries, with ``on`` and ``unless``."""
+        return self.settings.retry
+
+    @property
+    def sensor(self) -> SensorSpec | None:
+        """How it looks, if it is a sensor."""
+        return self.settings.sensor
+
+    @property
+    def doc(self) -> str:
+        """The docstring of its function or class."""
+        code = self.fn if self.operator is None else self.operator
+        return inspect.cleandoc(getattr(code, "__doc__", None) or "")
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it fans out."""
+        return bool(self.sources)
+
+    @property
+    def literal_sources(self) -> dict[int, Sequence[object]]:
+        """The values of those sources that stand in the DAG file."""
+        return {n: source.values for n, source in enumerate(self.sources) if source.parent is None}
+
+    @cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The types of its parameters, and ``return``; what cannot be resolved is missing.
+
+        Looked up late, so that a task may name a class that its file defines further down.
+        """
+        target: Any = self.fn
+        if self.operator is not None:
+            target = self.operator.__init__
+        return hints(target)
+
+    def make_operator(self, arguments: Mapping[str, Any]) -> Any:
+        """Make a new instance for one start, from resolved arguments."""
+        if self.operator is None:
+            raise TypeError(f"{self.task_id!r} is a function")
+        return self.operator(**arguments)
+
+    def run_after(self, parent: Node) -> None:
+        """Make this task depend on another; a second time changes nothing.
+
+        Raises:
+            UnknownParent: If that one belongs to another DAG.
+        """
+        if parent.dag is not self.dag:
+            raise UnknownParent(self.task_id, parent.task_id)
+        if parent is self:
+            raise wrong(f"task {self.task_id!r} cannot depend on itself")
+        self.parents.add(parent.position)

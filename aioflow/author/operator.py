@@ -1,0 +1,187 @@
+"""Tasks made of classes, as in Airflow: ``Operator`` and ``Sensor``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn, Self, TypeAlias, Unpack
+
+from aioflow.author.arguments import Taken, take, take_expanded
+from aioflow.author.dag import DAG, current_dag, open_dag
+from aioflow.author.duration import Duration
+from aioflow.author.node import Node
+from aioflow.author.options import (
+    SENSOR_NAMES,
+    TASK_NAMES,
+    OperatorOptions,
+    SensorClassOptions,
+    settled,
+)
+from aioflow.author.place import Place, here, wrong
+from aioflow.author.ref import Linked, Ref
+from aioflow.author.signals import PokeReturnValue, TaskDeferred
+from aioflow.author.task import PartialTask
+from aioflow.author.trigger import Trigger
+from aioflow.model import Body
+
+__all__ = ("Context", "Operator", "Sensor")
+
+Context: TypeAlias = dict[str, Any]
+"""What ``execute`` and ``poke`` are given: everything a run knows of itself, by name."""
+
+
+class Operator(Linked):
+    """A task as a class. Making an instance inside a DAG adds the task to it.
+
+    The instance that runs is a new one, made with the same arguments, references among them
+    resolved: nothing else is carried over from the DAG file, or from before a deferral. A class
+    with an ``__init__`` of its own calls ``super().__init__(**kwargs)``.
+
+    Attributes:
+        task_id: As the author named it.
+    """
+
+    _is_sensor = False
+    _taken: tuple[DAG, Taken, Place] | None
+    _node: Node | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._node = self._taken = None
+        dag = current_dag()
+        if dag is not None:
+            owner = f"{cls.__name__}()"
+            taken = take(_init_of(cls), args, kwargs, dag=dag, owner=owner, injects=False)
+            dag.unfinished[id(self)] = self
+            self._taken = dag, taken, here()
+        return self
+
+    def __init__(self, task_id: str, **options: Unpack[OperatorOptions]) -> None:
+        self.task_id = task_id
+        self._register(options)
+
+    def _register(self, options: Mapping[str, Any]) -> None:
+        cls = type(self)
+        if self._taken is None:
+            settled(options, is_sensor=cls._is_sensor, owner=f"{cls.__name__} {self.task_id!r}")
+            return
+        dag, taken, place = self._taken
+        self._node = _added(cls, self.task_id, options, dag, taken, place)
+        self._taken = None
+        del dag.unfinished[id(self)]
+
+    def execute(self, context: Context) -> Any:
+        """Do the work of one try and return its result. ``def`` or ``async def``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method execute()")
+
+    def defer(
+        self,
+        *,
+        trigger: Trigger[Any],
+        method_name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+    ) -> NoReturn:
+        """Give the slot back and wait; a new instance goes on in ``method_name``.
+
+        It is called with ``context``, ``event`` and ``kwargs``. Works at any depth of calls.
+
+        Args:
+            trigger: What to wait for.
+            method_name: A method of this class.
+            kwargs: What to hand over; it must be able to travel.
+            timeout: How long to wait before the try fails.
+        """
+        if not callable(getattr(self, method_name, None)):
+            raise wrong(f"{type(self).__name__} has no method {method_name!r} to resume in")
+        raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+    @property
+    def node(self) -> Node:
+        """The task it is in its DAG."""
+        if self._node is None:
+            raise wrong(f"{self!r} was not made inside a DAG")
+        return self._node
+
+    @property
+    def output(self) -> Ref[Any]:
+        """Its result to come."""
+        return Ref(self.node)
+
+    @property
+    def log(self) -> logging.Logger:
+        """Writes into the log of the task."""
+        return logging.getLogger(f"aioflow.task.{type(self).__name__}")
+
+    @classmethod
+    def partial(cls, **fixed: Any) -> PartialTask[Any]:
+        """Give every child of a fan-out the same values for these arguments and options."""
+        return PartialTask(functools.partial(_expanded, cls), fixed)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {getattr(self, 'task_id', '?')}>"
+
+
+class Sensor(Operator):
+    """A task as a class that looks again and again until something is there."""
+
+    _is_sensor = True
+
+    def __init__(self, task_id: str, **options: Unpack[SensorClassOptions]) -> None:
+        self.task_id = task_id
+        self._register(options)
+
+    def poke(
+        self, context: Context
+    ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
+        """Look once. False or ``NotReady`` is "not yet"; written ``def`` or ``async def``."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
+
+
+def _init_of(cls: type[Operator]) -> Callable[..., None]:
+    """Return ``__init__`` as it looks to a caller, without ``self``."""
+    return functools.partial(cls.__init__, None)  # type: ignore[arg-type]  # never called
+
+
+def _added(
+    cls: type[Operator],
+    task_id: str,
+    options: Mapping[str, Any],
+    dag: DAG,
+    taken: Taken,
+    place: Place,
+) -> Node:
+    is_sensor = cls._is_sensor
+    said = dag.options_for(options, is_sensor=is_sensor)
+    code = cls.poke if issubclass(cls, Sensor) else cls.execute
+    node = Node(
+        dag=dag,
+        task_id=task_id,
+        position=len(dag.nodes),
+        kind="operator",
+        settings=settled(said, is_sensor=is_sensor, owner=f"{cls.__name__} {task_id!r}"),
+        place=place,
+        body=Body.COROUTINE if inspect.iscoroutinefunction(code) else Body.FUNCTION,
+        operator=cls,
+    )
+    dag.add(node, taken)
+    return node
+
+
+def _expanded(
+    cls: type[Operator], fixed: Mapping[str, object], mapped: Mapping[str, object], /
+) -> Ref[Sequence[Any]]:
+    owner = f"{cls.__name__}.partial().expand()"
+    dag = open_dag(owner)
+    names = SENSOR_NAMES if issubclass(cls, Sensor) else TASK_NAMES
+    never = sorted(names & mapped.keys())
+    if never:
+        raise wrong(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
+    task_id = fixed.get("task_id")
+    if not isinstance(task_id, str):
+        raise wrong(f"{owner}: give a task_id to partial()")
+    taken = take_expanded(_init_of(cls), fixed, mapped, dag=dag, owner=owner, injects=False)
+    options = {name: fixed[name] for name in names & fixed.keys() if name != "task_id"}
+    return Ref(_added(cls, task_id, options, dag, taken, here()))

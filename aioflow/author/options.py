@@ -1,0 +1,259 @@
+"""What an author may say about a task besides its arguments, checked where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from aioflow.author.duration import Duration, microseconds
+from aioflow.author.place import wrong
+from aioflow.author.retry import Retry
+from aioflow.errors import DagError
+from aioflow.model import DEFAULT_POOL, SensorSpec, TriggerRule
+
+__all__ = (
+    "SENSOR_NAMES",
+    "TASK_NAMES",
+    "OperatorOptions",
+    "RuleName",
+    "SensorClassOptions",
+    "SensorOptions",
+    "Settings",
+    "TaskOptions",
+    "check_names",
+    "settled",
+    "without_replaced",
+)
+
+RuleName = Literal[
+    "all_success",
+    "all_failed",
+    "all_done",
+    "all_done_min_one_success",
+    "all_done_setup_success",
+    "all_skipped",
+    "one_success",
+    "one_failed",
+    "one_done",
+    "none_failed",
+    "none_failed_min_one_success",
+    "none_skipped",
+    "always",
+]
+
+
+class OperatorOptions(TypedDict, total=False):
+    """Options of every task.
+
+    ``retries`` and ``retry_delay`` are Airflow's way to say ``retry``; ``pool_slots`` and
+    ``priority_weight`` are its names for ``slots`` and ``priority``.
+    """
+
+    retry: Retry
+    retries: int
+    retry_delay: Duration
+    trigger_rule: RuleName | TriggerRule
+    pool: str
+    slots: int
+    pool_slots: int
+    priority: int
+    priority_weight: int
+    map_limit: int
+    window: int | None
+    execution_timeout: Duration | None
+    max_active_tis_per_dagrun: int | None
+    doc: str
+
+
+class TaskOptions(OperatorOptions, total=False):
+    """Options of ``@task``."""
+
+    task_id: str
+
+
+class SensorClassOptions(OperatorOptions, total=False):
+    """Options of sensors. The last six are Airflow's names; ``mode`` changes nothing here."""
+
+    interval: Duration
+    timeout: Duration
+    backoff: float
+    max_interval: Duration | None
+    on_timeout: Literal["fail", "skip"]
+    on_error: Literal["retry", "skip", "ignore"]
+    mode: Literal["poke", "reschedule"]
+    poke_interval: Duration
+    soft_fail: bool
+    exponential_backoff: bool
+    max_wait: Duration | None
+    silent_fail: bool
+
+
+class SensorOptions(SensorClassOptions, total=False):
+    """Options of ``@sensor``."""
+
+    task_id: str
+
+
+TASK_NAMES = frozenset(TaskOptions.__annotations__)
+SENSOR_NAMES = frozenset(SensorOptions.__annotations__)
+_SAME = {
+    "pool_slots": "slots",
+    "priority_weight": "priority",
+    "poke_interval": "interval",
+    "max_wait": "max_interval",
+}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one task, complete. ``retry`` is ``None`` where nothing was said."""
+
+    retry: Retry | None = None
+    rule: TriggerRule = TriggerRule.ALL_SUCCESS
+    pool: str = DEFAULT_POOL
+    slots: int = 1
+    priority: int = 0
+    map_limit: int = 50_000
+    window: int | None = None
+    execution_timeout_us: int | None = None
+    max_active_tis_per_dagrun: int | None = None
+    doc: str = ""
+    sensor: SensorSpec | None = None
+
+
+def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -> None:
+    """Refuse options that do not exist, rather than doing something else than was meant.
+
+    Raises:
+        DagError: Naming the first.
+    """
+    known = SENSOR_NAMES if is_sensor else TASK_NAMES
+    for name in options:
+        if name not in known:
+            raise wrong(f"{owner} has no option {name!r}; there are {', '.join(sorted(known))}")
+
+
+def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what ``by`` says in other words, so that laying it over ``options`` wins."""
+    kept = dict(options)
+    if "retry" in by:
+        kept.pop("retries", None)
+        kept.pop("retry_delay", None)
+    elif {"retries", "retry_delay"} & by.keys():
+        kept.pop("retry", None)
+    return {name: value for name, value in kept.items() if _SAME.get(name) not in by}
+
+
+def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Settings:
+    """Return the options of a task, checked.
+
+    Args:
+        options: What the author wrote, defaults of the DAG below.
+        is_sensor: Whether it takes those of sensors, too.
+        owner: Names the task in the error.
+
+    Raises:
+        DagError: If an option is unknown or its value makes no sense.
+    """
+    check_names(options, is_sensor=is_sensor, owner=owner)
+    said = {_SAME.get(name, name): value for name, value in options.items()}
+    try:
+        return Settings(
+            retry=_retry(said),
+            rule=_rule(said),
+            pool=_text(said, "pool", DEFAULT_POOL),
+            slots=_count(said, "slots", 1, least=1),
+            priority=_count(said, "priority", 0, least=-(1 << 31)),
+            map_limit=_count(said, "map_limit", 50_000, least=1),
+            window=_count_or_none(said, "window"),
+            execution_timeout_us=_positive(said, "execution_timeout"),
+            max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
+            doc=_text(said, "doc", ""),
+            sensor=_sensor(said) if is_sensor else None,
+        )
+    except DagError:
+        raise
+    except ValueError as exc:
+        raise wrong(f"{owner}: {exc}") from exc
+
+
+def _retry(said: Mapping[str, Any]) -> Retry | None:
+    retry = said.get("retry")
+    in_airflow_words = {"retries", "retry_delay"} & said.keys()
+    if retry is not None:
+        if in_airflow_words:
+            raise ValueError(f"say either retry or {in_airflow_words.pop()}, not both")
+        if not isinstance(retry, Retry):
+            raise ValueError(f"retry must be a Retry(...), got {retry!r}")
+        return retry
+    if not in_airflow_words:
+        return None
+    default = Retry()
+    return Retry(
+        tries=_count(said, "retries", default.tries - 1, least=0) + 1,
+        delay=said.get("retry_delay", default.delay),
+    )
+
+
+def _rule(said: Mapping[str, Any]) -> TriggerRule:
+    rule = said.get("trigger_rule", TriggerRule.ALL_SUCCESS)
+    try:
+        return TriggerRule(rule)
+    except ValueError:
+        rules = ", ".join(TriggerRule)
+        raise ValueError(f"trigger_rule={rule!r} is unknown; there are {rules}") from None
+
+
+def _sensor(said: Mapping[str, Any]) -> SensorSpec:
+    default = SensorSpec()
+    interval_us = _positive(said, "interval") or default.interval_us
+    skips = "skip" if said.get("soft_fail") else default.on_timeout
+    ignores = "ignore" if said.get("silent_fail") else default.on_error
+    backoff = said.get("backoff", 2.0 if said.get("exponential_backoff") else default.backoff)
+    if isinstance(backoff, bool) or not isinstance(backoff, int | float) or not 1 <= backoff <= 100:
+        raise ValueError(f"backoff must be from 1 to 100, got {backoff!r}")
+    _one_of(said, "mode", "poke", ("poke", "reschedule"))
+    return SensorSpec(
+        interval_us=interval_us,
+        timeout_us=_positive(said, "timeout") or default.timeout_us,
+        backoff=float(backoff),
+        max_interval_us=_positive(said, "max_interval"),
+        on_timeout=_one_of(said, "on_timeout", skips, ("fail", "skip")),
+        on_error=_one_of(said, "on_error", ignores, ("retry", "skip", "ignore")),
+    )
+
+
+def _one_of(said: Mapping[str, Any], name: str, default: str, allowed: tuple[str, ...]) -> str:
+    value: str = said.get(name, default)
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def _text(said: Mapping[str, Any], name: str, default: str) -> str:
+    value = said.get(name, default)
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, got {value!r}")  # noqa: TRY004 - see settled()
+    return value
+
+
+def _count(said: Mapping[str, Any], name: str, default: int, *, least: int) -> int:
+    value = said.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _count_or_none(said: Mapping[str, Any], name: str) -> int | None:
+    return None if said.get(name) is None else _count(said, name, 1, least=1)
+
+
+def _positive(said: Mapping[str, Any], name: str) -> int | None:
+    value = said.get(name)
+    if value is None:
+        return None
+    length_us = microseconds(value, name)
+    if length_us == 0:
+        raise ValueError(f"{name} must be longer than nothing")
+    return length_us

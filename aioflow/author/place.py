@@ -1,0 +1,67 @@
+"""Where in the author's own files something was written, for messages that can be acted on."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow.errors import DagError, ReferenceMisused
+
+__all__ = ("Place", "here", "importing", "misused", "wrong")
+
+# Generated code, such as the __init__ of a dataclass, belongs to nobody's file.
+_OURS = (str(Path(__file__).parent), "<string>")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def here() -> Place:
+    """Return the innermost line outside this package that led to the call."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    if frame is None:
+        return Place("<unknown>", 0)
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def importing() -> Place | None:
+    """Return the line of the innermost module that is being imported, if one is.
+
+    A DAG belongs to the file that asks for it, not to the one that keeps the factory.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_back
+        is_import = caller is not None and caller.f_code.co_filename.startswith("<frozen importlib")
+        if is_import and frame.f_code.co_name == "<module>":
+            return Place(frame.f_code.co_filename, frame.f_lineno)
+        frame = caller
+    return None
+
+
+def wrong(message: str) -> DagError:
+    """Return an error that names the author's line."""
+    return DagError(f"{message} ({here()})")
+
+
+def misused(name: str, operation: str) -> ReferenceMisused:
+    """Return the error for a reference used as if it were the value."""
+    return ReferenceMisused(name, operation, where=str(here()))
+
+
+def function_place(fn: Any) -> Place:
+    """Return where a function begins, its decorators included."""
+    code = fn.__code__
+    return Place(code.co_filename, code.co_firstlineno)

@@ -1,0 +1,124 @@
+"""References to results that do not exist yet, and the edges they draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Generic, Self, TypeVar
+
+from aioflow.author.binding import FromTask
+from aioflow.author.node import Node
+from aioflow.author.place import misused, wrong
+from aioflow.author.unknown import Unknown
+
+__all__ = ("Linked", "Ref", "chain", "nodes_of")
+
+R_co = TypeVar("R_co", covariant=True)
+Other = TypeVar("Other", bound="Linked | Sequence[Linked]")
+
+
+class Linked:
+    """What stands for a task of a DAG: a reference to its result, or an operator."""
+
+    @property
+    def node(self) -> Node:
+        """The task it stands for."""
+        raise NotImplementedError
+
+    def after(self, *parents: Linked | Sequence[Linked]) -> Self:
+        """Run after these tasks, without taking their results. Returns itself."""
+        _link(parents, [self])
+        return self
+
+    def __rshift__(self, other: Other) -> Other:
+        _link([self], [other])
+        return other
+
+    def __lshift__(self, other: Other) -> Other:
+        _link([other], [self])
+        return other
+
+    def __rrshift__(self, other: Sequence[Linked]) -> Self:
+        _link([other], [self])
+        return self
+
+    def __rlshift__(self, other: Sequence[Linked]) -> Self:
+        _link([self], [other])
+        return self
+
+
+# Deriving from Any makes it fit wherever the result itself is asked for.
+class Ref(Linked, Unknown, Any, Generic[R_co]):  # type: ignore[misc]
+    """The result of a task that has not run yet.
+
+    For type checkers it fits wherever the result does. Pass it to other tasks, take a part of
+    it with ``ref["key"]``, order tasks with ``.after(...)``, ``>>`` and ``<<``; anything else
+    raises ``ReferenceMisused`` with the line.
+    """
+
+    def __new__(cls, node: Node, keys: tuple[str | int, ...] = ()) -> Self:
+        return object.__new__(cls)  # the one of Any hands arguments on that object refuses
+
+    def __init__(self, node: Node, keys: tuple[str | int, ...] = ()) -> None:
+        self._of = node
+        self._keys = keys
+
+    @property
+    def node(self) -> Node:
+        """The task whose result it is."""
+        return self._of
+
+    @property
+    def keys_inside(self) -> tuple[str | int, ...]:
+        """What leads to the part of the result that is meant."""
+        return self._keys
+
+    def __getitem__(self, key: str | int) -> Ref[Any]:
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise misused(self._label(), "a slice, or a key that is neither text nor a number")
+        return Ref(self._of, (*self._keys, key))
+
+    def _label(self) -> str:
+        return self._of.task_id + "".join(f"[{key!r}]" for key in self._keys)
+
+    @property
+    def binding(self) -> FromTask:
+        """Where the value will come from."""
+        return FromTask(self._of.position, self._keys)
+
+
+def nodes_of(value: object) -> list[Node]:
+    """Return the tasks that a reference, an operator or lists of them stand for."""
+    if isinstance(value, Linked):
+        return [value.node]
+    if isinstance(value, list | tuple):
+        return [node for item in value for node in nodes_of(item)]
+    raise wrong(f"{value!r} is no task; call the task first, inside the DAG")
+
+
+def _link(parents: Sequence[object], children: Sequence[object]) -> None:
+    for child in nodes_of(children):
+        for parent in nodes_of(parents):
+            child.run_after(parent)
+
+
+def chain(*items: Linked | Sequence[Linked]) -> None:
+    """Run tasks one after the other; a list stands for tasks side by side.
+
+    Two lists next to each other are linked item by item, as in Airflow, and so must be of the
+    same length.
+
+    Raises:
+        DagError: If they are not, or an item is no task.
+    """
+    for left, right in pairwise(items):
+        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+            if len(left) != len(right):
+                raise wrong(
+                    f"chain() links neighbouring lists item by item, but one has {len(left)} "
+                    f"items and the next {len(right)}"
+                )
+            for one, other in zip(left, right, strict=True):
+                _link([one], [other])
+        else:
+            _link([left], [right])

@@ -1,0 +1,64 @@
+"""When a failed try may run again, as authors say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aioflow.author.duration import Duration, microseconds
+from aioflow.model import RetryPolicy
+
+__all__ = ("Retry",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How often and when a task is tried again.
+
+    The delay before try n + 1 is ``delay * factor ** (n - 1)``, at most ``max_delay``; jitter
+    takes a random share of it away.
+
+    Attributes:
+        tries: All of them, the first one too.
+        on: Only these errors are worth another try; empty for all.
+        unless: Errors for which it returns true are not.
+
+    Raises:
+        ValueError: If a figure makes no sense.
+        BadSchedule: If a delay is no duration.
+    """
+
+    tries: int = 3
+    delay: Duration = 2.0
+    factor: float = 2.0
+    max_delay: Duration | None = None
+    jitter: bool = True
+    on: tuple[type[BaseException], ...] = ()
+    unless: Callable[[BaseException], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.tries) is not int or self.tries < 1:
+            raise ValueError(f"tries counts the first one, so at least 1, got {self.tries!r}")
+        if not 1.0 <= self.factor <= 1_000:
+            raise ValueError(f"factor must be from 1 to 1000, got {self.factor!r}")
+        if not isinstance(self.on, tuple):
+            raise ValueError(f"on must be a tuple of exception classes, got {self.on!r}")  # noqa: TRY004
+        self.policy()
+
+    def policy(self) -> RetryPolicy:
+        """Return the part that the engine decides by."""
+        return RetryPolicy(
+            tries=self.tries,
+            delay_us=microseconds(self.delay, "delay"),
+            factor=float(self.factor),
+            max_delay_us=(
+                None if self.max_delay is None else microseconds(self.max_delay, "max_delay")
+            ),
+            jitter=bool(self.jitter),
+        )
+
+    def is_worth(self, error: BaseException) -> bool:
+        """Return whether another try may help. Runs ``unless``: user code, which may raise."""
+        if self.on and not isinstance(error, self.on):
+            return False
+        return self.unless is None or not self.unless(error)

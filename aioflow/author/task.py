@@ -1,0 +1,220 @@
+"""Tasks made of functions: ``@task`` and ``@sensor``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from aioflow.author.arguments import Mappable, Taken, take, take_expanded
+from aioflow.author.dag import open_dag
+from aioflow.author.node import Node
+from aioflow.author.options import (
+    SensorOptions,
+    TaskOptions,
+    check_names,
+    settled,
+    without_replaced,
+)
+from aioflow.author.place import here, wrong
+from aioflow.author.ref import Ref
+from aioflow.author.signals import PokeReturnValue
+from aioflow.model import Body
+
+__all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "task")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+X = TypeVar("X")
+
+
+class TaskFunction(Generic[P, R_co]):
+    """A function that becomes a task where a DAG calls it.
+
+    Attributes:
+        fn: The bare function, for tests and for calling it from another one.
+    """
+
+    def __init__(
+        self, fn: Callable[P, Any], options: Mapping[str, Any], *, is_sensor: bool
+    ) -> None:
+        kind = "@sensor" if is_sensor else "@task"
+        if not inspect.isfunction(fn):
+            raise wrong(f"{kind} takes a function, got {fn!r}")
+        if inspect.isasyncgenfunction(fn):
+            raise wrong(f"{kind} {fn.__name__!r} is an async generator; let it return a list")
+        for name, parameter in inspect.signature(fn).parameters.items():
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise wrong(f"parameter {name!r} of {fn.__name__!r} must not be positional-only")
+        settled(options, is_sensor=is_sensor, owner=f"{kind} {fn.__name__!r}")
+        self.fn = fn
+        self._options = dict(options)
+        self._is_sensor = is_sensor
+        functools.update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        return f"<task {self.fn.__qualname__}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R_co]:
+        """Add a task to the DAG being written, and return its result to come.
+
+        Raises:
+            DagError: If no DAG is being written, or the arguments do not fit.
+        """
+        dag = open_dag(f"{self.fn.__name__}()")
+        taken = take(self.fn, args, kwargs, dag=dag, owner=f"{self.fn.__name__}()")
+        return Ref(self._add(taken))
+
+    def partial(self, **fixed: Any) -> PartialTask[R_co]:
+        """Give every child of a fan-out the same values for these arguments."""
+        return PartialTask(self._expanded, fixed)
+
+    def expand(self, **mapped: Mappable) -> Ref[Sequence[R_co]]:
+        """Add a task that runs once per item; with several lists once per combination.
+
+        Its result is a lazy sequence of the children's results in map order.
+        """
+        return self._expanded({}, mapped)
+
+    def override(self, **options: Unpack[SensorOptions]) -> TaskFunction[P, R_co]:
+        """Return the same function as a task with other options."""
+        merged = {**without_replaced(self._options, options), **options}
+        return TaskFunction(self.fn, merged, is_sensor=self._is_sensor)
+
+    def _expanded(
+        self, fixed: Mapping[str, object], mapped: Mapping[str, object]
+    ) -> Ref[Sequence[R_co]]:
+        owner = f"{self.fn.__name__}.expand()"
+        dag = open_dag(owner)
+        return Ref(self._add(take_expanded(self.fn, fixed, mapped, dag=dag, owner=owner)))
+
+    def _add(self, taken: Taken) -> Node:
+        name = self.fn.__name__
+        dag = open_dag(f"{name}()")
+        options = dag.options_for(self._options, is_sensor=self._is_sensor)
+        task_id = dag.free_task_id(options.get("task_id", name))
+        node = Node(
+            dag=dag,
+            task_id=task_id,
+            position=len(dag.nodes),
+            kind="function",
+            settings=settled(options, is_sensor=self._is_sensor, owner=f"task {task_id!r}"),
+            place=here(),
+            body=Body.COROUTINE if inspect.iscoroutinefunction(self.fn) else Body.FUNCTION,
+            fn=self.fn,
+        )
+        dag.add(node, taken)
+        return node
+
+
+class _Expand(Protocol[R_co]):
+    def __call__(
+        self, fixed: Mapping[str, object], mapped: Mapping[str, object], /
+    ) -> Ref[Sequence[R_co]]: ...
+
+
+class PartialTask(Generic[R_co]):
+    """A task with some of its arguments; ``expand`` gives it the others."""
+
+    def __init__(self, expand: _Expand[R_co], fixed: Mapping[str, object]) -> None:
+        self._expand = expand
+        self._fixed = fixed
+
+    def expand(self, **mapped: Mappable) -> Ref[Sequence[R_co]]:
+        """Add the task; see ``TaskFunction.expand``."""
+        return self._expand(self._fixed, mapped)
+
+
+class _TaskDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def task(fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def task(fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def task(**options: Unpack[TaskOptions]) -> _TaskDecorator: ...
+
+
+def task(fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+    """Make a task of a function.
+
+    A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. Use
+    it bare or with options; the same function may be called in many DAGs.
+
+    Raises:
+        DagError: If an option makes no sense.
+    """
+    return _decorated(fn, options, is_sensor=False)
+
+
+class _SensorDecorator(Protocol):
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, PokeReturnValue[X]]], /
+    ) -> TaskFunction[P, X]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> TaskFunction[P, None]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, PokeReturnValue[X]], /) -> TaskFunction[P, X]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, bool], /) -> TaskFunction[P, None]: ...
+
+
+@overload
+def sensor(fn: Callable[P, Coroutine[Any, Any, PokeReturnValue[X]]], /) -> TaskFunction[P, X]: ...
+
+
+@overload
+def sensor(fn: Callable[P, Coroutine[Any, Any, bool]], /) -> TaskFunction[P, None]: ...
+
+
+@overload
+def sensor(fn: Callable[P, PokeReturnValue[X]], /) -> TaskFunction[P, X]: ...
+
+
+@overload
+def sensor(fn: Callable[P, bool], /) -> TaskFunction[P, None]: ...
+
+
+@overload
+def sensor(**options: Unpack[SensorOptions]) -> _SensorDecorator: ...
+
+
+def sensor(fn: Callable[..., Any] | None = None, /, **options: Unpack[SensorOptions]) -> Any:
+    """Make a sensor of a function that says whether something is there yet.
+
+    ``False`` or ``NotReady`` means not yet; ``True`` or a ``PokeReturnValue`` means done. An
+    ``async def`` holds no slot while it waits; a ``def`` borrows one for each look.
+
+    Raises:
+        DagError: If an option makes no sense.
+    """
+    return _decorated(fn, options, is_sensor=True)
+
+
+def _decorated(
+    fn: Callable[..., Any] | None, options: Mapping[str, Any], *, is_sensor: bool
+) -> Any:
+    if fn is not None:
+        return TaskFunction(fn, options, is_sensor=is_sensor)
+    check_names(options, is_sensor=is_sensor, owner="@sensor" if is_sensor else "@task")
+
+    def decorate(decorated: Callable[..., Any]) -> TaskFunction[..., Any]:
+        return TaskFunction(decorated, options, is_sensor=is_sensor)
+
+    return decorate

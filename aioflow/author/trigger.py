@@ -1,0 +1,159 @@
+"""What waits: small objects that are data at rest and a coroutine while they are hosted."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from aioflow.author import codec
+from aioflow.author.annotations import hints
+from aioflow.errors import Unserializable
+
+__all__ = ("Trigger", "TriggerEvent", "class_path", "construct", "prepare", "serialize")
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class TriggerEvent(Generic[T_co]):
+    """Something a trigger saw.
+
+    Attributes:
+        payload: What the waiting task is given.
+        key: Same key, same event: what another host sees again is dropped by it.
+    """
+
+    payload: T_co
+    key: str | None = None
+
+
+class Trigger(Generic[T]):
+    """A wait. Derive a dataclass from it; its fields are what is stored.
+
+    A class with an ``__init__`` of its own defines ``serialize()``, which returns its class
+    path and the arguments that make an equal one. ``T`` is the type of the payloads.
+    """
+
+    _hosted_since: datetime | None
+    _hosted_last: TriggerEvent[T] | None
+
+    def run(self) -> AsyncIterator[TriggerEvent[T]]:
+        """Yield an event when what it waits for has come. Written ``async def`` with ``yield``.
+
+        Ending without an event, or raising, fails the task.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method run()")
+
+    async def cleanup(self, reason: str) -> None:
+        """Let go of what ``run`` holds. Once per hosting; the time is limited.
+
+        Args:
+            reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned`` or ``shutdown``.
+        """
+
+    async def on_kill(self) -> None:
+        """Undo what was started outside; called only when a person cancels the task."""
+
+    @property
+    def since(self) -> datetime:
+        """When its task began to wait: the same after every re-hosting. UTC.
+
+        Raises:
+            RuntimeError: Unless it is hosted.
+        """
+        since = self.__dict__.get("_hosted_since")
+        if since is None:
+            raise RuntimeError("a trigger knows `since` only while it is hosted")
+        assert isinstance(since, datetime)  # noqa: S101 - set by prepare() alone
+        return since
+
+    @property
+    def last(self) -> TriggerEvent[T] | None:
+        """Its last stored event, from an earlier hosting too."""
+        return self.__dict__.get("_hosted_last")
+
+    @property
+    def log(self) -> logging.Logger:
+        """Writes into the log of the waiting task."""
+        return logging.getLogger(f"aioflow.trigger.{type(self).__name__}")
+
+
+def prepare(
+    trigger: Trigger[T], *, since: datetime, last: TriggerEvent[T] | None = None
+) -> Trigger[T]:
+    """Tell a trigger what it may know while it is hosted, and return it."""
+    # Also a frozen dataclass is told: this is not one of its fields.
+    trigger.__dict__.update(_hosted_since=since, _hosted_last=last)
+    return trigger
+
+
+def class_path(cls: type[object]) -> str:
+    """Return ``module:Qualname``, the module as it is called in this process.
+
+    Raises:
+        Unserializable: If no other process could find the class.
+    """
+    if "<locals>" in cls.__qualname__:
+        raise Unserializable(
+            cls.__qualname__, "class defined inside a function", "define it at module level"
+        )
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
+    """Return a trigger as its class path and the msgpack of its fields.
+
+    The way back is tried at once, so that what cannot be hosted fails where it was written.
+
+    Raises:
+        Unserializable: If a field cannot travel, or no equal trigger can be made of them.
+    """
+    cls = type(trigger)
+    path = class_path(cls)
+    written = getattr(trigger, "serialize", None)
+    if written is not None:
+        named, kwargs = written()
+        if named.rpartition(".")[2] != cls.__name__:
+            path = ":".join(named.rpartition(".")[::2])
+    else:
+        kwargs = _fields(trigger)
+    data = codec.encode_fields(kwargs, cls.__name__)
+    if path == class_path(cls):
+        construct(cls, data)
+    return path, data
+
+
+def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
+    """Make a trigger from stored fields, each restored by its annotation.
+
+    Raises:
+        Unserializable: If the class does not take them (any more).
+    """
+    name = cls.__name__
+    annotations = hints(cls.__init__)
+    if dataclasses.is_dataclass(cls):
+        annotations = hints(cls)
+    fields = codec.decode_fields(kwargs, annotations, name)
+    try:
+        inspect.signature(cls).bind(**fields)
+        return cls(**fields)
+    except (TypeError, ValueError) as exc:
+        raise Unserializable(name, "trigger", f"cannot be made of its fields: {exc}") from exc
+
+
+def _fields(trigger: Trigger[Any]) -> dict[str, object]:
+    if dataclasses.is_dataclass(trigger):
+        return {f.name: getattr(trigger, f.name) for f in dataclasses.fields(trigger) if f.init}
+    if type(trigger).__init__ is object.__init__:
+        return {}
+    raise Unserializable(
+        type(trigger).__name__,
+        "trigger with an __init__ of its own",
+        "make it a dataclass, or define serialize()",
+    )

@@ -1,0 +1,175 @@
+"""Child processes: spawn, watch, kill, clear up after them.
+
+A child lives exactly as long as the ``async with`` that made it. However that ends, its whole
+process group is dead afterwards, and whatever it started with it, also what forked twice and
+made a session of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from aioflow.children.endings import OomCounter
+from aioflow.children.environment import MARK, child_environment
+from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
+from aioflow.children.process import Child, Footprint, Plumbing, write_record
+from aioflow.messages import Report
+
+__all__ = ("PROGRAM", "Child", "Children")
+
+PROGRAM = (sys.executable, "-P", "-m", "aioflow.host")
+"""Without the working directory on the path: a file there must not shadow a library."""
+
+OUTPUT_GRACE_SECONDS = 5.0
+_SWEEPERS = 2
+
+_logger = logging.getLogger(__name__)
+
+
+class Children:
+    """The processes of one daemon. ``run`` before anything is spawned.
+
+    Args:
+        home: Its folder ``run/children`` records them.
+        program: What is run; the role comes over the link.
+        environment: What children are given a part of; the daemon's own by default.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        program: Sequence[str] = PROGRAM,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._program = tuple(program)
+        self._environment = child_environment(os.environ if environment is None else environment)
+        self._records = home / "run" / "children"
+        self._records.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._mark = home_mark(home)
+        self._boot = boot_id()
+        self._oom = OomCounter.of_this_process()
+        # Of our own: whoever waits for a death must not stand behind slow disks.
+        self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
+        clear = partial(sweep, self._records, f"{self._mark}:")
+        if killed := await anyio.to_thread.run_sync(clear, limiter=self._sweepers):
+            _logger.warning("killed %d processes an earlier daemon had left", killed)
+        task_status.started()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                last = partial(kill_marked, f"{self._mark}:")
+                await anyio.to_thread.run_sync(last, limiter=self._sweepers)
+
+    @asynccontextmanager
+    async def child(
+        self,
+        role: str,
+        *,
+        on_reports: Callable[[list[Report]], None],
+        on_output: Callable[[bytes], Awaitable[None]],
+        black_box: bool = False,
+        limits: Mapping[int, int] | None = None,
+    ) -> AsyncIterator[Child]:
+        """Start a child; it and all it started are dead when the block has been left.
+
+        Args:
+            role: For the records and the log.
+            on_reports: Called with each frame, from the loop.
+            on_output: Awaited with each piece of output; nothing is read meanwhile.
+            black_box: Whether it hosts many and notes down whose code runs.
+            limits: ``resource.RLIMIT_*`` to value.
+
+        Raises:
+            OSError: If the machine has no room for another process.
+        """
+        # No await between the fork and ``try``: a cancel cannot leave it to nobody.
+        child = self._spawn(role, black_box=black_box, limits=limits or {})
+        try:
+            await child.connect(on_reports)
+            async with anyio.create_task_group() as group:
+                group.start_soon(child.watch, self._sweepers)
+                group.start_soon(child.pump, on_output)
+                yield child
+                child.kill()
+                await child.ended()
+                with anyio.move_on_after(OUTPUT_GRACE_SECONDS):
+                    await child.output_over()
+                group.cancel_scope.cancel()
+        finally:
+            child.abandon()
+            with anyio.CancelScope(shield=True):
+                await child.watch(self._sweepers)
+            child.release()
+
+    def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
+        mark = f"{self._mark}:{secrets.token_hex(8)}"
+        log_nonce = secrets.token_hex(8)
+        with ExitStack() as ours, ExitStack() as theirs:
+            link, link_end = socket.socketpair()
+            ours.callback(link.close)
+            theirs.callback(link_end.close)
+            output, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            ours.callback(os.close, output)
+            theirs.callback(os.close, output_end)
+            os.set_blocking(output_end, True)
+            passed = {"AIOFLOW_LINK_FD": link_end.fileno()}
+            box = None
+            if black_box:
+                box = passed["AIOFLOW_BLACKBOX_FD"] = os.memfd_create("aioflow-blackbox")
+                ours.callback(os.close, box)
+            process = subprocess.Popen(
+                self._program,
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=tuple(passed.values()),
+                start_new_session=True,
+                env={
+                    **self._environment,
+                    **{name: str(number) for name, number in passed.items()},
+                    "AIOFLOW_LOG_NONCE": log_nonce,
+                    MARK: mark,
+                },
+            )
+            ours.callback(process.wait)
+            ours.callback(process.kill)
+            _limit(process.pid, {resource.RLIMIT_CORE: 0, **limits})
+            record = write_record(self._records, process.pid, self._boot, role)
+            child = Child(
+                process,
+                Plumbing(link, output, box),
+                Footprint(record, mark),
+                self._oom,
+                role=role,
+                log_nonce=log_nonce,
+            )
+            ours.pop_all()
+        return child
+
+
+def _limit(pid: int, limits: Mapping[int, int]) -> None:
+    """Set limits from outside: code between fork and exec is not safe beside threads."""
+    for kind, value in limits.items():
+        try:
+            resource.prlimit(pid, kind, (value, value))
+        except ProcessLookupError:
+            return  # dead already; whoever watches it will say so

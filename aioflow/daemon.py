@@ -1,0 +1,274 @@
+"""One node: opens what there is to open, wires it in one task group, drains it on a signal."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow import web
+from aioflow.answers import Answers
+from aioflow.api import Api
+from aioflow.catalog import Catalog, Limits
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.core.draft import Draft
+from aioflow.core.slots import Slots
+from aioflow.engine import Engine
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.slot import SlotExecutor
+from aioflow.messages import (
+    Deliver,
+    Delivered,
+    Drain,
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    StartTry,
+    StopTry,
+)
+from aioflow.model import Alert, Batch, Body, RunNo, RunRow
+from aioflow.secrets import Vault
+from aioflow.settings import Settings
+from aioflow.store import Store, open_store
+from aioflow.tasklog import TaskLog
+from aioflow.triggerer import Triggerer
+
+__all__ = ("Ready", "serve")
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_SWEEP_SECONDS = 2.0
+"""How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""
+
+_LAST_WORDS_SECONDS = 2.0
+"""For a drained node to commit what it cut short; after that its rows say ``running``, and
+the next start finds them."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """What a banner says.
+
+    Attributes:
+        url: Of the page, with a token in it.
+        store: The database's URL, without its password.
+    """
+
+    url: str
+    home: Path
+    store: str
+    dags: tuple[Path, ...]
+    pid: int
+
+
+async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
+    """Run a node until it is told to stop; return its exit status.
+
+    SIGTERM and SIGINT drain it: nothing more is started, what runs may end within
+    ``settings.grace_seconds``, the rest is cut short uncharged. A second signal ends it at
+    once, which is as safe as ``kill -9``.
+
+    Args:
+        settings: What it was told.
+        ready: Called once, when requests are answered and the hosts are up.
+
+    Raises:
+        AioflowError: If it cannot start, or its database failed it for good.
+    """
+    _make_home(settings.home)
+    vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
+    async with open_store(settings.db, vault, durability=settings.durability) as store:
+        node = _Node(settings, store)
+        async with anyio.create_task_group() as services:
+            await services.start(node.watch_signals, services.cancel_scope)
+            await node.start(services)
+            ready(node.describe())
+            await node.stopped.wait()
+            await node.drain()
+            services.cancel_scope.cancel()
+    return 0
+
+
+def _make_home(home: Path) -> None:
+    for folder in (home, *(home / name for name in ("run", "code", "results", "logs"))):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+class _Node:
+    """The parts of one node, wired.
+
+    Attributes:
+        stopped: Set when it is to end.
+    """
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        clock = SystemClock()
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._url = ""
+        self._web_stop = anyio.Event()
+        self.stopped = anyio.Event()
+        slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
+        self._engine = engine = Engine(
+            store, slots, clock=clock, chance=random.SystemRandom().random
+        )
+        self._tasklog = TaskLog(settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes)
+        self._children = children = Children(settings.home)
+        self._answers = Answers(store, clock)
+        hosts: dict[str, Any] = {
+            "code": settings.code_folder,
+            "results": settings.results_folder,
+            "tasklog": self._tasklog,
+            "report": engine.report,
+            "clock": clock,
+            "ask": self._answers.ask,
+        }
+        self._slot = SlotExecutor(children, settings.cpu_slots, **hosts)
+        self._async = AsyncExecutor(children, **hosts)
+        self._triggerer = Triggerer(children, capacity=settings.trigger_capacity, **hosts)
+        self._api = Api(
+            engine,
+            store,
+            self._tasklog,
+            clock=clock,
+            started_at=clock.now(),
+            home=settings.home,
+        )
+        engine.connect(self)
+
+    async def start(self, services: TaskGroup) -> None:
+        """Start every service, each when those it needs are there."""
+        await services.start(self._children.run)
+        await services.start(self._tasklog.run)
+        await services.start(self._answers.run)
+        catalog = await self._open_catalog()
+        await services.start(self._engine.run)
+        async with anyio.create_task_group() as starting:
+            for service in (self._slot, self._async, self._triggerer, catalog):
+                starting.start_soon(services.start, service.run)
+            starting.start_soon(self._start_web, services)
+        with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
+            await catalog.first_sweep_done.wait()
+        if self._settings.until_idle:
+            services.start_soon(self._stop_when_idle, catalog)
+
+    async def _open_catalog(self) -> Catalog:
+        """Open the catalog, with the code of everything that may still run."""
+        catalog = Catalog(
+            self._settings.dags,
+            self._settings.code_folder,
+            self._children,
+            self._engine.report,
+            self._clock,
+            known=await self._store.list_dag_files(),
+            limits=Limits(wall_seconds=self._settings.parse_timeout_seconds),
+        )
+        snapshot = await self._store.load()
+        for version in snapshot.versions:
+            if not (self._settings.code_folder / version.version).exists():
+                row = await self._store.find_version(version.version)
+                if row is not None:
+                    await catalog.restore(row)
+        return catalog
+
+    async def _start_web(self, services: TaskGroup) -> None:
+        self._url = await services.start(web.serve, self._api, self._settings, self._web_stop)
+
+    def describe(self) -> Ready:
+        """Return what a banner says."""
+        settings = self._settings
+        return Ready(
+            url=self._url,
+            home=settings.home,
+            store=settings.shown_db,
+            dags=settings.dags,
+            pid=os.getpid(),
+        )
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────
+
+    async def watch_signals(
+        self,
+        everything: anyio.CancelScope,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Stop at the first SIGTERM or SIGINT; end everything at the second."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.stopped.is_set():
+                    _log.warning("ending at once", signal=number.name)
+                    everything.cancel()
+                    return
+                _log.info("draining", signal=number.name)
+                self.stopped.set()
+
+    async def drain(self) -> None:
+        """Start nothing more, and let what runs end for a while."""
+        self._engine.report([Drain()])
+        with anyio.move_on_after(self._settings.grace_seconds):
+            await self._engine.wait_until_still()
+        self._engine.report([Drain(is_over=True)])
+        with anyio.move_on_after(_LAST_WORDS_SECONDS):
+            await self._engine.wait_until_still()
+        self._web_stop.set()
+
+    async def _stop_when_idle(self, catalog: Catalog) -> None:
+        await catalog.first_sweep_done.wait()
+        await self._engine.wait_until_idle()
+        self.stopped.set()
+
+    # ── where the engine's effects go: engine.Outlets ───────────────────────────────────
+
+    def start_try(self, effect: StartTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
+
+    def recall(self, effect: RecallTries) -> None:
+        """See ``Outlets``."""
+        self._slot.recall(effect)
+
+    def forget(self, run_no: RunNo) -> None:
+        """See ``Outlets``."""
+        self._slot.forget(run_no)
+        self._async.forget(run_no)
+
+    def host(self, effect: HostTrigger) -> None:
+        """See ``Outlets``."""
+        self._triggerer.host(effect)
+
+    def end_hosting(self, effect: EndHosting) -> None:
+        """See ``Outlets``."""
+        self._triggerer.end(effect)
+
+    def deliver(self, effect: Deliver) -> None:
+        """See ``Outlets``. An alert is a line in the log that on-call watches."""
+        alert = msgspec.msgpack.decode(effect.body, type=Alert)
+        facts: Mapping[str, object] = msgspec.structs.asdict(alert)
+        _log.error("alert", **facts)
+        self._engine.report([Delivered(effect.outbox_no)])
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """See ``Outlets``."""
+
+        def row(run_no: RunNo) -> RunRow | None:
+            run = draft.runs.get(run_no)
+            return None if run is None else run.row
+
+        self._api.committed(batch)
+        self._answers.on_commit(batch, row)

@@ -1,0 +1,3 @@
+"""Where task bodies run: slot workers for ``def``, the async host for ``async def``."""
+
+from __future__ import annotations

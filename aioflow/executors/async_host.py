@@ -1,0 +1,153 @@
+"""The async host: one process with one event loop for all ``async def`` bodies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from aioflow.children import Children
+from aioflow.clock import Clock
+from aioflow.executors.printing import log_key
+from aioflow.executors.shared_host import SharedHost
+from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
+from aioflow.messages import (
+    Ask,
+    Began,
+    Deferred,
+    Failed,
+    ForgetRun,
+    Input,
+    NotReadyYet,
+    Output,
+    Report,
+    RunInfo,
+    Skipped,
+    StartTry,
+    Stop,
+    StopTry,
+    Succeeded,
+)
+from aioflow.model import RunNo, StartNo, TaskNo
+from aioflow.tasklog import TaskLog, TryLog
+
+__all__ = ("AsyncExecutor",)
+
+_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred)
+
+_logger = logging.getLogger(__name__)
+
+
+class AsyncExecutor:
+    """Runs coroutines. When the host dies ``HostLost`` names whose code was running.
+
+    Orders given while there is no host are dropped: after ``HostUp`` the engine gives all
+    that should run again. The host itself ends tries that take too long.
+    """
+
+    def __init__(
+        self,
+        children: Children,
+        *,
+        code: Path,
+        results: Path,
+        tasklog: TaskLog,
+        report: ReportSink,
+        clock: Clock,
+        ask: AskSink,
+    ) -> None:
+        self._wiring = Wiring(
+            children=children,
+            code=code,
+            results=results,
+            tasklog=tasklog,
+            report=report,
+            clock=clock,
+            ask=ask,
+        )
+        self._host = SharedHost(
+            "async",
+            self._wiring,
+            on_reports=self._take,
+            on_output=self._hear,
+            on_lost=self._forget_all,
+        )
+        self._told: dict[RunNo, RunInfo] = {}
+        self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep a host until cancelled; signals ``task_status`` when the first is up."""
+        await self._host.run(task_status=task_status)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────
+
+    def start(self, effect: StartTry) -> None:
+        """Run a coroutine."""
+        if not self._host.is_up:
+            return
+        start, info = effect.start, effect.info
+        if info.run_no not in self._told:
+            self._told[info.run_no] = info
+            self._host.put(info)
+        self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
+        self._host.put(start)
+
+    def stop(self, effect: StopTry) -> None:
+        """Cancel a coroutine. What it still reports does not count."""
+        self._host.put(Stop(effect.task_no, effect.start_no, effect.reason))
+
+    def forget(self, run_no: RunNo) -> None:
+        """A run has ended."""
+        if self._told.pop(run_no, None) is not None:
+            self._host.put(ForgetRun(run_no))
+
+    # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer still reaches the host."""
+        return self._host.is_open
+
+    def serves(self, run_no: RunNo) -> bool:
+        """Whether the host was told of this run."""
+        return run_no in self._told
+
+    def info(self, run_no: RunNo) -> RunInfo | None:
+        """Return what the host was told of this run."""
+        return self._told.get(run_no)
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send answers."""
+        self._host.send(messages)
+
+    # ── reports ─────────────────────────────────────────────────────────────────────────
+
+    def _take(self, reports: list[Report]) -> None:
+        passed: list[Input] = []
+        for report in reports:
+            if isinstance(report, Output):
+                if (log := self._logs.get((report.task_no, report.start_no))) is not None:
+                    log.offer(report.data)
+            elif isinstance(report, _ENDED):
+                self._logs.pop((report.task_no, report.start_no), None)
+                passed.append(report)
+            elif isinstance(report, Began):
+                passed.append(report)
+            elif isinstance(report, Ask):
+                if may_ask(self, report):
+                    self._wiring.ask(self, report)
+            else:
+                _logger.warning("the async host reported %s", type(report).__name__)
+        if passed:
+            self._wiring.report(passed)
+
+    async def _hear(self, data: bytes) -> None:
+        """What comes through the pipe belongs to no try: a library in C, a grandchild."""
+        _logger.info("the async host printed: %r", data[:500])
+
+    def _forget_all(self) -> None:
+        self._told.clear()
+        self._logs.clear()

@@ -1,0 +1,143 @@
+"""A process that hosts many at once, and its replacement when it dies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from anyio.abc import TaskStatus
+
+from aioflow.children import Child
+from aioflow.executors.wiring import Outgoing, Wiring
+from aioflow.messages import HostLost, HostUp, Report
+from aioflow.model import Failure
+
+__all__ = ("SharedHost",)
+
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 30.0
+LONG_LIFE_US = 60_000_000
+"""A host that lived this long died of something new: the delay starts over."""
+
+_logger = logging.getLogger(__name__)
+
+
+class SharedHost:
+    """Keeps one process of a role alive and says when it comes and goes.
+
+    What is put while there is no process is dropped: the engine gives all orders again after
+    ``HostUp``.
+
+    Args:
+        role: ``async`` or ``triggers``.
+        on_reports: Takes what the process reports.
+        on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        wiring: Wiring,
+        *,
+        on_reports: Callable[[list[Report]], None],
+        on_output: Callable[[bytes], Awaitable[None]],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._role = role
+        self._wiring = wiring
+        self._on_reports = on_reports
+        self._on_output = on_output
+        self._on_lost = on_lost
+        self._outgoing: Outgoing | None = None
+        self._child: Child | None = None
+        self._starting: TaskStatus[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process that takes orders."""
+        return self._outgoing is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is put still reaches a process."""
+        return self._child is not None and self._child.is_open
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, if there is one."""
+        return None if self._child is None else self._child.pid
+
+    def put(self, message: object) -> None:
+        """Send an order with the next frame, or drop it if there is no process."""
+        if self._outgoing is not None:
+            self._outgoing.put(message)
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send answers."""
+        for message in messages:
+            self.put(message)
+
+    def kill(self) -> None:
+        """Kill the process; it is replaced."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep a process until cancelled.
+
+        Signals ``task_status`` when the first is up, or could not be started.
+        """
+        clock, deaths = self._wiring.clock, 0
+        self._starting = task_status
+        while True:
+            born = clock.monotonic_us()
+            await self._serve()
+            self._tell_started()
+            if clock.monotonic_us() - born > LONG_LIFE_US:
+                deaths = 0
+            delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)
+            deaths += 1
+            await clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
+
+    async def _serve(self) -> None:
+        """Run one process until it is dead."""
+        failure: Failure | None = None
+        culprit = -1
+        try:
+            async with self._wiring.children.child(
+                self._role,
+                on_reports=self._on_reports,
+                on_output=self._on_output,
+                black_box=True,
+            ) as child:
+                self._greet(child)
+                failure = await child.ended()
+                culprit = child.culprit()
+        except* OSError as exc:
+            _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
+        finally:
+            was_up, self._outgoing, self._child = self.is_up, None, None
+            self._on_lost()
+        if was_up:
+            self._report_loss(failure, culprit)
+
+    def _greet(self, child: Child) -> None:
+        child.send([self._wiring.welcome(self._role)])
+        self._child, self._outgoing = child, Outgoing(child)
+        self._wiring.report([HostUp(self._role)])
+        self._tell_started()
+
+    def _tell_started(self) -> None:
+        if self._starting is not None:
+            self._starting.started()
+            self._starting = None
+
+    def _report_loss(self, failure: Failure | None, culprit: int) -> None:
+        gone = Failure(type="Killed", message="the host could not be served", reason="killed")
+        failure = failure or gone
+        _logger.warning("the %s host died (culprit %d): %s", self._role, culprit, failure.message)
+        lost = HostLost(
+            role=self._role, culprit=culprit, failure=failure, at=self._wiring.clock.now()
+        )
+        self._wiring.report([lost])

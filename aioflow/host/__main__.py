@@ -1,0 +1,66 @@
+"""``python -m aioflow.host``: the program of every child.
+
+The daemon hands over the link's socket in ``AIOFLOW_LINK_FD`` and, to shared hosts, the black
+box in ``AIOFLOW_BLACKBOX_FD``. The first order says which role to play. A role is imported
+when it is known: start-up time and memory are paid by every slot.
+
+It ends with 0 when the daemon closes the link, with 70 when a host gives itself up because too
+many coroutines outlived their cancellation.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from aioflow.errors import LinkClosed
+from aioflow.host.link import BlockingLink
+from aioflow.host.process import die_with_parent, take_socket
+from aioflow.messages import Order, Welcome
+
+__all__ = ("main",)
+
+
+def main() -> int:
+    """Play the role that the daemon assigns; return the exit status."""
+    die_with_parent()
+    sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
+    link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
+    try:
+        welcome, *first = link.receive()
+        if not isinstance(welcome, Welcome):
+            raise LinkClosed(f"the first order must be Welcome, not {type(welcome).__name__}")
+        return _play(welcome, first, link, sock)
+    except LinkClosed as exc:
+        print(f"aioflow: {exc}", file=sys.stderr)  # noqa: T201 - no logger stands here
+        return 0
+
+
+def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
+    match welcome.role:
+        case "parser":
+            from aioflow.host.parse import serve
+
+            serve(link, first)
+        case "slot":
+            from aioflow.host.slot import Slot
+
+            Slot(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()).run(first)
+        case "async":
+            from aioflow.host.coroutines import CoroutineHost
+            from aioflow.host.shared import host
+
+            return host(CoroutineHost, welcome, first, sock)
+        case "triggers":
+            from aioflow.host.shared import host
+            from aioflow.host.triggers import TriggerHost
+
+            return host(TriggerHost, welcome, first, sock)
+        case _:
+            raise LinkClosed(f"there is no role {welcome.role!r}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Where a try's arguments come from: the DAG file, the run, and what its parents returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from aioflow.author.binding import (
+    FromContext,
+    FromParameter,
+    FromSource,
+    FromTask,
+    Literal,
+    Nested,
+)
+from aioflow.author.codec import decode
+from aioflow.author.context import RunContext, resolve
+from aioflow.author.dag import DAG
+from aioflow.author.node import Node
+from aioflow.author.parameters import parameter_values
+from aioflow.core.mapping import split
+from aioflow.errors import Unserializable
+from aioflow.host.fan_in import Pages, Results, decode_item
+from aioflow.messages import RunInfo, Start
+from aioflow.model import TaskSpec
+from aioflow.results import read_item, result_path
+
+__all__ = ("Arguments", "BadArgument", "KnownRun", "spec_of", "wanted_parents")
+
+
+class BadArgument(Exception):
+    """An argument of a task cannot be had, or does not fit."""
+
+
+class KnownRun:
+    """A run in this process: what it was started with, and its DAG."""
+
+    __slots__ = ("_context", "dag", "info")
+
+    def __init__(self, info: RunInfo, dag: DAG) -> None:
+        self.info = info
+        self.dag = dag
+        self._context: RunContext | None = None
+
+    def context(self, node: Node, start: Start) -> RunContext:
+        """Return what this try may know about itself and the run.
+
+        Raises:
+            BadConf: If the conf does not fit the DAG's parameters.
+        """
+        if self._context is None:
+            self._context = self._of_run()
+        return replace(
+            self._context,
+            task_id=node.task_id,
+            try_number=start.try_number,
+            map_index=start.map_index,
+        )
+
+    def _of_run(self) -> RunContext:
+        info = self.info
+        bare = RunContext(
+            run_id=info.run_id,
+            dag_id=info.dag_id,
+            logical_date=info.logical_date,
+            created_at=info.created_at,
+            timezone=self.dag.timezone,
+            conf={} if info.conf is None else decode(info.conf, where="conf"),
+            cause=info.cause,
+        )
+        return replace(bare, params=parameter_values(self.dag.parameters, bare))
+
+
+def spec_of(node: Node) -> TaskSpec:
+    """Return the spec of a described node, as all in ``Code`` are."""
+    assert node.spec is not None  # noqa: S101 - see above
+    return node.spec
+
+
+def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
+    """Return the parents among the arguments whose results have to be asked for."""
+    wanted = {
+        binding.position
+        for argument in node.arguments.values()
+        for binding in _bindings(argument)
+        if isinstance(binding, FromTask)
+    }
+    nodes = run.dag.nodes
+    return sorted(
+        position
+        for position in wanted
+        if position not in start.at_hand or nodes[position].is_mapped
+    )
+
+
+def _bindings(value: object) -> Iterator[object]:
+    if isinstance(value, Nested):
+        yield from _bindings(value.value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _bindings(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _bindings(item)
+    else:
+        yield value
+
+
+class Arguments:
+    """Resolves the bindings of one try.
+
+    Args:
+        pages: Fetches results of a parent; called for those of ``wanted_parents`` only.
+        results: Folder of the large results.
+    """
+
+    def __init__(
+        self,
+        run: KnownRun,
+        node: Node,
+        start: Start,
+        context: RunContext,
+        pages: Pages,
+        results: Path,
+    ) -> None:
+        self._run = run
+        self._node = node
+        self._start = start
+        self._context = context
+        self._pages = pages
+        self._folder = results
+        self._items: tuple[int, ...] | None = None
+
+    def all(self) -> dict[str, Any]:
+        """Return every argument of the task by name.
+
+        Raises:
+            BadArgument: If one cannot be had: a key a result does not have, an item of a list
+                that is gone, a result that does not fit the annotation.
+        """
+        values: dict[str, Any] = {}
+        for name, binding in self._node.arguments.items():
+            try:
+                values[name] = self._value(binding, self._node.annotations.get(name, Any))
+            except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
+                raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
+        return values
+
+    def _value(self, binding: object, annotation: Any) -> Any:
+        match binding:
+            case Literal(value):
+                return value
+            case FromTask(position, keys):
+                return _inside(self._result(position, Any if keys else annotation), keys)
+            case FromParameter(name, keys):
+                return _inside(self._context.params[name], keys)
+            case FromContext(name):
+                return resolve(name, self._context)
+            case FromSource(source):
+                return self._item(source, annotation)
+            case Nested(value):
+                return self._nested(value)
+            case _:
+                return binding
+
+    def _nested(self, value: object) -> Any:
+        match value:
+            case list():
+                return [self._nested(item) for item in value]
+            case tuple():
+                return tuple(self._nested(item) for item in value)
+            case dict():
+                return {key: self._nested(item) for key, item in value.items()}
+            case _:
+                return self._value(value, Any)
+
+    def _result(self, position: int, annotation: Any) -> Any:
+        parent = self._run.dag.nodes[position]
+        is_list = spec_of(parent).feeds_limit is not None
+        if parent.is_mapped:
+            item = _item_annotation(annotation)
+            return Results(
+                partial(self._pages, position),
+                lambda task_no, start_no, body: decode_item(
+                    self._folder, task_no, start_no, body, item, is_list=is_list
+                ),
+            )
+        if position in self._start.at_hand:
+            body = self._start.results.get(position)
+            return None if body is None else decode(body, annotation)
+        page = self._pages(position, -2)
+        if not page.items:
+            return None
+        _, task_no, start_no, body = page.items[0]
+        return decode_item(
+            self._folder,
+            task_no,
+            start_no,
+            body,
+            _item_annotation(annotation) if is_list and body is None else annotation,
+            is_list=is_list,
+        )
+
+    def _item(self, source: int, annotation: Any) -> Any:
+        if self._items is None:
+            self._items = split(self._start.map_index, self._start.widths)
+        index = self._items[source]
+        literals = self._node.literal_sources.get(source)
+        if literals is not None:
+            return literals[index]
+        mapped = spec_of(self._node).mapped
+        assert mapped is not None  # noqa: S101 - only such nodes have items
+        position = mapped.sources[source].position
+        for at, task_no, start_no in self._start.sources:
+            if at == position:
+                return decode(
+                    read_item(result_path(self._folder, task_no, start_no), index), annotation
+                )
+        raise LookupError(f"the list of the task at position {position} was not named")
+
+
+def _inside(value: Any, keys: tuple[str | int, ...]) -> Any:
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _item_annotation(annotation: Any) -> Any:
+    arguments = get_args(annotation)
+    return arguments[0] if len(arguments) == 1 else Any

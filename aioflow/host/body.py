@@ -1,0 +1,60 @@
+"""The body of one try: which function or method is called, with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.author.codec import decode
+from aioflow.author.context import resolve
+from aioflow.author.node import Node
+from aioflow.host.arguments import Arguments, KnownRun
+from aioflow.host.questions import ResultsPage
+from aioflow.messages import Start
+
+__all__ = ("Body", "PagesOfRun", "begin")
+
+PagesOfRun: TypeAlias = Callable[[int, int, int], ResultsPage]
+"""``(run_no, position, after)`` to a page of results."""
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What to call.
+
+    Attributes:
+        operator: The instance, if the task is one.
+        is_check: One look of a sensor; what it returns says whether it is the last.
+    """
+
+    call: Callable[[], Any]
+    operator: Any = None
+    is_check: bool = False
+
+
+def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: Path) -> Body:
+    """Return the body of a try, its arguments resolved. Runs ``__init__`` of an operator.
+
+    Raises:
+        BadArgument: If an argument cannot be had.
+    """
+    is_check = node.sensor is not None and not start.method
+    if not node.arguments and node.fn is not None:
+        return Body(node.fn, None, is_check)
+    context = run.context(node, start)
+    arguments = Arguments(run, node, start, context, partial(pages, start.run_no), results).all()
+    if node.fn is not None:
+        return Body(partial(node.fn, **arguments), None, is_check)
+    operator = node.make_operator(arguments)
+    values = resolve("context", context)
+    values["task"] = operator
+    if not start.method:
+        first = operator.poke if is_check else operator.execute
+        return Body(partial(first, values), operator, is_check)
+    kwargs = {} if start.kwargs is None else decode(start.kwargs)
+    event = None if start.event is None else decode(start.event)
+    method = getattr(operator, start.method)
+    return Body(partial(method, values, event=event, **kwargs), operator)

@@ -1,0 +1,111 @@
+"""The DAGs and trigger classes of the versions a process serves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from aioflow.author.dag import DAG, forget_registered, registered
+from aioflow.author.describe import describe
+from aioflow.errors import DagError
+from aioflow.host.loader import CodeMissing, Namespace, OwnNamespace, WholeProcess
+
+__all__ = ("Code", "CodeShelf")
+
+_VERSIONS_KEPT = 16
+
+
+class Code:
+    """What one version defines, imported when first asked for."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._dags: dict[str, dict[str, DAG]] = {}
+
+    def dag(self, file: str, dag_id: str) -> DAG:
+        """Return a DAG of the version, described, so that its nodes know their specs.
+
+        Raises:
+            CodeMissing: If the file is not there.
+            DagError: If it does not define that DAG here, though it did where it was parsed.
+        """
+        dags = self._dags.get(file)
+        if dags is None:
+            dags = self._dags[file] = self._load(file)
+        try:
+            return dags[dag_id]
+        except KeyError:
+            raise DagError(
+                f"{file} defines no DAG {dag_id!r} in this process; does its code depend on "
+                "the environment or the machine?"
+            ) from None
+
+    def _load(self, file: str) -> dict[str, DAG]:
+        forget_registered()
+        try:
+            self._namespace.load_file(file)
+            dags = {dag.dag_id: dag for dag in registered()}
+        finally:
+            forget_registered()
+        for dag in dags.values():
+            describe(dag)
+        return dags
+
+    def find_class(self, class_path: str) -> Any:
+        """Return what ``module:Qualname`` names, from the version or an installed package.
+
+        Raises:
+            CodeMissing: If the module is neither installed nor in the version.
+            AttributeError: If the module has no such name.
+        """
+        module, _, qualname = class_path.partition(":")
+        found: Any = self._namespace.load_module(module)
+        for name in qualname.split("."):
+            found = getattr(found, name)
+        return found
+
+
+class CodeShelf:
+    """The versions in this process.
+
+    Args:
+        folder: Of all snapshots.
+        exclusive: One version for the whole life of the process, under plain module names.
+    """
+
+    def __init__(self, folder: Path, *, exclusive: bool) -> None:
+        self._folder = folder
+        self._exclusive = exclusive
+        self._codes: dict[str, tuple[Code, OwnNamespace | None]] = {}
+
+    def version(self, version: str) -> Code:
+        """Return the code of a version, loading nothing of it yet.
+
+        Raises:
+            CodeMissing: If its folder is not there.
+        """
+        known = self._codes.get(version)
+        if known is not None:
+            return known[0]
+        folder = self._folder / version
+        if self._exclusive:
+            if self._codes:
+                raise CodeMissing(folder)
+            code, own = Code(WholeProcess(folder)), None
+        else:
+            own = OwnNamespace(folder, version)
+            code = Code(own)
+        self._codes[version] = (code, own)
+        return code
+
+    def put_back(self, in_use: Collection[str]) -> None:
+        """Forget versions nobody uses, once there are many; the oldest first."""
+        if len(self._codes) <= _VERSIONS_KEPT:
+            return
+        for version in [v for v in self._codes if v not in in_use]:
+            if len(self._codes) <= _VERSIONS_KEPT:
+                return
+            own = self._codes.pop(version)[1]
+            if own is not None:
+                own.forget()

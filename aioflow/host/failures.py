@@ -1,0 +1,78 @@
+"""What user code raised, as data: one clean line for the row, the traceback for the log."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from types import TracebackType
+
+from aioflow.model import Failure
+
+__all__ = ("MESSAGE_LIMIT", "failure_of", "one_line", "print_traceback")
+
+MESSAGE_LIMIT = 4 * 1024
+"""Bytes of UTF-8."""
+
+_OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
+
+
+def one_line(text: str) -> str:
+    """Return text as one line of valid UTF-8, at most ``MESSAGE_LIMIT`` long."""
+    line = " ".join(text.split())
+    data = line.encode("utf-8", "backslashreplace")
+    if len(data) <= MESSAGE_LIMIT:
+        return data.decode()
+    return data[: MESSAGE_LIMIT - 3].decode("utf-8", "ignore") + "..."
+
+
+def failure_of(problem: BaseException, reason: str = "") -> Failure:
+    """Return what is stored of an exception.
+
+    Args:
+        problem: Whatever user code raised.
+        reason: Machine-readable; if empty it is told from the exception: ``exit`` for
+            ``SystemExit``, else ``raised``.
+    """
+    kind = type(problem)
+    if isinstance(problem, SystemExit):
+        return Failure(type="SystemExit", message=_exit_message(problem), reason=reason or "exit")
+    return Failure(
+        type=one_line(kind.__name__), message=_message(problem), reason=reason or "raised"
+    )
+
+
+def _message(problem: BaseException) -> str:
+    try:
+        return one_line(str(problem))
+    except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
+        return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
+
+
+def _exit_message(problem: SystemExit) -> str:
+    try:
+        return one_line(f"sys.exit({problem.code!r}) was called")
+    except BaseException:  # noqa: BLE001 - user code's __repr__ may do anything
+        return "sys.exit was called"
+
+
+def print_traceback(problem: BaseException) -> None:
+    """Print it to the log of the try, from the first frame on that is not ours."""
+    try:
+        trace = _without_ours(problem.__traceback__)
+        lines = traceback.format_exception(type(problem), problem, trace)
+        sys.stderr.write("".join(lines).encode("utf-8", "backslashreplace").decode())
+    except BaseException as exc:  # noqa: BLE001 - __str__, __cause__ or sys.stderr of user code
+        _say(f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n")
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
+def _say(text: str) -> None:
+    stream = sys.__stderr__
+    if stream is not None and not stream.closed:
+        stream.write(text)

@@ -1,0 +1,206 @@
+"""The link between daemon and child: length-prefixed frames of messages over a socketpair.
+
+A frame is a 4-byte little-endian length and a msgpack array of tagged messages
+(``aioflow.messages``). Whoever has several messages sends them in one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, cast
+
+import msgspec
+
+from aioflow.errors import LinkClosed
+from aioflow.messages import Order, Report
+
+__all__ = ("FRAME_LIMIT", "BlockingLink", "Link", "child_link", "daemon_link")
+
+FRAME_LIMIT = 128 * 1024 * 1024
+"""Bytes. A longer frame ends the link: the other end is broken or hostile."""
+
+_HEADER = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder()
+
+Incoming = TypeVar("Incoming")
+
+
+def _frame(messages: Sequence[object]) -> bytes:
+    body = _encoder.encode(messages)
+    return _HEADER.pack(len(body)) + body
+
+
+def _checked_length(header: bytes | bytearray) -> int:
+    length: int = _HEADER.unpack_from(header)[0]
+    if length > FRAME_LIMIT:
+        raise LinkClosed(f"a frame of {length} bytes is longer than {FRAME_LIMIT}")
+    return length
+
+
+class Link(asyncio.Protocol, Generic[Incoming]):
+    """One end of a link on an event loop. Made by ``daemon_link`` and ``child_link``.
+
+    Messages are handed to ``on_messages`` as they arrive, a whole frame at a time, in the
+    loop's own callback: no task stands in between. ``on_closed`` is called once, with the
+    reason, when the other end is gone or sent something that cannot be read; after it no
+    message comes.
+    """
+
+    def __init__(
+        self,
+        decoder: msgspec.msgpack.Decoder[list[Incoming]],
+        on_messages: Callable[[list[Incoming]], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self._decoder = decoder
+        self._on_messages = on_messages
+        self._on_closed = on_closed
+        self._buffer = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``send`` still reaches a living socket."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send one frame. Never blocks; after the end of the link it does nothing.
+
+        Nothing is raised then because ``on_closed`` tells, and whoever hears it knows what
+        had been sent and was never answered.
+        """
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_frame(messages))
+
+    async def drain(self) -> None:
+        """Wait until the other end has taken most of what was sent."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Close this end. ``on_closed`` still comes."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        # A socket's always is one, though uvloop's does not derive from the class.
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        self._buffer += data
+        try:
+            for frame in self._complete_frames():
+                self._on_messages(self._decoder.decode(frame))
+        except (LinkClosed, msgspec.DecodeError) as exc:
+            self._end(str(exc))
+
+    def _complete_frames(self) -> list[bytes]:
+        frames, start, size = [], 0, len(self._buffer)
+        while size - start >= _HEADER.size:
+            length = _checked_length(self._buffer[start : start + _HEADER.size])
+            end = start + _HEADER.size + length
+            if end > size:
+                break
+            frames.append(bytes(self._buffer[start + _HEADER.size : end]))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+    def pause_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        self._end(str(exc) if exc else "the other end closed the link")
+
+    def _end(self, reason: str) -> None:
+        self._writable.set()
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.close()
+            self._on_closed(reason)
+
+
+async def daemon_link(
+    sock: socket.socket,
+    on_messages: Callable[[list[Report]], None],
+    on_closed: Callable[[str], None],
+) -> Link[Report]:
+    """Return the daemon's end, which receives reports."""
+    return await _connect(sock, msgspec.msgpack.Decoder(list[Report]), on_messages, on_closed)
+
+
+async def child_link(
+    sock: socket.socket,
+    on_messages: Callable[[list[Order]], None],
+    on_closed: Callable[[str], None],
+) -> Link[Order]:
+    """Return a child's end on an event loop, which receives orders."""
+    return await _connect(sock, msgspec.msgpack.Decoder(list[Order]), on_messages, on_closed)
+
+
+async def _connect(
+    sock: socket.socket,
+    decoder: msgspec.msgpack.Decoder[list[Incoming]],
+    on_messages: Callable[[list[Incoming]], None],
+    on_closed: Callable[[str], None],
+) -> Link[Incoming]:
+    sock.setblocking(False)
+    link = Link(decoder, on_messages, on_closed)
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
+    return link
+
+
+class BlockingLink:
+    """A child's end without an event loop: slot workers and parsers.
+
+    ``send`` may be called from one thread while another is in ``receive``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._decoder = msgspec.msgpack.Decoder(list[Order])
+
+    def send(self, messages: Sequence[object]) -> None:
+        """Send one frame; blocks until the daemon's buffer has taken it.
+
+        Raises:
+            LinkClosed: If the daemon is gone.
+        """
+        try:
+            self._sock.sendall(_frame(messages))
+        except OSError as exc:
+            raise LinkClosed(str(exc)) from exc
+
+    def receive(self) -> list[Order]:
+        """Return the orders of the next frame; blocks until it is complete.
+
+        Raises:
+            LinkClosed: If the daemon is gone.
+        """
+        length = _checked_length(self._exactly(_HEADER.size))
+        return self._decoder.decode(self._exactly(length))
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, have = memoryview(data), 0
+        while have < size:
+            try:
+                count = self._sock.recv_into(view[have:])
+            except OSError as exc:
+                raise LinkClosed(str(exc)) from exc
+            if count == 0:
+                raise LinkClosed("the daemon closed the link")
+            have += count
+        return data

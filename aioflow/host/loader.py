@@ -1,0 +1,244 @@
+"""Loads the code of a version: its DAG file and the local modules beside it.
+
+A version is a folder ``<code>/<version>/``. A process that serves one version has that folder
+first in ``sys.path`` and its modules under their own names, as if the file were run there.
+
+A shared host serves many. There each version lives in a package of its own,
+``aioflow_v_<version>``, and its modules get an ``__import__`` of their own, which looks into
+the version's folder first. Two versions of a file or of its helper never meet. What this
+cannot do: ``importlib.import_module("helper")`` and other imports by name as data do not see
+the folder, ``sys.path`` changes of one version are seen by all, and packages outside the folder
+are shared by everyone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+__all__ = ("CodeMissing", "Namespace", "OwnNamespace", "WholeProcess", "module_name", "portable")
+
+_PREFIX = "aioflow_v_"
+_import = builtins.__import__
+
+
+class CodeMissing(Exception):
+    """The folder of a version is not on this machine. It can be made again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the code of this version is not at {folder}")
+
+
+def module_name(file: str) -> str:
+    """Return the name a file of a version is imported by: its path, with dots."""
+    parts = Path(file).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+def portable(class_path: str) -> str:
+    """Return ``module:Qualname`` as another process finds it, which has other namespaces."""
+    return class_path.partition(".")[2] if class_path.startswith(_PREFIX) else class_path
+
+
+class Namespace(Protocol):
+    """Where the modules of a version are kept in this process."""
+
+    folder: Path
+
+    def load_file(self, file: str) -> ModuleType:
+        """Import a file of the version, once; what its code raises passes through.
+
+        Raises:
+            CodeMissing: If the version has no such file.
+        """
+
+    def load_module(self, name: str) -> ModuleType:
+        """Import a module by the name ``module_name`` gives it, or an installed one."""
+
+
+class WholeProcess:
+    """Loads from one folder for the whole life of a process: parsers and slot workers.
+
+    Making a second one for another folder would mix the two; nobody does.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise CodeMissing(folder)
+        self.folder = folder
+        if sys.path[:1] != [str(folder)]:
+            sys.path.insert(0, str(folder))
+            importlib.invalidate_caches()
+
+    def load_file(self, file: str) -> ModuleType:
+        path = self.folder / file
+        if not path.is_file():
+            raise CodeMissing(path)
+        name = module_name(file)
+        own_name = name
+        if name in sys.stdlib_module_names or not self._is_ours(name, path):
+            # A DAG file named like a module of others, json.py: that one keeps its name.
+            own_name = f"{_PREFIX}own.{name}"
+        if own_name in sys.modules:
+            return sys.modules[own_name]
+        spec = importlib.util.spec_from_file_location(own_name, path)
+        assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - it ends in .py
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[own_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(own_name, None)
+            raise
+        return module
+
+    def _is_ours(self, name: str, path: Path) -> bool:
+        loaded = sys.modules.get(name)
+        return loaded is None or getattr(loaded, "__file__", None) == str(path)
+
+    def load_module(self, name: str) -> ModuleType:
+        file = name.replace(".", "/") + ".py"
+        if (self.folder / file).is_file():
+            return self.load_file(file)
+        return importlib.import_module(name)
+
+
+class OwnNamespace:
+    """Loads one version of many in a shared host.
+
+    Attributes:
+        folder: Of the version.
+    """
+
+    def __init__(self, folder: Path, version: str) -> None:
+        if not folder.is_dir():
+            raise CodeMissing(folder)
+        self.folder = folder
+        self._package = f"{_PREFIX}{version}"
+        self._local: dict[str, bool] = {}
+        scope = dict(vars(builtins))
+        scope["__import__"] = self._import
+        self._finder = _VersionFinder(self._package, folder, scope)
+        if self._package not in sys.modules:
+            package = ModuleType(self._package)
+            package.__path__ = [str(folder)]
+            package.__package__ = self._package
+            sys.modules[self._package] = package
+        sys.meta_path[:] = [
+            finder
+            for finder in sys.meta_path
+            if not (isinstance(finder, _VersionFinder) and finder.package == self._package)
+        ]
+        sys.meta_path.insert(0, self._finder)
+
+    def load_file(self, file: str) -> ModuleType:
+        if not (self.folder / file).is_file():
+            raise CodeMissing(self.folder / file)
+        return self._load(module_name(file))
+
+    def load_module(self, name: str) -> ModuleType:
+        if self._is_local(name):
+            return self._load(name)
+        return importlib.import_module(name)
+
+    def forget(self) -> None:
+        """Take the version out of this process; objects made from it live on."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        prefix = f"{self._package}."
+        for name in [n for n in sys.modules if n == self._package or n.startswith(prefix)]:
+            del sys.modules[name]
+
+    def _load(self, name: str) -> ModuleType:
+        return importlib.import_module(f"{self._package}.{name}")
+
+    def _is_local(self, name: str) -> bool:
+        top = name.partition(".")[0]
+        local = self._local.get(top)
+        if local is None:
+            folder = self.folder / top
+            # As everywhere in Python a folder without __init__.py yields to a real package.
+            local = (
+                folder.with_name(f"{top}.py").is_file()
+                or (folder / "__init__.py").is_file()
+                or (folder.is_dir() and importlib.machinery.PathFinder.find_spec(top) is None)
+            )
+            self._local[top] = local
+        return local
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - the signature of __import__
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """Import for the modules of this version: its own folder first."""
+        if level > 0 or not self._is_local(name):
+            return _import(name, globals, locals, fromlist or (), level)
+        own = f"{self._package}.{name}"
+        if fromlist:
+            return _import(own, globals, locals, fromlist, 0)
+        importlib.import_module(own)
+        # "import a.b" binds a.
+        return sys.modules[f"{self._package}.{name.partition('.')[0]}"]
+
+
+class _VersionFinder:
+    """Finds the modules of one version, on ``sys.meta_path``."""
+
+    def __init__(self, package: str, folder: Path, scope: dict[str, Any]) -> None:
+        self.package = package
+        self._folder = folder
+        self._scope = scope
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(f"{self.package}."):
+            return None
+        place = self._folder.joinpath(*fullname[len(self.package) + 1 :].split("."))
+        package_file = place / "__init__.py"
+        if package_file.is_file():
+            return self._spec(fullname, package_file, [str(place)])
+        file = place.with_name(f"{place.name}.py")
+        if file.is_file():
+            return self._spec(fullname, file, None)
+        if place.is_dir():
+            spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = [str(place)]
+            return spec
+        return None
+
+    def _spec(
+        self, fullname: str, file: Path, locations: list[str] | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        loader = _VersionLoader(fullname, str(file), self._scope)
+        return importlib.util.spec_from_file_location(
+            fullname, file, loader=loader, submodule_search_locations=locations
+        )
+
+
+class _VersionLoader(importlib.machinery.SourceFileLoader):
+    """Executes a module with the version's own ``__import__``."""
+
+    def __init__(self, fullname: str, path: str, scope: dict[str, Any]) -> None:
+        super().__init__(fullname, path)
+        self._scope = scope
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Functions keep the builtins of the globals they were defined in, so an import inside
+        # a function body, run much later, goes through the same scope.
+        vars(module)["__builtins__"] = self._scope
+        super().exec_module(module)

@@ -1,0 +1,287 @@
+"""What became of a try: from what user code returned or raised to the report about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.node import Node
+from aioflow.author.signals import (
+    Fail,
+    NotReady,
+    PokeReturnValue,
+    RetryAfter,
+    Skip,
+    TaskDeferred,
+)
+from aioflow.author.trigger import serialize
+from aioflow.core.mapping import check_cap
+from aioflow.errors import BadConf, FanOutCapped, TaskTimeout, Unserializable
+from aioflow.host.arguments import BadArgument, spec_of
+from aioflow.host.failures import failure_of, one_line, print_traceback
+from aioflow.host.fan_in import Results
+from aioflow.host.loader import CodeMissing, portable
+from aioflow.host.runs import RunUnknown
+from aioflow.messages import Deferred, Ended, Failed, NotReadyYet, Skipped, Start, Succeeded
+from aioflow.model import Failure
+from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
+
+__all__ = (
+    "Packed",
+    "ResultTooLarge",
+    "ended_badly",
+    "not_begun",
+    "now",
+    "pack",
+    "sensor_saw",
+    "succeeded",
+)
+
+
+class ResultTooLarge(Exception):
+    """A result has more bytes than may travel."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"the result of {task_id!r} is larger than {RESULT_LIMIT // 1024**2} MiB; "
+            "write it to a file or a bucket and return where it is"
+        )
+
+
+class NotAList(Exception):
+    """A task feeds an ``expand`` and returned something that has no items."""
+
+    def __init__(self, task_id: str, value: object) -> None:
+        super().__init__(
+            f"{task_id!r} returned a {type(value).__name__}, but a task expands over its "
+            "result, so it must return a list"
+        )
+
+
+class NotASensor(Exception):
+    """A task that is no sensor raised ``NotReady``."""
+
+    def __init__(self, task_id: str, raised: NotReady) -> None:
+        super().__init__(f"{task_id!r} raised NotReady, but only a sensor can be not ready yet")
+        self.__cause__ = raised  # the log shows where
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A result ready to be written.
+
+    Attributes:
+        body: For the row; ``None`` if there is none or it goes into a file.
+        size: Bytes of the result.
+        width: Of a list to expand, else ``None``.
+        write: Puts it into its file, durably; ``None`` if it needs none. Blocks.
+    """
+
+    body: bytes | None = None
+    size: int = 0
+    width: int | None = None
+    write: Callable[[], None] | None = None
+
+
+def now() -> int:
+    """Return the instant."""
+    return time.time_ns() // 1_000
+
+
+_NOTHING = Packed()
+
+
+def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
+    """Encode what a task returned, within the limits; runs user code if it is a generator.
+
+    Raises:
+        Unserializable: If it cannot travel.
+        FanOutCapped: If it is wider than what expands over it may be.
+        NotAList: If something expands over it and it has no items.
+        ResultTooLarge: If it has more than ``RESULT_LIMIT`` bytes.
+    """
+    limit = spec_of(node).feeds_limit
+    if limit is not None:
+        return _pack_list(node, start, value, results, limit)
+    if value is None:
+        return _NOTHING
+    if isinstance(value, Results):
+        value = list(value)
+    body = codec.encode(value, f"the result of {node.task_id!r}")
+    size = len(body)
+    if size <= INLINE_LIMIT:
+        return Packed(body, size)
+    if size > RESULT_LIMIT:
+        raise ResultTooLarge(node.task_id)
+    path = result_path(results, start.task_no, start.start_no)
+    return Packed(None, size, None, lambda: write_value(path, body))
+
+
+def _pack_list(node: Node, start: Start, value: object, results: Path, limit: int) -> Packed:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | dict):
+        raise NotAList(node.task_id, value)
+    if isinstance(value, list | tuple):
+        _check(len(value), limit)
+    # A __len__ of somebody else's class may lie, a generator has none: count what comes.
+    bodies: list[bytes] = []
+    size = 0
+    for item in islice(value, limit + 1):
+        _check(len(bodies) + 1, limit)
+        body = codec.encode(item, f"item {len(bodies)} of the result of {node.task_id!r}")
+        size += len(body)
+        if size > RESULT_LIMIT:
+            raise ResultTooLarge(node.task_id)
+        bodies.append(body)
+    if not bodies:
+        empty = codec.encode([], "")
+        return Packed(empty, len(empty), 0)
+    path = result_path(results, start.task_no, start.start_no)
+    return Packed(None, size, len(bodies), lambda: write_list(path, bodies))
+
+
+def _check(count: int, limit: int) -> None:
+    capped = check_cap(count, limit)
+    if capped is not None:
+        raise capped
+
+
+def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
+    """Return the report of a result that has been written."""
+    return Succeeded(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        packed.body,
+        packed.size,
+        packed.width,
+    )
+
+
+def sensor_saw(value: object) -> tuple[bool, Any]:
+    """Return whether a check was the last one, and the sensor's result if it was."""
+    if isinstance(value, PokeReturnValue):
+        return bool(value.is_done), value.xcom_value
+    return bool(value), None
+
+
+def not_begun(start: Start, problem: BaseException) -> Failed:
+    """Return the report of a start whose run or code could not be had."""
+    reason = "import_error"
+    if isinstance(problem, CodeMissing):
+        reason = "code_missing"
+    elif isinstance(problem, RunUnknown):
+        reason = "interrupted"
+    print_traceback(problem)
+    return Failed(
+        start.task_no,
+        start.start_no,
+        None,
+        now(),
+        failure_of(problem, reason),
+        interrupted=reason == "interrupted",
+    )
+
+
+def ended_badly(
+    node: Node, start: Start, began_at: int, problem: BaseException, operator: object = None
+) -> Ended:
+    """Return the report of a try whose user code raised, signals of ours included."""
+    try:
+        return _ended_badly(node, start, began_at, problem, operator)
+    except Unserializable as exc:
+        return _failed(start, began_at, exc, "unserializable", retryable=False)
+    except BaseException as exc:  # noqa: BLE001 - unless= and fields of triggers are user code
+        return _failed(start, began_at, exc)
+
+
+def _ended_badly(
+    node: Node, start: Start, began_at: int, problem: BaseException, operator: object
+) -> Ended:
+    match problem:
+        case TaskDeferred():
+            return _deferred(node, start, began_at, problem, operator)
+        case Skip():
+            message = failure_of(problem).message
+            return Skipped(start.task_no, start.start_no, began_at, now(), message)
+        case NotReady() if node.sensor is not None and not start.method:
+            return NotReadyYet(
+                start.task_no, start.start_no, began_at, now(), problem.recheck_in_us
+            )
+        case NotReady():
+            return _failed(
+                start, began_at, NotASensor(node.task_id, problem), "not_ready", retryable=False
+            )
+        case RetryAfter():
+            return _failed(start, began_at, problem, retry_after_us=problem.delay_us)
+        case _:
+            return _plainly_failed(node, start, began_at, problem)
+
+
+def _plainly_failed(node: Node, start: Start, began_at: int, problem: BaseException) -> Failed:
+    for kind, (reason, retryable) in _KNOWN.items():
+        if isinstance(problem, kind):
+            return _failed(start, began_at, problem, reason, retryable=retryable)
+    retryable = node.retry is None or node.retry.is_worth(problem)
+    return _failed(start, began_at, problem, retryable=retryable)
+
+
+_KNOWN: dict[type[BaseException], tuple[str, bool]] = {
+    Fail: ("raised", False),
+    FanOutCapped: ("fanout_cap", False),
+    ResultTooLarge: ("result_too_large", False),
+    NotAList: ("not_a_list", False),
+    Unserializable: ("unserializable", False),
+    BadConf: ("conf", False),
+    BadArgument: ("argument", True),
+    TaskTimeout: ("timeout", True),
+}
+"""What means the same in every task: the reason, and whether another try may help."""
+
+
+def _failed(
+    start: Start,
+    began_at: int,
+    problem: BaseException,
+    reason: str = "",
+    *,
+    retryable: bool = True,
+    retry_after_us: int | None = None,
+) -> Failed:
+    print_traceback(problem)
+    return Failed(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        failure_of(problem, reason),
+        retryable,
+        retry_after_us,
+    )
+
+
+def _deferred(
+    node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
+) -> Ended:
+    if not callable(getattr(operator, wish.method_name, None)):
+        kind = "a function" if operator is None else f"a {type(operator).__name__}"
+        message = f"{node.task_id!r} is {kind} and cannot resume in {wish.method_name!r}"
+        failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
+        return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
+    class_path, kwargs = serialize(wish.trigger)
+    return Deferred(
+        start.task_no,
+        start.start_no,
+        began_at,
+        now(),
+        portable(class_path),
+        kwargs,
+        wish.method_name,
+        codec.encode(wish.kwargs, f"kwargs of {wish.method_name}") if wish.kwargs else None,
+        wish.timeout_us,
+    )

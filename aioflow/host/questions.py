@@ -1,0 +1,77 @@
+"""What a child may ask the daemon over its link: the bodies of ``Ask`` and ``Answer``.
+
+A child is told what its own run holds, and how other runs ended; nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model import Failure, Instant, TaskState
+
+__all__ = ("PAGE_BYTES", "PAGE_ITEMS", "ResultsPage", "ResultsWanted", "RunEnding", "RunWanted")
+
+PAGE_ITEMS = 1_000
+PAGE_BYTES = 4 * 1024 * 1024
+
+
+class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "results"``: results of one parent of the asking run.
+
+    Attributes:
+        position: The parent.
+        after: Only map indexes above this one; -2 for the beginning (unmapped is -1).
+    """
+
+    position: int
+    after: int = -2
+
+
+class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
+    """At most ``PAGE_ITEMS`` children in map order, at most about ``PAGE_BYTES``.
+
+    Attributes:
+        width: Of the parent's expansion; -1 if it was not expanded.
+        items: ``(map_index, task_no, start_no, body)`` of each that succeeded. ``body`` is
+            ``None`` and ``start_no`` 0 for a ``None`` result; ``body`` ``None`` with a
+            ``start_no`` means the file of that start.
+        failed: ``(map_index, state, failure)`` of each that ended in another way.
+        last: The highest map index this page speaks for; ask on with ``after=last``.
+        more: Whether there is another page.
+    """
+
+    width: int
+    items: list[tuple[int, int, int, bytes | None]]
+    failed: list[tuple[int, TaskState, Failure | None]]
+    last: int
+    more: bool
+
+
+class RunWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "run"``: answered when the run (or its task) has reached a final state.
+
+    Attributes:
+        run_id: That run. Else the run of ``logical_date``. Else the first run of the DAG
+            that ends at or after ``since``.
+        task_id: Wait for this task of it instead of the whole run; a mapped one counts as
+            ended with its last child.
+    """
+
+    dag_id: str
+    task_id: str | None
+    run_id: str | None
+    logical_date: Instant | None
+    since: Instant
+
+
+class RunEnding(msgspec.Struct, frozen=True, array_like=True):
+    """How the run or task ended.
+
+    Attributes:
+        state: Its label, such as ``success``.
+        result: msgpack of the task's result, if a task was asked for and has a small one.
+    """
+
+    run_id: str
+    state: str
+    result: bytes | None

@@ -1,0 +1,175 @@
+"""What both shared hosts stand on: one event loop, one link, and a place where reports gather."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import uvloop
+
+from aioflow.errors import TaskError
+from aioflow.host.blackbox import BlackBox
+from aioflow.host.link import Link, child_link
+from aioflow.host.streams import configure_logging, line_by_line
+from aioflow.messages import Answer, Ask, Order, Report, Welcome
+
+__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "host")
+
+ABANDONED_LIMIT = 100
+"""Coroutines that outlived their cancellation, from which on a host asks to be replaced."""
+
+GIVEN_UP = 70
+"""The exit status for that."""
+
+_FRAME_REPORTS = 1_000
+_FRAME_BYTES = 16 * 1024 * 1024
+
+_log = logging.getLogger("aioflow.host")
+
+
+class Line:
+    """A shared host's end of the link: reports gather here until the loop comes round.
+
+    All that is reported within one iteration of the loop goes in one frame.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._link: Link[Order] | None = None
+        self._reports: list[Report] = []
+        self._weight = 0
+        self._questions: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = itertools.count(1)
+
+    def connect(self, link: Link[Order]) -> None:
+        """Take the link. Before that reports are kept."""
+        self._link = link
+
+    def report(self, report: Report, weight: int = 0) -> None:
+        """Have it sent soon. Only from the loop's thread.
+
+        Args:
+            report: The message.
+            weight: About how many bytes it has, if they are many.
+        """
+        if not self._reports:
+            self._loop.call_soon(self._flush)
+        self._reports.append(report)
+        self._weight += weight
+        if len(self._reports) >= _FRAME_REPORTS or self._weight >= _FRAME_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._reports and self._link is not None:
+            reports, self._reports, self._weight = self._reports, [], 0
+            self._link.send(reports)
+
+    def give_up_if(self, abandoned_count: int) -> None:
+        """Ask to be replaced, by ending, once too many coroutines outlive their cancellation."""
+        if abandoned_count >= ABANDONED_LIMIT:
+            self._flush()
+            os.write(2, b"aioflow: too many coroutines swallow their cancellation\n")
+            os._exit(GIVEN_UP)
+
+    async def drain(self) -> None:
+        """Wait until the daemon has taken most of what was sent."""
+        if self._link is not None:
+            await self._link.drain()
+
+    async def ask(self, run_no: int, kind: str, body: bytes) -> bytes:
+        """Return the daemon's answer, however long it takes.
+
+        Raises:
+            TaskError: If it has none to give.
+        """
+        number = next(self._numbers)
+        answer = self._questions[number] = self._loop.create_future()
+        self.report(Ask(number, run_no, kind, body), len(body))
+        try:
+            got: Answer = await answer
+        finally:
+            self._questions.pop(number, None)
+        if got.error:
+            raise TaskError(got.error)
+        return got.body
+
+    def answered(self, answer: Answer) -> None:
+        """Hand an answer to whoever asked, if that one still waits."""
+        waiting = self._questions.get(answer.question)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+
+class Role(Protocol):
+    """What a shared host does with its orders."""
+
+    def obey(self, order: Order) -> None:
+        """Take one order. Never blocks, never raises for what user code does."""
+
+
+RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
+
+
+def host(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: socket.socket) -> int:
+    """Serve on one event loop until the daemon closes the link; return the exit status.
+
+    The callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``,
+    which both end a loop. This one goes on.
+    """
+    line_by_line()
+    configure_logging()
+    box = BlackBox.from_environment("AIOFLOW_BLACKBOX_FD")
+    # Tens of thousands of parked coroutines are not garbage, and walking them is dear.
+    gc.set_threshold(20_000, 50, 100)
+    gc.freeze()
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    closed = False
+
+    def on_closed(reason: str) -> None:
+        nonlocal closed
+        closed = True
+        _log.info("%s", reason)
+        loop.stop()
+
+    serving = loop.create_task(_serve(role, box, welcome, first, sock, on_closed))
+    while not closed:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as exc:
+            _log.warning("user code outside of any try raised %s; going on", type(exc).__name__)
+        if serving.done() and (problem := serving.exception()) is not None:
+            raise problem
+    # Nobody is left to hear how coroutines end; waiting for them would only delay the end.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+async def _serve(
+    role: RoleFactory,
+    box: BlackBox,
+    welcome: Welcome,
+    first: Sequence[Order],
+    sock: socket.socket,
+    on_closed: Callable[[str], None],
+) -> None:
+    line = Line()
+    served = role(line, box, welcome)
+
+    def obey(orders: Sequence[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Answer):
+                line.answered(order)
+            else:
+                served.obey(order)
+
+    line.connect(await child_link(sock, obey, on_closed))
+    obey(first)

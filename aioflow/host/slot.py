@@ -1,0 +1,207 @@
+"""The role ``slot``: runs ``def`` bodies one after the other in the main thread.
+
+A second thread reads orders, so that a claimed try can be recalled while another runs. Which
+of the two has it is decided by one ``dict.pop``: a try is either begun or given back, never
+both. There is no third thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.errors import LinkClosed, TaskError
+from aioflow.host.body import begin
+from aioflow.host.code import CodeShelf
+from aioflow.host.link import BlockingLink
+from aioflow.host.outcome import ended_badly, not_begun, now, pack, sensor_saw, succeeded
+from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.runs import Runs
+from aioflow.host.streams import configure_logging, flush, line_by_line, put_back
+from aioflow.messages import (
+    Answer,
+    Ask,
+    Began,
+    Ended,
+    ForgetRun,
+    NotReadyYet,
+    Order,
+    Recall,
+    Recalled,
+    RunInfo,
+    Start,
+    Welcome,
+)
+
+__all__ = ("Slot",)
+
+Key: TypeAlias = tuple[int, int]
+
+_MARK = b"\x1e"
+
+
+class Slot:
+    """One slot worker.
+
+    Args:
+        link: To the daemon; ``Welcome`` has been received from it.
+        nonce: Tells our marks in the output from what user code prints.
+    """
+
+    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
+        self._link = link
+        self._send_lock = threading.Lock()
+        self._mark = _MARK + nonce
+        self._results = Path(welcome.results)
+        self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
+        self._queue: SimpleQueue[Key | None] = SimpleQueue()
+        self._claimed: dict[Key, Start] = {}
+        self._questions: dict[int, SimpleQueue[Answer]] = {}
+        self._asked = 0
+        self._busy = False
+        self._pid = os.getpid()
+
+    def run(self, first: Sequence[Order] = ()) -> None:
+        """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
+        line_by_line()
+        configure_logging()
+        for order in first:
+            self._obey(order)
+        threading.Thread(target=self._read, name="aioflow-link", daemon=True).start()
+        start = self._next(block=True)
+        if start is not None:
+            self._send([Began(start.task_no, start.start_no, now())])
+        while start is not None:
+            ended = self._run_one(start)
+            start = self._next(block=False)
+            if start is not None:
+                # One frame tells the end of the one and the beginning of the other.
+                self._send([ended, Began(start.task_no, start.start_no, now())])
+                continue
+            self._busy = False
+            self._send([ended])
+            start = self._next(block=True)
+            if start is not None:
+                self._send([Began(start.task_no, start.start_no, now())])
+
+    # ── the reading thread ──────────────────────────────────────────────────────────────
+
+    def _read(self) -> None:
+        try:
+            while True:
+                for order in self._link.receive():
+                    self._obey(order)
+        except (LinkClosed, msgspec.DecodeError) as exc:
+            if self._busy:
+                # Nobody is left who could use what the running try would return.
+                os.write(2, f"aioflow: {exc}; ending in the middle of a try\n".encode())
+                os._exit(0)
+            self._queue.put(None)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Start():
+                key = (order.task_no, order.start_no)
+                self._claimed[key] = order
+                self._queue.put(key)
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case Recall():
+                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
+                self._send([Recalled(back)])
+            case Answer():
+                waiting = self._questions.pop(order.question, None)
+                if waiting is not None:
+                    waiting.put(order)
+            case _:
+                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+
+    # ── the main thread ─────────────────────────────────────────────────────────────────
+
+    def _next(self, *, block: bool) -> Start | None:
+        """Return the next try that was not recalled; begun from this moment on.
+
+        ``None`` means the end of the link if ``block`` is set, else that nothing waits.
+        """
+        while block or not self._queue.empty():
+            key = self._queue.get()
+            if key is None:
+                if not block:
+                    self._queue.put(None)
+                return None
+            self._busy = True
+            start = self._claimed.pop(key, None)
+            if start is not None:
+                return start
+            self._busy = False
+        return None
+
+    def _run_one(self, start: Start) -> Ended:
+        os.write(1, b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
+        stdout, stderr = sys.stdout, sys.stderr
+        try:
+            return self._outcome(start)
+        finally:
+            flush()
+            put_back(stdout, stderr)
+            if os.getpid() != self._pid:
+                # User code forked and returned in the child: there is only one of us.
+                os._exit(0)
+
+    def _outcome(self, start: Start) -> Ended:
+        try:
+            run = self._runs.of(start)
+            node = run.dag.nodes[start.position]
+        except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
+            return not_begun(start, exc)
+        began_at = now()
+        body = None
+        try:
+            body = begin(run, node, start, self._page, self._results)
+            value = body.call()
+            if inspect.iscoroutine(value):
+                value.close()
+                raise TypeError(
+                    f"{node.task_id!r} is no `async def`, yet returned a coroutine; "
+                    "declare it async, so that it runs on an event loop"
+                )
+            if body.is_check:
+                done, value = sensor_saw(value)
+                if not done:
+                    return NotReadyYet(start.task_no, start.start_no, began_at, now())
+            packed = pack(node, start, value, self._results)
+            if packed.write is not None:
+                packed.write()
+            return succeeded(start, began_at, packed)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            return ended_badly(node, start, began_at, exc, None if body is None else body.operator)
+
+    # ── talking ─────────────────────────────────────────────────────────────────────────
+
+    def _send(self, messages: Sequence[object]) -> None:
+        with self._send_lock:
+            self._link.send(messages)
+
+    def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
+        """Ask for a page of results; blocks. May be called from threads of user code."""
+        answer: SimpleQueue[Answer] = SimpleQueue()
+        with self._send_lock:
+            self._asked += 1
+            question = self._asked
+            self._questions[question] = answer
+            body = msgspec.msgpack.encode(ResultsWanted(position, after))
+            self._link.send([Ask(question, run_no, "results", body)])
+        got = answer.get()
+        if got.error:
+            raise TaskError(f"results of a parent are not to be had: {got.error}")
+        return msgspec.msgpack.decode(got.body, type=ResultsPage)

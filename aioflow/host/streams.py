@@ -1,0 +1,66 @@
+"""The standard streams of a child: each line at once, and what is logged beside what is printed."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from typing import TextIO
+
+__all__ = ("configure_logging", "flush", "line_by_line", "put_back")
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def line_by_line() -> None:
+    """Make ``sys.stdout`` and ``sys.stderr`` show each line at once and refuse no character."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace", encoding="utf-8")
+
+
+class _CurrentStderr(logging.StreamHandler[TextIO]):
+    """Writes to whatever ``sys.stderr`` is at that moment, as ``print`` does."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter(_LOG_FORMAT))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def configure_logging() -> None:
+    """Send what user code logs from INFO on to the log of its try."""
+    logging.basicConfig(level=logging.INFO, handlers=[_CurrentStderr()])
+
+
+def flush() -> None:
+    """Push out what user code printed, whatever it did to the streams."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            # Closed, replaced by something else, or a full disk behind a redirection: the
+            # output is lost, the try is not.
+            continue
+
+
+def put_back(stdout: TextIO, stderr: TextIO) -> None:
+    """Undo what a try did to the streams: the next one must be heard."""
+    if sys.stdout is not stdout or sys.stderr is not stderr or stdout.closed or stderr.closed:
+        sys.stdout = _reopened(1) if stdout.closed else stdout
+        sys.stderr = _reopened(2) if stderr.closed else stderr
+        flush()
+
+
+def _reopened(descriptor: int) -> TextIO:
+    return open(
+        descriptor,
+        "w",
+        buffering=1,
+        encoding="utf-8",
+        errors="backslashreplace",
+        closefd=False,
+    )

@@ -1,0 +1,138 @@
+"""What a daemon is told, and where things lie in its home.
+
+Settings are read once, from ``HOME/aioflow.toml``, then the environment, then flags; each
+later one wins. Reading them is slow (``reading`` needs pydantic), so it is imported only by
+the commands that do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from aioflow.errors import SettingsError
+
+__all__ = ("SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+
+SOCKET_PATH_LIMIT = 100
+"""Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a daemon may be told.
+
+    Attributes:
+        dags: Folders of DAG files.
+        port: 0 takes any free one.
+        until_idle: Whether the daemon ends once nothing is left to do.
+        sources: Where each value came from, by its name in the file (``web.port``):
+            ``default``, the file, the variable, or the flag.
+        values: The same names to their values, for people to read.
+    """
+
+    home: Path
+    dags: tuple[Path, ...]
+    db: str
+    durability: Literal["full", "normal"] = "full"
+    host: str = "127.0.0.1"
+    port: int = 8793
+    allow_remote: bool = False
+    cpu_slots: int = 1
+    async_slots: int = 1_000
+    trigger_capacity: int = 100_000
+    grace_seconds: float = 10.0
+    until_idle: bool = False
+    log_level: str = "info"
+    log_format: Literal["auto", "pretty", "json"] = "auto"
+    log_cap_bytes: int = 10 * 1024 * 1024
+    parse_timeout_seconds: float = 30.0
+    sources: dict[str, str] = {}
+    values: dict[str, Any] = {}
+
+    @classmethod
+    def read(
+        cls, home: str | Path | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> Settings:
+        """Read all sources.
+
+        Args:
+            home: The flag; else ``AIOFLOW_HOME``, else ``~/.aioflow``.
+            overrides: Flags by their names in the file, such as ``{"web.port": 0}``; a
+                ``None`` was not given.
+
+        Raises:
+            SettingsError: If one is unknown or has a wrong value; it names where that was.
+        """
+        from aioflow.settings.reading import read
+
+        source = "environment AIOFLOW_HOME" if os.environ.get("AIOFLOW_HOME") else "default"
+        return read(find_home(home), "flag" if home else source, overrides or {})
+
+    @property
+    def shown_db(self) -> str:
+        """The database's URL without its password."""
+        return str(self.values.get("db.url", ""))
+
+    @property
+    def token_file(self) -> Path:
+        """Holds the first token."""
+        return self.home / "token"
+
+    @property
+    def key_file(self) -> Path:
+        """Holds the key that seals the database's secrets."""
+        return self.home / "key"
+
+    @property
+    def code_folder(self) -> Path:
+        """Holds the snapshots of versions."""
+        return self.home / "code"
+
+    @property
+    def results_folder(self) -> Path:
+        """Holds large results."""
+        return self.home / "results"
+
+    @property
+    def logs_folder(self) -> Path:
+        """Holds what tries printed."""
+        return self.home / "logs"
+
+
+def find_home(given: str | Path | None = None) -> Path:
+    """Return the home as an absolute path, whether it exists or not."""
+    chosen = given or os.environ.get("AIOFLOW_HOME") or "~/.aioflow"
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError as exc:
+        raise SettingsError(f"the home {str(chosen)!r} cannot be found: {exc}") from exc
+
+
+def socket_path(home: Path) -> Path:
+    """Return where the daemon of a home listens for commands.
+
+    All names of one folder lead to one socket.
+    """
+    real = Path(os.path.realpath(home))
+    path = real / "run" / "aioflow.sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+        return path
+    name = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
+    # Whoever uses it checks that the folder belongs to this user alone.
+    return Path(f"/tmp/aioflow-{os.getuid()}") / f"{name}.sock"  # noqa: S108
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

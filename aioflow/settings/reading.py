@@ -1,0 +1,236 @@
+"""Reads the settings of all sources into one record, and remembers which source each came from."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
+
+from aioflow.errors import SettingsError
+from aioflow.settings import Settings, is_loopback
+
+__all__ = ("FILE_NAME", "read")
+
+FILE_NAME = "aioflow.toml"
+
+_PREFIX = "AIOFLOW_"
+_PASSWORD_MASK = "****"  # noqa: S105
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Db(_Section):
+    url: str = ""
+    durability: Literal["full", "normal"] = "full"
+
+
+class _Web(_Section):
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8793
+    allow_remote: bool = False
+
+
+class _Slots(_Section):
+    cpu: Annotated[int, Field(ge=1, le=4_096)] = Field(default_factory=lambda: os.cpu_count() or 1)
+    coroutines: Annotated[int, Field(ge=1, le=1_000_000, alias="async")] = 1_000
+
+
+class _Triggers(_Section):
+    capacity: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+
+
+class _Daemon(_Section):
+    grace_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    until_idle: bool = False
+
+
+class _Log(_Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "pretty", "json"] = "auto"
+    cap_bytes: Annotated[int, Field(ge=1_024)] = 10 * 1024 * 1024
+
+
+class _Parse(_Section):
+    timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 30.0
+
+
+class _Document(BaseSettings):
+    """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", env_prefix=_PREFIX, env_nested_delimiter="__", env_ignore_empty=True
+    )
+
+    dags: Annotated[tuple[str, ...], NoDecode] = ()
+    db: _Db = _Db()
+    web: _Web = _Web()
+    slots: _Slots = Field(default_factory=_Slots)
+    triggers: _Triggers = _Triggers()
+    daemon: _Daemon = _Daemon()
+    log: _Log = _Log()
+    parse: _Parse = _Parse()
+
+    @field_validator("dags", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part for part in value.split(os.pathsep) if part)
+        return value
+
+
+def read(home: Path, home_source: str, overrides: Mapping[str, Any]) -> Settings:
+    """See ``Settings.read``."""
+    given = [
+        ("file", _of_file(home / FILE_NAME)),
+        ("environment", _of_environment()),
+        ("flag", _of_flags(overrides)),
+    ]
+    merged: dict[str, Any] = {}
+    sources = {"home": home_source}
+    for kind, values in given:
+        for name, value in _leaves(values):
+            sources[name] = _source(kind, name, home)
+            _put(merged, name, value)
+    try:
+        document = _Document.model_validate(merged)
+    except ValidationError as exc:
+        raise SettingsError(_told(exc, sources)) from exc
+    return _settled(home, document, sources)
+
+
+def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settings:
+    web = document.web
+    if not is_loopback(web.host) and not web.allow_remote:
+        raise SettingsError(
+            f"web.host is {web.host}, which other machines can reach; "
+            "add --allow-remote if that is meant"
+        )
+    from_file = sources.get("dags", "").startswith("file")
+    dags = tuple(_folder(part, home if from_file else Path.cwd()) for part in document.dags)
+    db_url = document.db.url or f"sqlite:///{home / 'aioflow.db'}"
+    dags = dags or (_default_dags(home),)
+    values = dict(_leaves(document.model_dump(by_alias=True)))
+    values |= {
+        "home": str(home),
+        "dags": [str(path) for path in dags],
+        "db.url": _without_password(db_url),
+    }
+    return Settings(
+        home=home,
+        dags=dags,
+        db=db_url,
+        durability=document.db.durability,
+        host=web.host,
+        port=web.port,
+        allow_remote=web.allow_remote,
+        cpu_slots=document.slots.cpu,
+        async_slots=document.slots.coroutines,
+        trigger_capacity=document.triggers.capacity,
+        grace_seconds=document.daemon.grace_seconds,
+        until_idle=document.daemon.until_idle,
+        log_level=document.log.level,
+        log_format=document.log.format,
+        log_cap_bytes=document.log.cap_bytes,
+        parse_timeout_seconds=document.parse.timeout_seconds,
+        sources={name: sources.get(name, "default") for name in sorted(values)},
+        values=dict(sorted(values.items())),
+    )
+
+
+def _default_dags(home: Path) -> Path:
+    here = Path.cwd() / "dags"
+    return here if here.is_dir() else home / "dags"
+
+
+def _folder(part: str, base: Path) -> Path:
+    path = Path(part).expanduser()
+    return path if path.is_absolute() else base / path
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    account, at, place = rest.rpartition("@")
+    user, colon, _ = account.partition(":")
+    hidden = f"{user}{colon}{_PASSWORD_MASK}" if colon else account
+    return f"{scheme}{separator}{hidden}{at}{place}"
+
+
+# ── sources ─────────────────────────────────────────────────────────────────────────────
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{path} is no TOML: {exc}") from exc
+    except OSError as exc:
+        raise SettingsError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _of_environment() -> dict[str, Any]:
+    sections = {f"{_PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
+    for name in os.environ:
+        # A variable without two underscores may be anybody's: of a test, or a token.
+        if name.startswith(_PREFIX) and "__" in name and not name.startswith(tuple(sections)):
+            raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
+    try:
+        return EnvSettingsSource(_Document)()
+    except ValueError as exc:
+        raise SettingsError(f"the environment cannot be understood: {exc}") from exc
+
+
+def _of_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if value is not None:
+            _put(values, name, value)
+    return values
+
+
+def _source(kind: str, name: str, home: Path) -> str:
+    match kind:
+        case "file":
+            return f"file {home / FILE_NAME}"
+        case "environment":
+            return f"environment {_PREFIX}{name.upper().replace('.', '__')}"
+        case _:
+            return "flag"
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    *sections, key = name.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"{section} is a section of settings, not a value")
+        values = inner
+    values[key] = value
+
+
+def _told(exc: ValidationError, sources: Mapping[str, str]) -> str:
+    problem = exc.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    source = _first(sources, lambda known: known == name or known.startswith(f"{name}."))
+    what = "there is no such setting" if problem["type"] == "extra_forbidden" else problem["msg"]
+    return f"{name}: {what[:1].lower()}{what[1:]} ({source})"
+
+
+def _first(sources: Mapping[str, str], fits: Callable[[str], bool]) -> str:
+    return next((source for name, source in sources.items() if fits(name)), "default")

@@ -1,0 +1,237 @@
+"""Durable state: what a store promises, and how one is opened.
+
+The only package that knows SQL. ``open_store`` imports a database driver when it is asked
+for one of its databases, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from sqlalchemy import Table
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from aioflow.errors import SettingsError
+from aioflow.model import (
+    Batch,
+    DagFileRow,
+    DagRow,
+    ExpansionRow,
+    Instant,
+    JournalRow,
+    LiveRun,
+    ResultRow,
+    RunNo,
+    RunRow,
+    RunState,
+    Snapshot,
+    TaskNo,
+    TaskRow,
+    TaskState,
+    TriggerNo,
+    TriggerRow,
+    TryRow,
+    VersionRow,
+)
+from aioflow.secrets import Vault
+
+__all__ = ("Claim", "Durability", "Store", "open_store")
+
+Durability: TypeAlias = Literal["full", "normal"]
+"""What a commit survives: ``full`` a power cut, ``normal`` the death of the process alone."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """This node's right to write.
+
+    Attributes:
+        epoch: One more than that of whoever wrote as this node before.
+        commit_no: Of the last batch applied; the next one is one more.
+    """
+
+    node_no: int
+    epoch: int
+    commit_no: int
+
+
+class Store(Protocol):
+    """Durable state, one instance per node.
+
+    Reads may run side by side; they see committed rows only and never hold up the writer.
+    Writes come from the engine alone, one batch at a time. Lists have a stable order and
+    come in pages; a page shorter than its limit is the last one.
+
+    Raises:
+        StoreUnavailable: From any method, if the database cannot be reached, stays locked,
+            or its disk is full or failing. Nothing was written, or it cannot be known
+            whether it was; the same call may be made again.
+        StrangeDatabase: From any method, if this is not the database it was: the file was
+            replaced, a table is missing, it is damaged. It is not written to any more.
+    """
+
+    async def claim(self) -> Claim:
+        """Advance this node's epoch and return it; whoever wrote under the old one is fenced.
+
+        Called once before the first ``commit``.
+        """
+
+    async def commit(self, batch: Batch) -> None:
+        """Apply every change of ``batch`` in one transaction, or none of them.
+
+        A batch that was applied already is left as it is: after a lost reply the caller
+        asks again with the same one. Cancelled, it is applied whole or not at all.
+        Versions that are known already are left as they are; of several rows for one DAG,
+        file, pool or result in a batch the last one counts.
+
+        Raises:
+            Fenced: If this node has been declared dead. Nothing was written, and nothing
+                the node remembers can be trusted any more.
+            BatchRefused: If a row did not stand where a change expects it, or a value
+                cannot be stored. Nothing was written, and repeating it cannot help.
+            StrangeDatabase: If the commit number is neither the one before nor this one.
+        """
+
+    async def lease_numbers(self, count: int) -> int:
+        """Return the first of ``count`` row numbers that nobody else gets, not even later.
+
+        Raises:
+            ValueError: If ``count`` is below 1.
+        """
+
+    async def load(self) -> Snapshot:
+        """Return everything unfinished as of one moment, versions without their sources."""
+
+    async def load_run(self, run_no: RunNo) -> LiveRun | None:
+        """Return everything needed to go on with a run where it stands, ended or not."""
+
+    async def find_run(self, run_id: str) -> RunRow | None:
+        """Return the run of that id."""
+
+    async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
+        """Return the run a request with that idempotency key made."""
+
+    async def find_run_at(self, dag_id: str, logical_date: Instant) -> RunRow | None:
+        """Return the newest run of a DAG that stands for that slot."""
+
+    async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
+        """Return the first run of a DAG that ended at or after ``since``."""
+
+    async def list_runs(
+        self,
+        *,
+        dag_id: str | None = None,
+        state: RunState | None = None,
+        limit: int = 100,
+        before: RunNo | None = None,
+    ) -> list[RunRow]:
+        """Return runs, the newest first; ``before`` is the last number of the page before."""
+
+    async def list_tasks(
+        self, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
+    ) -> list[TaskRow]:
+        """Return task rows of a run by number; a task without a row is pending."""
+
+    async def list_tasks_between(
+        self, first: TaskNo, end: TaskNo, limit: int = 1000
+    ) -> list[TaskRow]:
+        """Return task rows by number, ``end`` excluded."""
+
+    async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
+        """Return ``(position, state, count)`` of the task rows of a run."""
+
+    async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
+        """Return the expansions of a run by position."""
+
+    async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
+        """Return results by task number, ``end`` excluded."""
+
+    async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
+        """Return the kept tries of a task, in the order of their starts."""
+
+    async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
+        """Return trigger rows by number, kwargs unsealed."""
+
+    async def list_dags(self) -> list[DagRow]:
+        """Return every DAG by name."""
+
+    async def list_dag_files(self) -> list[DagFileRow]:
+        """Return every DAG file by name."""
+
+    async def find_version(self, version: str) -> VersionRow | None:
+        """Return a version with its sources."""
+
+    async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
+        """Return journal rows after a commit number, in order."""
+
+    async def scan(self, tables: Sequence[Table]) -> list[Sequence[Sequence[Any]]]:
+        """Return whole tables as of one moment, as they are stored. For checks only."""
+
+    async def size_bytes(self) -> int:
+        """Return what the database takes on disk, logs of its own included."""
+
+    async def checkpoint(self) -> None:
+        """Move what was committed into its final place, as far as readers allow now.
+
+        Never needed: the stores look after themselves. Good before a copy of the file.
+        """
+
+
+@asynccontextmanager
+async def open_store(
+    url: str,
+    vault: Vault,
+    *,
+    durability: Durability = "full",
+    exclusive: bool = True,
+    migrate: bool = False,
+) -> AsyncIterator[Store]:
+    """Open a database; it is closed at the end of the block.
+
+    An empty database gets its tables. An older schema is brought up to date: in a SQLite
+    file always, on PostgreSQL only if ``migrate`` says so.
+
+    Args:
+        url: ``sqlite:///path`` or ``postgresql://user@host/name``.
+        vault: Opens and seals what must not lie open.
+        durability: What a commit survives.
+        exclusive: For the daemon. A SQLite file is locked against other daemons; without
+            it, the store only reads, and neither creates nor migrates anything.
+        migrate: See above.
+
+    Raises:
+        SettingsError: If the URL cannot be used.
+        HomeBusy: If another daemon serves the file.
+        SchemaMismatch: If the schema is newer than this program, or older and may not be
+            migrated.
+        ForeignDatabase: If aioflow did not make it, or it is damaged.
+        StoreUnavailable: If it cannot be reached, read or written.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as exc:
+        raise SettingsError("the database URL cannot be understood") from exc
+    match parsed.get_backend_name():
+        case "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise SettingsError("the database URL names no file: sqlite:///path/to/file")
+            from aioflow.store.sqlite import open_sqlite
+
+            path = Path(parsed.database)
+            opened = open_sqlite(path, vault, durability=durability, exclusive=exclusive)
+        case "postgresql":
+            from aioflow.store.postgres import open_postgres
+
+            opened = open_postgres(
+                parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
+            )
+        case other:
+            raise SettingsError(
+                f"the database URL names {other!r}; sqlite:///path and postgresql://… work"
+            )
+    async with opened as store:
+        yield store

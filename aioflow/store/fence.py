@@ -1,0 +1,36 @@
+"""What it means that the commit number of this node did not advance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.errors import Fenced, StrangeDatabase
+
+__all__ = ("NODE_NO", "confirm_applied")
+
+NODE_NO = 1
+
+
+def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
+    """Return if the batch was applied earlier, when the reply had been lost.
+
+    Args:
+        node: Epoch and commit number of this node's row; ``None`` if it is missing.
+        epoch: Under which this node writes.
+        number: Of the batch that could not advance it.
+
+    Raises:
+        Fenced: If the row has another epoch.
+        StrangeDatabase: If the row is missing or stands at any other number.
+    """
+    if node is None:
+        raise StrangeDatabase("the database does not know this node any more")
+    found_epoch, found_number = node
+    if found_epoch != epoch:
+        raise Fenced(f"this node writes under epoch {epoch}, but {found_epoch} has begun")
+    if found_number != number:
+        raise StrangeDatabase(
+            f"the database stands at commit {found_number}, where this node expected "
+            f"{number - 1}; was it restored from a copy?"
+        )

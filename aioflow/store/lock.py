@@ -1,0 +1,110 @@
+"""One daemon for one SQLite file: a lock on the file itself, whatever its name.
+
+The lock is ``flock(2)`` on the inode, so it holds through symbolic and hard links and ends
+with the process, however that ends. It does not touch SQLite's own locks, which are of the
+POSIX kind - with one trap: **closing any handle of a file drops all POSIX locks this
+process has on it.** So the handle is opened before SQLite opens the file and closed after
+SQLite has closed it, and a file this process has locked is not opened a second time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import TypeAlias
+
+from aioflow.errors import HomeBusy, StoreUnavailable, StrangeDatabase
+
+__all__ = ("FileLock",)
+
+_Inode: TypeAlias = tuple[int, int]
+
+_held: set[_Inode] = set()
+_held_guard = threading.Lock()
+
+
+class FileLock:
+    """Holds a database file from ``take`` to ``release``."""
+
+    def __init__(self, path: Path, handle: int, inode: _Inode) -> None:
+        self.path = path
+        self._handle = handle
+        self._inode = inode
+
+    @classmethod
+    def take(cls, path: Path) -> FileLock:
+        """Lock the file, creating an empty one if there is none. Does not wait.
+
+        Raises:
+            HomeBusy: If another daemon has it.
+            StoreUnavailable: If it cannot be opened for reading and writing.
+        """
+        with _held_guard:
+            try:
+                if path.exists() and _inode(path.stat()) in _held:
+                    raise HomeBusy(str(path), f"process {os.getpid()}, this one")
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as exc:
+                raise StoreUnavailable(f"cannot open {path}: {exc.strerror}") from exc
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as exc:
+                holder = _holder(os.fstat(handle))
+                os.close(handle)
+                if isinstance(exc, BlockingIOError):
+                    raise HomeBusy(str(path), holder) from exc
+                raise StoreUnavailable(f"cannot lock {path}: {exc.strerror}") from exc
+            inode = _inode(os.fstat(handle))
+            _held.add(inode)
+        lock = cls(path, handle, inode)
+        try:
+            lock.verify()
+        except StrangeDatabase:
+            lock.release()
+            raise
+        return lock
+
+    def release(self) -> None:
+        """Let go of the file. Only after SQLite has closed it."""
+        with _held_guard:
+            os.close(self._handle)
+            _held.discard(self._inode)
+
+    def head(self, size: int) -> bytes:
+        """Return the first bytes of the file, without opening it again."""
+        return os.pread(self._handle, size, 0)
+
+    def verify(self) -> None:
+        """Check that the path still leads to the file that was locked.
+
+        Raises:
+            StrangeDatabase: If it was deleted, renamed or replaced.
+        """
+        try:
+            found = _inode(self.path.stat())
+        except OSError as exc:
+            raise StrangeDatabase(f"the database file {self.path} is gone: {exc.strerror}") from exc
+        if found != self._inode:
+            raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
+
+
+def _inode(status: os.stat_result) -> _Inode:
+    return status.st_dev, status.st_ino
+
+
+def _holder(status: os.stat_result) -> str:
+    """Return who holds the lock, as far as the kernel tells."""
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    place = f"{device}:{status.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return "process unknown"
+    for line in lines:
+        fields = line.split()
+        # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a waiting one has "->" before FLOCK.
+        if fields[1] == "FLOCK" and fields[5] == place:
+            return f"process {fields[4]}"
+    return "process unknown"

@@ -1,0 +1,1 @@
+"""How a database gets its tables: Alembic revisions, each for both databases."""

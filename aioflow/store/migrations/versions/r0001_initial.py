@@ -1,0 +1,263 @@
+"""The first schema.
+
+A copy of ``store.tables`` as it was; it does not change any more.
+
+Revision ID: 0001
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import op
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+)
+
+__all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+metadata = MetaData()
+
+# A strict table of SQLite knows one integer type only.
+_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+_SMALL = SmallInteger().with_variant(Integer(), "sqlite")
+
+
+def _key(name: str) -> Column[int]:
+    return Column(name, _NUMBER, primary_key=True, autoincrement=False)
+
+
+def _number(name: str, *more: Any, null: bool = False) -> Column[int]:
+    return Column(name, _NUMBER, *more, nullable=null)
+
+
+def _text(name: str, *more: Any, null: bool = False) -> Column[str]:
+    return Column(name, Text(), *more, nullable=null)
+
+
+def _name(name: str, limit: int) -> Column[str]:
+    """A text that is a key; PostgreSQL cannot index one of more than some 2,700 bytes."""
+    return Column(name, Text(), CheckConstraint(f"length({name}) <= {limit}"), primary_key=True)
+
+
+def _blob(name: str, *, null: bool = False) -> Column[bytes]:
+    return Column(name, LargeBinary(), nullable=null)
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, _SMALL, CheckConstraint(f"{name} BETWEEN 0 AND 1"), nullable=False)
+
+
+def _state(last: int) -> Column[int]:
+    return Column("state", _SMALL, CheckConstraint(f"state BETWEEN 0 AND {last}"), nullable=False)
+
+
+meta = Table("meta", metadata, _name("name", 100), _text("value"), sqlite_strict=True)
+
+node = Table(
+    "node", metadata, _key("node_no"), _number("epoch"), _number("commit_no"), sqlite_strict=True
+)
+
+number_lease = Table(
+    "number_lease", metadata, _name("name", 100), _number("next_no"), sqlite_strict=True
+)
+
+version = Table(
+    "version",
+    metadata,
+    _name("version", 128),
+    _text("file"),
+    _blob("dags"),
+    _blob("sources"),
+    _number("created_at"),
+    sqlite_strict=True,
+)
+
+dag_file = Table(
+    "dag_file",
+    metadata,
+    _name("file", 600),
+    _text("version", ForeignKey("version.version"), null=True),
+    _text("reason", null=True),
+    _text("message", null=True),
+    _number("parsed_at"),
+    sqlite_strict=True,
+)
+
+dag = Table(
+    "dag",
+    metadata,
+    _name("dag_id", 250),
+    _text("file"),
+    _text("version", ForeignKey("version.version")),
+    _flag("paused"),
+    _number("next_run_at", null=True),
+    _flag("gone"),
+    sqlite_strict=True,
+)
+
+run = Table(
+    "run",
+    metadata,
+    _key("run_no"),
+    _text("run_id", CheckConstraint("length(run_id) <= 500")),
+    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    _text("version", ForeignKey("version.version")),
+    _state(5),
+    _text("cause"),
+    _number("first_task_no"),
+    _number("logical_date", null=True),
+    _blob("conf", null=True),
+    _text("key", CheckConstraint("length(key) <= 250"), null=True),
+    _number("created_at"),
+    _number("started_at", null=True),
+    _number("ended_at", null=True),
+    _text("quarantine", null=True),
+    sqlite_strict=True,
+)
+Index("run_by_id", run.c.run_id, unique=True)
+Index("run_by_dag", run.c.dag_id, run.c.run_no)
+Index("run_by_key", run.c.dag_id, run.c.key, unique=True)
+_dated = run.c.logical_date.is_not(None)
+Index(
+    "run_by_date",
+    run.c.dag_id,
+    run.c.logical_date,
+    sqlite_where=_dated,
+    postgresql_where=_dated,
+)
+_scheduled = run.c.cause == "schedule"
+Index(
+    "run_by_slot",
+    run.c.dag_id,
+    run.c.logical_date,
+    unique=True,
+    sqlite_where=_scheduled,
+    postgresql_where=_scheduled,
+)
+_live = run.c.ended_at.is_(None)
+Index("run_live", run.c.run_no, sqlite_where=_live, postgresql_where=_live)
+_ended = run.c.ended_at.is_not(None)
+Index("run_ended", run.c.dag_id, run.c.ended_at, sqlite_where=_ended, postgresql_where=_ended)
+
+# No index on the state: nothing asks for it, and it would halve the rate of transitions.
+task = Table(
+    "task",
+    metadata,
+    _key("task_no"),
+    _number("run_no", ForeignKey("run.run_no")),
+    _number("position"),
+    _number("map_index"),
+    _state(11),
+    _number("try_number"),
+    _number("start_no"),
+    _number("interruptions"),
+    _number("due_at", null=True),
+    _number("deadline_at", null=True),
+    _number("queued_at", null=True),
+    _number("started_at", null=True),
+    _number("ended_at", null=True),
+    _blob("failure", null=True),
+    sqlite_strict=True,
+)
+Index("task_by_run", task.c.run_no)
+
+expansion = Table(
+    "expansion",
+    metadata,
+    _number("run_no", ForeignKey("run.run_no")),
+    _number("position"),
+    _number("width"),
+    _number("first_task_no"),
+    PrimaryKeyConstraint("run_no", "position"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+
+try_ = Table(
+    "try",
+    metadata,
+    _number("task_no", ForeignKey("task.task_no")),
+    _number("start_no"),
+    _number("run_no"),
+    _number("try_number"),
+    _state(11),
+    _number("started_at", null=True),
+    _number("ended_at"),
+    _blob("failure", null=True),
+    PrimaryKeyConstraint("task_no", "start_no"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+
+result = Table(
+    "result",
+    metadata,
+    Column("task_no", _NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
+    _number("run_no"),
+    _number("start_no"),
+    _blob("body", null=True),
+    _number("size"),
+    _number("width", null=True),
+    sqlite_strict=True,
+)
+_wide = result.c.width.is_not(None)
+Index("result_wide", result.c.run_no, sqlite_where=_wide, postgresql_where=_wide)
+
+trigger_wait = Table(
+    "trigger_wait",
+    metadata,
+    _key("trigger_no"),
+    _number("task_no"),
+    _number("run_no", ForeignKey("run.run_no")),
+    _state(2),
+    _text("class_path"),
+    _blob("kwargs", null=True),
+    _number("since"),
+    _number("deadline_at", null=True),
+    _text("next_method"),
+    _blob("next_kwargs", null=True),
+    _blob("event", null=True),
+    _text("event_key", null=True),
+    sqlite_strict=True,
+)
+Index("trigger_wait_by_run", trigger_wait.c.run_no)
+
+pool = Table(
+    "pool",
+    metadata,
+    _name("name", 250),
+    _number("slots"),
+    _flag("include_deferred"),
+    sqlite_strict=True,
+)
+
+outbox = Table(
+    "outbox", metadata, _key("outbox_no"), _text("kind"), _blob("body"), sqlite_strict=True
+)
+
+journal = Table(
+    "journal", metadata, _key("commit_no"), _number("at"), _blob("body"), sqlite_strict=True
+)
+
+
+def upgrade() -> None:
+    """Make every table, and sign the database."""
+    metadata.create_all(op.get_bind(), checkfirst=False)
+    op.bulk_insert(meta, [{"name": "product", "value": "aioflow"}])

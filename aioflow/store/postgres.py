@@ -1,0 +1,240 @@
+"""The store on PostgreSQL: one connection that writes, a few that read.
+
+A connection on which anything went wrong is thrown away: whatever it was doing is rolled
+back by the server, and what it had committed the fence finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import asyncpg
+from sqlalchemy.engine import URL
+
+from aioflow.errors import BatchRefused, StoreUnavailable
+from aioflow.model import Batch
+from aioflow.secrets import Vault
+from aioflow.store import Claim, Durability, Store, journal
+from aioflow.store.changes import Changes, bind
+from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
+from aioflow.store.reading import Question, Reading
+from aioflow.store.rows import Values
+from aioflow.store.sql import (
+    CLAIM_NODE,
+    FENCE,
+    INSERT_JOURNAL,
+    LEASE_NUMBERS,
+    POSTGRES,
+    READ_NODE,
+    Statement,
+    compiled,
+    written,
+)
+
+__all__ = ("PostgresStore", "open_postgres")
+
+_COMMAND_SECONDS = 30
+_READERS = 4
+
+
+@asynccontextmanager
+async def open_postgres(
+    url: URL, vault: Vault, *, durability: Durability, exclusive: bool, migrate: bool
+) -> AsyncIterator[Store]:
+    """Open a database; see ``open_store``."""
+    dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    where = url.render_as_string(hide_password=True)
+    with translated(where):
+        if exclusive:
+            await prepare(url, migrate=migrate)
+        else:
+            await check_schema(url)
+    async with AsyncExitStack() as stack:
+        writer = None
+        if exclusive:
+            writer = Writer(dsn, where, durability)
+            stack.push_async_callback(writer.close)
+        with translated(where):
+            readers = await _open_readers(dsn)
+        stack.push_async_callback(_close_readers, readers)
+        yield PostgresStore(where, vault, writer, readers)
+
+
+async def _open_readers(dsn: str) -> asyncpg.Pool:
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=1,
+        max_size=_READERS,
+        timeout=CONNECT_SECONDS,
+        command_timeout=_COMMAND_SECONDS,
+        server_settings={
+            "application_name": "aioflow",
+            "default_transaction_read_only": "on",
+        },
+    )
+
+
+async def _close_readers(readers: asyncpg.Pool) -> None:
+    # Not close(): it waits for whoever is reading, also for a server that does not answer.
+    readers.terminate()
+
+
+class Writer:
+    """The connection that writes; opened when it is needed, again after it was lost."""
+
+    def __init__(self, dsn: str, where: str, durability: Durability) -> None:
+        self._dsn = dsn
+        self._where = where
+        self._settings = {
+            "application_name": "aioflow",
+            "synchronous_commit": "on" if durability == "full" else "off",
+        }
+        self._turn = anyio.Lock()
+        self._connection: asyncpg.Connection | None = None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        """Give the connection for one transaction, committed at the end of the block.
+
+        Raises:
+            StoreError: What the errors of PostgreSQL mean.
+        """
+        async with self._turn:
+            with translated(self._where):
+                connection = await self._connected()
+                is_done = False
+                try:
+                    async with connection.transaction():
+                        yield connection
+                    is_done = True
+                finally:
+                    if not is_done:
+                        self._connection = None
+                        connection.terminate()
+
+    async def close(self) -> None:
+        """Close the connection at once; nothing is under way when the store closes."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._dsn,
+                timeout=CONNECT_SECONDS,
+                command_timeout=_COMMAND_SECONDS,
+                server_settings=self._settings,
+            )
+        return self._connection
+
+
+class PostgresStore(Reading):
+    """See ``Store``."""
+
+    def __init__(
+        self, where: str, vault: Vault, writer: Writer | None, readers: asyncpg.Pool
+    ) -> None:
+        super().__init__(POSTGRES, vault)
+        self._where = where
+        self._writer = writer
+        self._readers = readers
+        self._epoch: int | None = None
+
+    async def claim(self) -> Claim:
+        """See ``Store``."""
+        statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
+        async with self._writing().transaction() as connection:
+            row = await _row(connection, statement, {"node_no": NODE_NO})
+        self._epoch, commit_no = row
+        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+
+    async def lease_numbers(self, count: int) -> int:
+        """See ``Store``."""
+        if count < 1:
+            raise ValueError(f"at least one number must be leased, not {count}")
+        statement = compiled(LEASE_NUMBERS[POSTGRES], POSTGRES)
+        async with self._writing().transaction() as connection:
+            (end,) = await _row(connection, statement, {"name": "row", "count": count})
+        return int(end) - count
+
+    async def commit(self, batch: Batch) -> None:
+        """See ``Store``."""
+        if self._epoch is None:
+            raise RuntimeError("claim() comes before the first commit()")
+        changes = bind(batch, self._vault)
+        body = journal.encode(batch, changes)
+        async with self._writing().transaction() as connection:
+            if not await _advanced(connection, self._epoch, batch.number):
+                return
+            await _run(connection, changes)
+            insert = compiled(INSERT_JOURNAL, POSTGRES)
+            values = {"commit_no": batch.number, "at": batch.at, "body": body}
+            await connection.execute(insert.sql, *insert.placed(values))
+
+    async def size_bytes(self) -> int:
+        """See ``Store``."""
+        question = ("SELECT pg_database_size(current_database())", ())
+        ((row,),) = await self._fetch([question])
+        return int(row[0])
+
+    async def checkpoint(self) -> None:
+        """See ``Store``. The server does it itself."""
+
+    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
+        with translated(self._where):
+            async with self._readers.acquire(timeout=CONNECT_SECONDS) as connection:
+                if len(questions) == 1:
+                    return [await _found(connection, questions[0])]
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return [await _found(connection, question) for question in questions]
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeError("this store was opened for reading")
+        return self._writer
+
+
+async def _found(connection: Any, question: Question) -> Sequence[Values]:
+    sql, values = question
+    found: Sequence[Values] = await connection.fetch(sql, *values)
+    return found
+
+
+async def _row(
+    connection: asyncpg.Connection, statement: Statement, values: dict[str, Any]
+) -> Values:
+    row = await connection.fetchrow(statement.sql, *statement.placed(values))
+    if row is None:
+        raise StoreUnavailable("PostgreSQL returned no row")
+    return tuple(row)
+
+
+async def _advanced(connection: asyncpg.Connection, epoch: int, number: int) -> bool:
+    """Advance the commit number; ``False`` if the batch was applied earlier."""
+    fence = compiled(FENCE, POSTGRES)
+    values = {"node_no": NODE_NO, "epoch": epoch, "before": number - 1, "number": number}
+    if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
+        return True
+    read = compiled(READ_NODE, POSTGRES)
+    node = await connection.fetchrow(read.sql, *read.placed(values))
+    confirm_applied(None if node is None else (node[0], node[1]), epoch=epoch, number=number)
+    return False
+
+
+async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
+    for kind, rows in changes:
+        columns = zip(*rows, strict=True)
+        status = await connection.execute(written(kind, POSTGRES).sql, *map(list, columns))
+        count = _count(status)
+        if kind.is_counted and count != len(rows):
+            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
+
+
+def _count(status: str) -> int:
+    """Return the rows of ``UPDATE 3`` or ``INSERT 0 3``."""
+    return int(status.rpartition(" ")[2])

@@ -1,0 +1,214 @@
+"""Rebuilds the tables from the journal, and says where they differ from what is stored.
+
+Every change is checked on the way as the database checked it: a row that must be there is,
+stands where the change expects it, and moves only as ``core.transitions`` allows. Blobs are
+compared by size and CRC-32, see ``journal``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from sqlalchemy import LargeBinary, Table
+
+from aioflow.core.transitions import is_legal, net_is_reachable, net_is_reachable_run
+from aioflow.model import JournalRow, RunState, TaskNo, TaskState
+from aioflow.store import Store, tables
+from aioflow.store.changes import KINDS, Action, Kind
+from aioflow.store.journal import Entry, decode, digest
+
+__all__ = ("REPLAYED", "Replay", "compare")
+
+_Key: TypeAlias = tuple[Any, ...]
+_Row: TypeAlias = dict[str, Any]
+
+REPLAYED: tuple[Table, ...] = tuple(dict.fromkeys(kind.table for kind in KINDS))
+"""The tables the journal tells everything about."""
+
+_KINDS = {kind.name: kind for kind in KINDS}
+_SHOWN = 100  # differences of one table
+
+
+async def compare(store: Store) -> list[str]:
+    """Return what differs between the tables and a replay of the journal; nothing if all is well.
+
+    Both are read as of one moment. Takes memory for all of them: for checks, not for daily
+    use. After the journal was shortened there is nothing to replay from, and it says so.
+    """
+    journal, node, *stored = await store.scan([tables.journal, tables.node, *REPLAYED])
+    replay = Replay()
+    for commit_no, at, body in journal:
+        replay.apply(JournalRow(commit_no=commit_no, at=at, body=body))
+    differences = replay.faults
+    for _, _, commit_no in node:
+        if commit_no != replay.commit_no:
+            differences.append(
+                f"node stands at commit {commit_no}, its journal at {replay.commit_no}"
+            )
+    for table, rows in zip(REPLAYED, stored, strict=True):
+        differences.extend(_table_differences(table, replay.rows(table), rows))
+    return differences
+
+
+class Replay:
+    """The tables as the journal tells them.
+
+    Attributes:
+        commit_no: Of the last row applied.
+        faults: What was not as it must be; the replay goes on as well as it can.
+    """
+
+    def __init__(self) -> None:
+        self.commit_no = 0
+        self.faults: list[str] = []
+        self._tables: defaultdict[str, dict[_Key, _Row]] = defaultdict(dict)
+
+    def rows(self, table: Table) -> Mapping[_Key, _Row]:
+        """Return the rows of a table by key; blobs as digests."""
+        return self._tables[table.name]
+
+    def apply(self, row: JournalRow) -> None:
+        """Apply the next row of the journal."""
+        if row.commit_no != self.commit_no + 1:
+            self._fault(f"the journal goes on with {row.commit_no}")
+        self.commit_no = row.commit_no
+        try:
+            entry = decode(row.body)
+        except ValueError as exc:
+            self._fault(str(exc))
+            return
+        walked = self._walk(entry)
+        for name, changes in entry.changes.items():
+            kind = _KINDS.get(name)
+            if kind is None:
+                self._fault(f"unknown kind of change {name!r}")
+                continue
+            for values in changes:
+                self._change(kind, values, walked)
+
+    def _walk(self, entry: Entry) -> dict[TaskNo, TaskState]:
+        """Check each step a task took, and return where the steps lead."""
+        known = self._tables[tables.task.name]
+        reached: dict[TaskNo, TaskState] = {}
+        for task_no, state in entry.steps:
+            was = reached.get(task_no)
+            if was is None:
+                row = known.get((task_no,))
+                was = TaskState.PENDING if row is None else TaskState(row["state"])
+            if not is_legal(was, state):
+                self._fault(f"task {task_no} steps from {was.label} to {state.label}")
+            reached[task_no] = state
+        return reached
+
+    def _change(
+        self, kind: Kind, values: Sequence[Any], walked: Mapping[TaskNo, TaskState]
+    ) -> None:
+        new = dict(zip(kind.columns, map(_plain, values), strict=False))
+        guards = dict(zip(kind.guards, values[len(kind.columns) :], strict=True))
+        key = tuple((guards or new)[name] for name in kind.key)
+        rows = self._tables[kind.table.name]
+        found = rows.get(key)
+        where = f"{kind.name} {key}"
+        if kind.action is Action.INSERT and found is not None:
+            self._fault(f"{where}: the row was there already")
+        if kind.action in {Action.UPDATE, Action.DELETE}:
+            if found is None:
+                self._fault(f"{where}: there was no such row")
+                return
+            odd = {name: found[name] for name, was in guards.items() if found[name] != was}
+            if odd:
+                self._fault(f"{where}: expected {guards}, found {odd}")
+        self._check_move(kind, key, found, new, walked)
+        _put(rows, kind.action, key, new)
+
+    def _check_move(
+        self,
+        kind: Kind,
+        key: _Key,
+        found: _Row | None,
+        new: _Row,
+        walked: Mapping[TaskNo, TaskState],
+    ) -> None:
+        if "state" not in new:
+            return
+        if kind.table is tables.task:
+            was = TaskState.PENDING if found is None else TaskState(found["state"])
+            state = TaskState(new["state"])
+            if walked.get(key[0], state) is not state:
+                self._fault(f"task {key[0]} stepped to {walked[key[0]].label}, not {state.label}")
+            elif key[0] not in walked and not net_is_reachable(was, state):
+                self._fault(f"task {key[0]} moves from {was.label} to {state.label}")
+        elif kind.table is tables.run and found is not None:
+            before, after = RunState(found["state"]), RunState(new["state"])
+            # A cancelled run ends when the last of its tasks has been stopped.
+            is_ending = before is after and found["ended_at"] is None
+            if not is_ending and not net_is_reachable_run(before, after):
+                self._fault(f"run {key[0]} moves from {before.label} to {after.label}")
+
+    def _fault(self, what: str) -> None:
+        self.faults.append(f"commit {self.commit_no}: {what}")
+
+
+def _put(rows: dict[_Key, _Row], action: Action, key: _Key, new: _Row) -> None:
+    match action:
+        case Action.INSERT | Action.REPLACE:
+            rows[key] = new
+        case Action.KEEP:
+            rows.setdefault(key, new)
+        case Action.UPDATE:
+            rows[key].update(new)
+        case Action.DELETE | Action.DISCARD:
+            rows.pop(key, None)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value  # a digest
+
+
+def _table_differences(
+    table: Table, replayed: Mapping[_Key, _Row], stored: Sequence[Sequence[Any]]
+) -> list[str]:
+    names = tuple(table.c.keys())
+    shorten = _shortener(table)
+    key_columns = [column.name for column in table.primary_key]
+    rows = {}
+    for values in stored:
+        row = shorten(dict(zip(names, values, strict=True)))
+        rows[tuple(row[name] for name in key_columns)] = row
+    differences = list(_row_differences(table.name, replayed, rows))
+    if len(differences) > _SHOWN:
+        more = len(differences) - _SHOWN
+        differences[_SHOWN:] = [f"{table.name}: {more} more rows differ"]
+    return differences
+
+
+def _row_differences(
+    name: str, replayed: Mapping[_Key, _Row], stored: Mapping[_Key, _Row]
+) -> Iterator[str]:
+    for key in sorted(replayed.keys() - stored.keys()):
+        yield f"{name} {key} is in the journal, but not stored"
+    for key in sorted(stored.keys() - replayed.keys()):
+        yield f"{name} {key} is stored, but not in the journal"
+    for key in sorted(replayed.keys() & stored.keys()):
+        expected, found = replayed[key], stored[key]
+        if expected != found:
+            odd = {column: found[column] for column in found if found[column] != expected[column]}
+            yield f"{name} {key} is not as the journal says: {odd}"
+
+
+def _shortener(table: Table) -> Callable[[_Row], _Row]:
+    blobs = [
+        column.name
+        for column in table.c
+        if isinstance(column.type, LargeBinary) and column.name != "failure"
+    ]
+
+    def shorten(row: _Row) -> _Row:
+        for name in blobs:
+            if row[name] is not None:
+                row[name] = digest(row[name])
+        return row
+
+    return shorten

@@ -1,0 +1,205 @@
+"""How a row of a table becomes a Struct of ``model`` again."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.model import (
+    DagFileRow,
+    DagRow,
+    DagSpec,
+    ExpansionRow,
+    Failure,
+    JournalRow,
+    OutboxRow,
+    PoolRow,
+    ResultRow,
+    RunRow,
+    RunState,
+    TaskRow,
+    TaskState,
+    TriggerRow,
+    TriggerState,
+    TryRow,
+    VersionRow,
+)
+from aioflow.secrets import Vault
+
+__all__ = (
+    "TRIGGER_TABLE",
+    "Values",
+    "dag_file_row",
+    "dag_row",
+    "expansion_row",
+    "journal_row",
+    "outbox_row",
+    "pool_row",
+    "result_row",
+    "run_row",
+    "task_row",
+    "trigger_row",
+    "try_row",
+    "version_row",
+)
+
+Values: TypeAlias = Sequence[Any]
+"""One row, in the order of its table's columns."""
+
+TRIGGER_TABLE = "trigger_wait"
+"""What the sealed kwargs are bound to, with the number of their row."""
+
+# An enum called with a number takes four times as long.
+_TASK_STATES = tuple(TaskState)
+_RUN_STATES = tuple(RunState)
+_TRIGGER_STATES = tuple(TriggerState)
+
+_failure_decoder = msgspec.msgpack.Decoder(Failure)
+_dags_decoder = msgspec.msgpack.Decoder(tuple[DagSpec, ...])
+_sources_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
+
+
+def dag_row(values: Values) -> DagRow:
+    """Return a row of ``dag``."""
+    dag_id, file, version, paused, next_run_at, gone = values
+    return DagRow(
+        dag_id=dag_id,
+        file=file,
+        version=version,
+        paused=bool(paused),
+        next_run_at=next_run_at,
+        gone=bool(gone),
+    )
+
+
+def dag_file_row(values: Values) -> DagFileRow:
+    """Return a row of ``dag_file``."""
+    file, version, reason, message, parsed_at = values
+    return DagFileRow(
+        file=file, version=version, reason=reason, message=message, parsed_at=parsed_at
+    )
+
+
+def version_row(values: Values) -> VersionRow:
+    """Return a row of ``version``; its sources are empty where the column was not read."""
+    version, file, dags, sources, created_at = values
+    return VersionRow(
+        version=version,
+        file=file,
+        dags=_dags_decoder.decode(dags),
+        sources={} if sources is None else _sources_decoder.decode(zlib.decompress(sources)),
+        created_at=created_at,
+    )
+
+
+def run_row(values: Values) -> RunRow:
+    """Return a row of ``run``."""
+    return RunRow(
+        run_no=values[0],
+        run_id=values[1],
+        dag_id=values[2],
+        version=values[3],
+        state=_RUN_STATES[values[4]],
+        cause=values[5],
+        first_task_no=values[6],
+        logical_date=values[7],
+        conf=values[8],
+        key=values[9],
+        created_at=values[10],
+        started_at=values[11],
+        ended_at=values[12],
+        quarantine=values[13],
+    )
+
+
+def task_row(values: Values) -> TaskRow:
+    """Return a row of ``task``."""
+    return TaskRow(
+        task_no=values[0],
+        run_no=values[1],
+        position=values[2],
+        map_index=values[3],
+        state=_TASK_STATES[values[4]],
+        try_number=values[5],
+        start_no=values[6],
+        interruptions=values[7],
+        due_at=values[8],
+        deadline_at=values[9],
+        queued_at=values[10],
+        started_at=values[11],
+        ended_at=values[12],
+        failure=_failure(values[13]),
+    )
+
+
+def expansion_row(values: Values) -> ExpansionRow:
+    """Return a row of ``expansion``."""
+    run_no, position, width, first_task_no = values
+    return ExpansionRow(run_no=run_no, position=position, width=width, first_task_no=first_task_no)
+
+
+def try_row(values: Values) -> TryRow:
+    """Return a row of ``try``."""
+    task_no, start_no, run_no, try_number, state, started_at, ended_at, failure = values
+    return TryRow(
+        task_no=task_no,
+        start_no=start_no,
+        run_no=run_no,
+        try_number=try_number,
+        state=_TASK_STATES[state],
+        started_at=started_at,
+        ended_at=ended_at,
+        failure=_failure(failure),
+    )
+
+
+def result_row(values: Values) -> ResultRow:
+    """Return a row of ``result``."""
+    task_no, run_no, start_no, body, size, width = values
+    return ResultRow(
+        task_no=task_no, run_no=run_no, start_no=start_no, body=body, size=size, width=width
+    )
+
+
+def trigger_row(values: Values, vault: Vault) -> TriggerRow:
+    """Return a row of ``trigger_wait`` with its kwargs unsealed, where a key opens them."""
+    sealed = values[5]
+    return TriggerRow(
+        trigger_no=values[0],
+        task_no=values[1],
+        run_no=values[2],
+        state=_TRIGGER_STATES[values[3]],
+        class_path=values[4],
+        kwargs=None if sealed is None else vault.unseal(TRIGGER_TABLE, values[0], sealed),
+        since=values[6],
+        deadline_at=values[7],
+        next_method=values[8],
+        next_kwargs=values[9],
+        event=values[10],
+        event_key=values[11],
+    )
+
+
+def pool_row(values: Values) -> PoolRow:
+    """Return a row of ``pool``."""
+    name, slots, include_deferred = values
+    return PoolRow(name=name, slots=slots, include_deferred=bool(include_deferred))
+
+
+def outbox_row(values: Values) -> OutboxRow:
+    """Return a row of ``outbox``."""
+    outbox_no, kind, body = values
+    return OutboxRow(outbox_no=outbox_no, kind=kind, body=body)
+
+
+def journal_row(values: Values) -> JournalRow:
+    """Return a row of ``journal``."""
+    commit_no, at, body = values
+    return JournalRow(commit_no=commit_no, at=at, body=body)
+
+
+def _failure(packed: bytes | None) -> Failure | None:
+    return None if packed is None else _failure_decoder.decode(packed)

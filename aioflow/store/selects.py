@@ -1,0 +1,204 @@
+"""What is asked of the tables, for both databases; compiled by ``sql.compiled``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+)
+
+from aioflow.store import tables
+
+__all__ = (
+    "ALL_DAGS",
+    "ALL_DAG_FILES",
+    "ALL_OUTBOX",
+    "ALL_POOLS",
+    "ENDED_RUN",
+    "EXPANSIONS",
+    "JOURNAL",
+    "LIVE_EXPANSIONS",
+    "LIVE_RUNS",
+    "LIVE_TASKS",
+    "LIVE_TRIGGERS",
+    "LIVE_WIDTHS",
+    "NEEDED_VERSIONS",
+    "RESULTS_BETWEEN",
+    "RUN_BY_DATE",
+    "RUN_BY_ID",
+    "RUN_BY_KEY",
+    "RUN_BY_NO",
+    "STATE_COUNTS",
+    "TASKS_BETWEEN",
+    "TASKS_OF_RUN",
+    "TASKS_PAGE",
+    "TRIES",
+    "TRIGGERS_OF_RUN",
+    "TRIGGERS_PAGE",
+    "VERSION",
+    "WIDTHS_OF_RUN",
+    "runs_page",
+    "whole",
+)
+
+_run, _task, _result = tables.run, tables.task, tables.result
+_trigger, _expansion, _version = tables.trigger_wait, tables.expansion, tables.version
+
+
+def _number(name: str) -> BindParameter[int]:
+    return bindparam(name, type_=BigInteger())
+
+
+def _text(name: str) -> BindParameter[str]:
+    return bindparam(name, type_=tables.run.c.run_id.type)
+
+
+@cache
+def whole(table: Table) -> Select[Any]:
+    """Return a whole table by its key."""
+    return select(table).order_by(*table.primary_key)
+
+
+# ── everything unfinished ───────────────────────────────────────────────────────────────
+
+# Written as the partial index is, or the planner does not see that it fits.
+_is_live = _run.c.ended_at.is_(None)
+
+ALL_DAGS = whole(tables.dag)
+ALL_DAG_FILES = whole(tables.dag_file)
+ALL_POOLS = whole(tables.pool)
+ALL_OUTBOX = whole(tables.outbox)
+
+LIVE_RUNS = select(_run).where(_is_live).order_by(_run.c.run_no)
+# Not joins: SQLite would rather read the whole table than look up each live run.
+_live_numbers = select(_run.c.run_no).where(_is_live)
+
+LIVE_TASKS = (
+    select(_task).where(_task.c.run_no.in_(_live_numbers)).order_by(_task.c.run_no, _task.c.task_no)
+)
+LIVE_EXPANSIONS = (
+    select(_expansion)
+    .where(_expansion.c.run_no.in_(_live_numbers))
+    .order_by(_expansion.c.run_no, _expansion.c.position)
+)
+LIVE_WIDTHS = (
+    select(_result.c.run_no, _result.c.task_no, _result.c.width)
+    .where(_result.c.run_no.in_(_live_numbers), _result.c.width.is_not(None))
+    .order_by(_result.c.run_no, _result.c.task_no)
+)
+ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
+
+# The sources are large, and a restart finds them in the snapshot folders.
+_without_sources = select(
+    _version.c.version,
+    _version.c.file,
+    _version.c.dags,
+    null().label("sources"),
+    _version.c.created_at,
+)
+NEEDED_VERSIONS = _without_sources.where(
+    or_(
+        _version.c.version.in_(select(tables.dag.c.version)),
+        _version.c.version.in_(select(tables.dag_file.c.version)),
+        _version.c.version.in_(select(_run.c.version).where(_is_live)),
+    )
+).order_by(_version.c.created_at, _version.c.version)
+
+# ── runs ────────────────────────────────────────────────────────────────────────────────
+
+RUN_BY_NO = select(_run).where(_run.c.run_no == _number("run_no"))
+RUN_BY_ID = select(_run).where(_run.c.run_id == _text("run_id"))
+RUN_BY_KEY = select(_run).where(_run.c.dag_id == _text("dag_id"), _run.c.key == _text("key"))
+RUN_BY_DATE = (
+    select(_run)
+    .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date == _number("logical_date"))
+    .order_by(_run.c.run_no.desc())
+    .limit(literal_column("1"))
+)
+ENDED_RUN = (
+    select(_run)
+    .where(_run.c.dag_id == _text("dag_id"), _run.c.ended_at >= _number("since"))
+    .order_by(_run.c.ended_at, _run.c.run_no)
+    .limit(literal_column("1"))
+)
+
+
+@cache
+def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Select[Any]:
+    """Return the newest runs first, narrowed down by what is asked for."""
+    page = select(_run).order_by(_run.c.run_no.desc()).limit(_number("limit"))
+    if of_dag:
+        page = page.where(_run.c.dag_id == _text("dag_id"))
+    if in_state:
+        page = page.where(_run.c.state == bindparam("state", type_=_run.c.state.type))
+    if live:
+        page = page.where(_is_live)  # says nothing new, but finds the partial index
+    if before:
+        page = page.where(_run.c.run_no < _number("before"))
+    return page
+
+
+# ── of one run ──────────────────────────────────────────────────────────────────────────
+
+TASKS_OF_RUN = select(_task).where(_task.c.run_no == _number("run_no")).order_by(_task.c.task_no)
+TASKS_PAGE = TASKS_OF_RUN.where(_task.c.task_no > _number("after")).limit(_number("limit"))
+TASKS_BETWEEN = (
+    select(_task)
+    .where(and_(_task.c.task_no >= _number("first"), _task.c.task_no < _number("end")))
+    .order_by(_task.c.task_no)
+    .limit(_number("limit"))
+)
+STATE_COUNTS = (
+    select(_task.c.position, _task.c.state, func.count())
+    .where(_task.c.run_no == _number("run_no"))
+    .group_by(_task.c.position, _task.c.state)
+    .order_by(_task.c.position, _task.c.state)
+)
+EXPANSIONS = (
+    select(_expansion)
+    .where(_expansion.c.run_no == _number("run_no"))
+    .order_by(_expansion.c.position)
+)
+WIDTHS_OF_RUN = (
+    select(_result.c.task_no, _result.c.width)
+    .where(_result.c.run_no == _number("run_no"), _result.c.width.is_not(None))
+    .order_by(_result.c.task_no)
+)
+TRIGGERS_OF_RUN = (
+    select(_trigger).where(_trigger.c.run_no == _number("run_no")).order_by(_trigger.c.trigger_no)
+)
+RESULTS_BETWEEN = (
+    select(_result)
+    .where(and_(_result.c.task_no >= _number("first"), _result.c.task_no < _number("end")))
+    .order_by(_result.c.task_no)
+    .limit(_number("limit"))
+)
+TRIES = (
+    select(tables.try_)
+    .where(tables.try_.c.task_no == _number("task_no"))
+    .order_by(tables.try_.c.start_no)
+)
+
+# ── the rest ────────────────────────────────────────────────────────────────────────────
+
+TRIGGERS_PAGE = (
+    whole(_trigger).where(_trigger.c.trigger_no > _number("after")).limit(_number("limit"))
+)
+VERSION = select(_version).where(_version.c.version == _text("version"))
+JOURNAL = (
+    whole(tables.journal)
+    .where(tables.journal.c.commit_no > _number("after"))
+    .limit(_number("limit"))
+)

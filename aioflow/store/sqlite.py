@@ -1,0 +1,315 @@
+"""The store on a SQLite file: one writer in a thread of its own, crossed into once a batch.
+
+aiosqlite owns the threads. A batch, a claim, a page of rows is each *one* function that runs
+there on the raw connection and does everything; awaiting statement by statement would cost
+five times as much. Such a function ends by itself when its caller is cancelled, so that no
+transaction stays half open.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import TypeVar
+
+import aiosqlite
+import anyio
+import anyio.to_thread
+
+from aioflow.clock import SystemClock
+from aioflow.errors import BatchRefused, StoreUnavailable
+from aioflow.model import Batch
+from aioflow.secrets import Vault
+from aioflow.store import Claim, Durability, Store, journal
+from aioflow.store.changes import Changes, bind
+from aioflow.store.checkpointer import Checkpointer
+from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.lock import FileLock
+from aioflow.store.reading import Question, Reading
+from aioflow.store.rows import Values
+from aioflow.store.sql import (
+    CLAIM_NODE,
+    FENCE,
+    INSERT_JOURNAL,
+    LEASE_NUMBERS,
+    READ_NODE,
+    SQLITE,
+    compiled,
+    written,
+)
+from aioflow.store.sqlite_file import (
+    check_reader,
+    is_input_output_error,
+    open_checkpointer,
+    open_reader,
+    open_writer,
+    prepare,
+    translated,
+)
+
+__all__ = ("SqliteStore", "Writer", "open_sqlite")
+
+_READERS = 2
+_VERIFY_EVERY_US = 1_000_000
+_ROWS_AT_ONCE = 64
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_sqlite(
+    path: Path, vault: Vault, *, durability: Durability, exclusive: bool
+) -> AsyncIterator[Store]:
+    """Open a file; see ``open_store``."""
+    async with AsyncExitStack() as stack:
+        writer = None
+        if exclusive:
+            writer = await stack.enter_async_context(_writing(path, durability))
+        readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
+        yield SqliteStore(path, vault, writer, readers)
+
+
+@asynccontextmanager
+async def _writing(path: Path, durability: Durability) -> AsyncIterator[Writer]:
+    lock = await anyio.to_thread.run_sync(FileLock.take, path)
+    try:
+        await anyio.to_thread.run_sync(prepare, path, lock)
+        writer = Writer(path, lock, synchronous="FULL" if durability == "full" else "NORMAL")
+        try:
+            await writer.open()
+            yield writer
+        finally:
+            with anyio.CancelScope(shield=True):
+                await writer.close()
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def _reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
+    connection = await _opened(partial(open_reader, path), path)
+    try:
+        with translated(path):
+            await _in_thread(connection, partial(check_reader, path))
+        yield connection
+    finally:
+        with anyio.CancelScope(shield=True):
+            await connection.close()
+
+
+async def _opened(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:
+    # Opened before aiosqlite has it: where its connector fails, it leaves its thread behind.
+    with translated(path):
+        raw = await anyio.to_thread.run_sync(connector)
+        return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
+
+
+async def _in_thread(
+    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection], T]
+) -> T:
+    # The whole function crosses, not its statements. aiosqlite has no public name for that.
+    cross: Callable[..., Awaitable[T]] = connection._execute  # noqa: SLF001
+    return await cross(function, connection._conn)  # noqa: SLF001
+
+
+class Writer:
+    """The connection that writes, and what keeps its file in order."""
+
+    def __init__(self, path: Path, lock: FileLock, *, synchronous: str) -> None:
+        self._path = path
+        self._lock = lock
+        self._synchronous = synchronous
+        self._clock = SystemClock()
+        self._turn = anyio.Lock()
+        self._connection: aiosqlite.Connection | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._verified_at_us = 0
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Of the open file."""
+        if self._checkpointer is None:
+            raise StoreUnavailable(f"the database {self._path} is not open")
+        return self._checkpointer
+
+    async def open(self) -> None:
+        """Open the file; it must have been prepared."""
+        with translated(self._path):
+            raw = await anyio.to_thread.run_sync(open_checkpointer, self._path)
+        self._checkpointer = Checkpointer(self._path, raw, self._clock)
+        connector = partial(open_writer, self._path, synchronous=self._synchronous)
+        self._connection = await _opened(connector, self._path)
+
+    async def close(self) -> None:
+        """Wait for what is under way, and close the file. The log is copied back."""
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is not None:
+            await anyio.to_thread.run_sync(checkpointer.close)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function in the thread of the connection.
+
+        Raises:
+            StoreError: What the errors of SQLite mean.
+        """
+        async with self._turn:
+            if self._connection is None:
+                await self.open()
+            assert self._connection is not None  # noqa: S101 - open() raises otherwise
+            try:
+                with translated(self._path):
+                    return await _in_thread(self._connection, function)
+            except StoreUnavailable as exc:
+                # A disk that failed to write may have dropped what SQLite believes it holds.
+                if is_input_output_error(exc.__cause__):
+                    with anyio.CancelScope(shield=True):
+                        await self.close()
+                raise
+
+    def verify(self) -> None:
+        """Check once a second that the file is still the one that was locked."""
+        now = self._clock.monotonic_us()
+        if now - self._verified_at_us >= _VERIFY_EVERY_US:
+            self._lock.verify()
+            self._verified_at_us = now
+
+
+class SqliteStore(Reading):
+    """See ``Store``."""
+
+    def __init__(
+        self,
+        path: Path,
+        vault: Vault,
+        writer: Writer | None,
+        readers: Sequence[aiosqlite.Connection],
+    ) -> None:
+        super().__init__(SQLITE, vault)
+        self._path = path
+        self._writer = writer
+        self._readers = cycle(readers)
+        self._epoch: int | None = None
+
+    async def claim(self) -> Claim:
+        """See ``Store``."""
+        statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
+        row = await self._write_one(statement.sql, statement.placed({"node_no": NODE_NO}))
+        self._epoch, commit_no = row
+        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+
+    async def lease_numbers(self, count: int) -> int:
+        """See ``Store``."""
+        if count < 1:
+            raise ValueError(f"at least one number must be leased, not {count}")
+        statement = compiled(LEASE_NUMBERS[SQLITE], SQLITE)
+        values = statement.placed({"name": "row", "count": count})
+        (end,) = await self._write_one(statement.sql, values)
+        return int(end) - count
+
+    async def commit(self, batch: Batch) -> None:
+        """See ``Store``."""
+        if self._epoch is None:
+            raise RuntimeError("claim() comes before the first commit()")
+        await self._writing().run(partial(self._apply, batch, self._epoch))
+
+    async def size_bytes(self) -> int:
+        """See ``Store``."""
+        return await anyio.to_thread.run_sync(self._measure)
+
+    async def checkpoint(self) -> None:
+        """See ``Store``."""
+        with translated(self._path):
+            await anyio.to_thread.run_sync(self._writing().checkpointer.run)
+
+    async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
+        if self._writer is not None:
+            self._writer.verify()
+        with translated(self._path):
+            return await _in_thread(next(self._readers), partial(_answers, questions))
+
+    async def _write_one(self, sql: str, values: tuple[object, ...]) -> tuple[int, ...]:
+        writer = self._writing()
+
+        def write(raw: sqlite3.Connection) -> tuple[int, ...]:
+            writer.verify()
+            with _transaction(raw):
+                row: tuple[int, ...] = raw.execute(sql, values).fetchone()
+            return row
+
+        return await writer.run(write)
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise RuntimeError("this store was opened for reading")
+        return self._writer
+
+    def _measure(self) -> int:
+        real = self._path.resolve()
+        files = (Path(f"{real}{ending}") for ending in ("", "-wal", "-shm"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _apply(self, batch: Batch, epoch: int, raw: sqlite3.Connection) -> None:
+        writer = self._writing()
+        writer.verify()
+        changes = bind(batch, self._vault)
+        body = journal.encode(batch, changes)
+        with _transaction(raw):
+            if not _advanced(raw, epoch, batch.number):
+                return
+            _run(raw, changes)
+            insert = compiled(INSERT_JOURNAL, SQLITE)
+            values = {"commit_no": batch.number, "at": batch.at, "body": body}
+            raw.execute(insert.sql, insert.placed(values))
+        writer.checkpointer.after_commit(raw)
+
+
+# ── in the thread ───────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _transaction(raw: sqlite3.Connection) -> Iterator[None]:
+    # Immediate: a transaction that reads first and then writes fails where another came in
+    # between, and no waiting helps it.
+    raw.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        raw.execute("COMMIT")
+    finally:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+
+
+def _advanced(raw: sqlite3.Connection, epoch: int, number: int) -> bool:
+    """Advance the commit number; ``False`` if the batch was applied earlier."""
+    fence = compiled(FENCE, SQLITE)
+    values = {"node_no": NODE_NO, "epoch": epoch, "before": number - 1, "number": number}
+    if raw.execute(fence.sql, fence.placed(values)).rowcount == 1:
+        return True
+    read = compiled(READ_NODE, SQLITE)
+    node = raw.execute(read.sql, read.placed(values)).fetchone()
+    confirm_applied(node, epoch=epoch, number=number)
+    return False
+
+
+def _run(raw: sqlite3.Connection, changes: Changes) -> None:
+    for kind, rows in changes:
+        count = raw.executemany(written(kind, SQLITE).sql, rows).rowcount
+        if kind.is_counted and count != len(rows):
+            raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows stood as expected")
+
+
+def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Sequence[Values]]:
+    if len(questions) == 1:
+        return [raw.execute(*questions[0]).fetchall()]
+    raw.execute("BEGIN")
+    try:
+        return [raw.execute(*question).fetchall() for question in questions]
+    finally:
+        raw.execute("ROLLBACK")

@@ -1,0 +1,185 @@
+"""The SQLite file: whose it is, how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import StaticPool, create_engine
+
+from aioflow.errors import (
+    BatchRefused,
+    ForeignDatabase,
+    SchemaMismatch,
+    StoreUnavailable,
+    StrangeDatabase,
+)
+from aioflow.store.lock import FileLock
+from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
+
+__all__ = (
+    "APPLICATION_ID",
+    "BUSY_MS",
+    "check_reader",
+    "is_input_output_error",
+    "open_checkpointer",
+    "open_reader",
+    "open_writer",
+    "prepare",
+    "translated",
+)
+
+APPLICATION_ID = int.from_bytes(b"aiof", "big")
+"""In the file's header; ``file(1)`` and we know an aioflow database by it."""
+
+BUSY_MS = 5_000
+"""How long to wait for a lock: someone may look into the file with another program."""
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_APPLICATION_ID_AT = 68
+_CACHE_KIB = 16 * 1024
+_WAL_KEPT_BYTES = 4 * 1024 * 1024
+
+
+def prepare(path: Path, lock: FileLock) -> None:
+    """Make sure that the file is ours and has the current schema; an empty one gets it.
+
+    A file that is not ours is only looked at, through the handle of the lock: even opening
+    it with SQLite could change it, where it was left in the middle of a transaction.
+
+    Raises:
+        ForeignDatabase: If aioflow did not make it, or it is damaged.
+        SchemaMismatch: If the schema is newer than this program.
+        StoreUnavailable: If it cannot be written.
+    """
+    header = lock.head(_HEADER_BYTES)
+    if header and not _is_ours(header):
+        raise ForeignDatabase(f"{path} is a file that aioflow did not make; it is left alone")
+    with translated(path), closing(_connect(path)) as raw:
+        if not header:
+            # First of all, and before the log exists: whatever kills us from here on, the
+            # file is either still empty or known as ours.
+            raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
+        raw.execute("PRAGMA synchronous = FULL")
+        if not _is_current(path, raw):
+            _migrate(raw)
+
+
+def _is_ours(header: bytes) -> bool:
+    place = slice(_APPLICATION_ID_AT, _APPLICATION_ID_AT + 4)
+    return header.startswith(_MAGIC) and header[place] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
+    names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master")}
+    if not names:
+        return False
+    product = revision = None
+    if {"meta", REVISION_TABLE} <= names:
+        product = raw.execute("SELECT value FROM meta WHERE name = 'product'").fetchone()
+        revision = raw.execute(f"SELECT version_num FROM {REVISION_TABLE}").fetchone()
+    return check_revision(str(path), product and product[0], revision and revision[0])
+
+
+def _migrate(raw: sqlite3.Connection) -> None:
+    """Migrate in one transaction: killed in between, the file keeps its old schema."""
+    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
+    # SQLAlchemy commits or rolls back; Alembic leaves a transaction alone that it finds begun.
+    with engine.begin() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        upgrade(connection)
+
+
+def check_reader(path: Path, raw: sqlite3.Connection) -> None:
+    """Make sure that a file opened for reading is ours and has the current schema.
+
+    Raises:
+        ForeignDatabase: If aioflow did not make it.
+        SchemaMismatch: If the schema is another one than this program knows.
+    """
+    (application_id,) = raw.execute("PRAGMA application_id").fetchone()
+    if application_id != APPLICATION_ID:
+        raise ForeignDatabase(f"{path} is a file that aioflow did not make")
+    if not _is_current(path, raw):
+        raise SchemaMismatch(f"{path} has an older schema; start the daemon once to migrate it")
+
+
+# ── connections ─────────────────────────────────────────────────────────────────────────
+
+
+def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """Open the one connection that writes. It does no checkpoint on its own."""
+    raw = _connect(path)
+    raw.execute(f"PRAGMA synchronous = {synchronous}")
+    raw.execute("PRAGMA foreign_keys = ON")
+    raw.execute("PRAGMA wal_autocheckpoint = 0")
+    raw.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+    return raw
+
+
+def open_checkpointer(path: Path) -> sqlite3.Connection:
+    """Open a connection for checkpoints."""
+    raw = _connect(path)
+    raw.execute("PRAGMA wal_autocheckpoint = 0")
+    return raw
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that cannot write."""
+    raw = _connect(path, mode="ro")
+    raw.execute("PRAGMA query_only = ON")
+    return raw
+
+
+def _connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
+    # Made in one thread and used in another, never in two at once.
+    # Mode rw, not rwc: a file that was deleted under us must not come back empty.
+    raw = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    raw.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    raw.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    raw.execute("PRAGMA mmap_size = 0")
+    return raw
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise what the errors of SQLite mean for the caller of the store."""
+    try:
+        yield
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError) as exc:
+        raise BatchRefused(f"the database refused the batch: {exc}") from exc
+    except sqlite3.Error as exc:
+        raise _meaning(path, exc) from exc
+
+
+def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
+    code = getattr(exc, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_READONLY_DBMOVED:
+        return StrangeDatabase(f"the database file {path} was moved away: {exc}")
+    match code & 0xFF:
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return ForeignDatabase(f"{path} is damaged or no SQLite database: {exc}")
+        case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
+            return StrangeDatabase(f"{path} is not the database it was: {exc}")
+        case _:
+            return StoreUnavailable(f"the database {path} cannot be used: {exc}")
+
+
+def is_input_output_error(exc: BaseException | None) -> bool:
+    """Return whether the disk failed, after which a connection is not to be trusted."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_IOERR

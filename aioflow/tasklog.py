@@ -1,0 +1,346 @@
+r"""What tries printed: capped, live from the first byte, attributed to the try that printed it.
+
+Children of a mapped task share one segment file per thousand map indexes,
+``<folder>/<run_no // 1000>/<run_no>/<position>.<segment>.log``. It holds records::
+
+    b"\x1eLOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
+    crc32 of the header so far: u32  data
+
+Everything little-endian. A reader that meets a damaged record goes on at the next sound one.
+
+Only one thread writes, a batch at a time; waiting data is bounded. ``TryLog.write`` waits for
+room, so a child that prints faster than the disk takes it is slowed down by its own pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import struct
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow.clock import Clock
+from aioflow.model import Instant, RunNo, StartNo, TaskNo
+
+__all__ = ("CAP_BYTES", "Attribution", "LogKey", "TaskLog", "TryLog")
+
+CAP_BYTES = 10 * 1024 * 1024
+SEGMENT_WIDTH = 1_000
+WAITING_BYTES = 8 * 1024 * 1024
+"""What may wait for the disk, over all tries."""
+
+_MAGIC = b"\x1eLOG"
+_FIELDS = struct.Struct("<4siIQqI")
+_CHECK = struct.Struct("<I")
+_HEADER_SIZE = _FIELDS.size + _CHECK.size
+_PIECE = 1024 * 1024
+
+_logger = logging.getLogger(__name__)
+
+
+class LogKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose output something is."""
+
+    run_no: RunNo
+    position: int
+    map_index: int
+    task_no: TaskNo
+    start_no: StartNo
+    try_number: int
+
+
+class _Record(msgspec.Struct, frozen=True):
+    path: Path
+    log: TryLog
+    data: bytes
+
+
+class TryLog:
+    """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait."""
+
+    __slots__ = ("_log", "_lost", "_path", "_room", "key")
+
+    def __init__(self, log: TaskLog, key: LogKey, path: Path, cap_bytes: int) -> None:
+        self.key = key
+        self._log = log
+        self._path = path
+        self._room = cap_bytes
+        self._lost = ""
+
+    async def write(self, data: bytes) -> None:
+        """Append, once there is room for it; what is over the cap is dropped, and that said."""
+        if self._room >= 0:
+            self._append(data)
+            await self._log.room()
+
+    def offer(self, data: bytes) -> None:
+        """Append now, or drop it if too much waits for the disk; then that is said."""
+        if self._log.is_full:
+            self.mark_lost("the disk is too slow")
+        elif self._room >= 0:
+            self._append(data)
+
+    def mark_lost(self, why: str) -> None:
+        """Say before the next output that some is missing here."""
+        self._lost = why
+
+    def _append(self, data: bytes) -> None:
+        if self._lost:
+            data = _note(f"some output is missing: {self._lost}") + data
+            self._lost = ""
+        if len(data) > self._room:
+            data = data[: self._room] + _note("the output was truncated here: it is too long")
+            self._room = -1
+        else:
+            self._room -= len(data)
+        self._log.put(_Record(self._path, self, data))
+
+
+def _note(text: str) -> bytes:
+    return f"\n[aioflow: {text}]\n".encode()
+
+
+class TaskLog:
+    """All logs of one home. Nothing is on the disk unless ``run`` runs."""
+
+    def __init__(self, folder: Path, clock: Clock, *, cap_bytes: int = CAP_BYTES) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._cap_bytes = cap_bytes
+        self._waiting: list[_Record] = []
+        self._waiting_bytes = 0
+        self._work = anyio.Event()
+        self._drained = anyio.Event()
+        self._followed: dict[Path, anyio.Event] = {}
+        # Of its own: logs must not stand behind other disk work, nor the other way round.
+        self._threads = anyio.CapacityLimiter(2)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the disk than should."""
+        return self._waiting_bytes >= WAITING_BYTES
+
+    def open(self, key: LogKey) -> TryLog:
+        """Return where the output of one start goes. The cap counts per call."""
+        path = self.path(key.run_no, key.position, key.map_index)
+        return TryLog(self, key, path, self._cap_bytes)
+
+    def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
+        """Return the segment file that holds the output of a task or mapped child."""
+        segment = max(map_index, 0) // SEGMENT_WIDTH
+        return self._folder / str(run_no // 1000) / str(run_no) / f"{position}.{segment}.log"
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Write what comes until cancelled; what had come by then is written, too."""
+        task_status.started()
+        try:
+            while True:
+                await self._work.wait()
+                await self._write_waiting()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._write_waiting()
+
+    async def read(
+        self,
+        run_no: RunNo,
+        position: int,
+        map_index: int = -1,
+        *,
+        try_number: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> bytes:
+        """Return what one task printed, of all its tries or one, from ``offset`` on."""
+        reader = _Reader(self.path(run_no, position, map_index), map_index, try_number)
+        data = await anyio.to_thread.run_sync(reader.read_new, limiter=self._threads)
+        return data[offset : None if limit is None else offset + limit]
+
+    async def follow(
+        self, run_no: RunNo, position: int, map_index: int = -1, *, try_number: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what one task printed so far, and on as it prints. Ends when closed."""
+        path = self.path(run_no, position, map_index)
+        reader = _Reader(path, map_index, try_number)
+        while True:
+            # Before reading: what is written while we read wakes us again.
+            changed = self._followed.setdefault(path, anyio.Event())
+            if data := await anyio.to_thread.run_sync(reader.read_new, limiter=self._threads):
+                yield data
+            else:
+                await changed.wait()
+
+    def put(self, record: _Record) -> None:
+        """Take a record for the disk. Called by ``TryLog``."""
+        self._waiting.append(record)
+        self._waiting_bytes += len(record.data)
+        self._work.set()
+
+    async def room(self) -> None:
+        """Wait until not too much waits for the disk."""
+        while self.is_full:
+            await self._drained.wait()
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            size = sum(len(record.data) for record in batch)
+            now = self._clock.now()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_write, batch, now, limiter=self._threads)
+            self._waiting_bytes -= size
+            self._drained.set()
+            self._drained = anyio.Event()
+            for path in {record.path for record in batch} & self._followed.keys():
+                self._followed.pop(path).set()
+        self._work = anyio.Event()
+
+
+def _write(batch: list[_Record], now: Instant) -> None:
+    by_path: dict[Path, list[_Record]] = {}
+    for record in batch:
+        by_path.setdefault(record.path, []).append(record)
+    for path, records in by_path.items():
+        try:
+            _append(path, b"".join(_encode(record, now) for record in records))
+        except OSError as exc:
+            # A full disk costs output, never the task that printed it.
+            _logger.warning("cannot write to %s: %s", path, exc)
+            for record in records:
+                record.log.mark_lost(str(exc))
+
+
+def _append(path: Path, data: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        before, view = os.fstat(descriptor).st_size, memoryview(data)
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error tells more
+                os.ftruncate(descriptor, before)  # half a record helps nobody
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _encode(record: _Record, now: Instant) -> bytes:
+    key = record.log.key
+    fields = _FIELDS.pack(
+        _MAGIC, key.map_index, key.try_number, key.start_no, now, len(record.data)
+    )
+    return fields + _CHECK.pack(zlib.crc32(fields)) + record.data
+
+
+class _Reader:
+    """Reads a segment file from where it stopped the last time."""
+
+    def __init__(self, path: Path, map_index: int, try_number: int | None) -> None:
+        self._path = path
+        self._map_index = map_index
+        self._try_number = try_number
+        self._position = 0
+        self._rest = b""
+
+    def read_new(self) -> bytes:
+        """Return the output that has come since; b"" if there is none."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return b""
+        found: list[bytes] = []
+        with file:
+            file.seek(self._position)
+            while piece := file.read(_PIECE):
+                self._position += len(piece)
+                self._rest += piece
+                found += self._take_records()
+        return b"".join(found)
+
+    def _take_records(self) -> Iterator[bytes]:
+        data, at = self._rest, 0
+        while True:
+            start = data.find(_MAGIC, at)
+            if start < 0:
+                at = max(at, len(data) - len(_MAGIC) + 1)
+                break
+            end = start + _HEADER_SIZE
+            if end > len(data):
+                at = start
+                break
+            fields = data[start : start + _FIELDS.size]
+            _, map_index, try_number, _, _, length = _FIELDS.unpack(fields)
+            if _CHECK.unpack_from(data, start + _FIELDS.size)[0] != zlib.crc32(fields):
+                at = start + 1
+                continue
+            if end + length > len(data):
+                at = start
+                break
+            if map_index == self._map_index and self._try_number in {None, try_number}:
+                yield data[end : end + length]
+            at = end + length
+        self._rest = data[at:]
+
+
+class Attribution:
+    r"""Takes a worker's output apart by the markers its host writes before each try.
+
+    A marker is ``\x1e``, the nonce only this worker knows, and the numbers of the try. It may
+    come in pieces; what could be the beginning of one is held back until more comes.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        head = b"\x1e" + nonce.encode() + b" "
+        self._marker = re.compile(re.escape(head) + rb"(\d{1,20}) (\d{1,20})\n")
+        self._head = head
+        self._longest = len(head) + 42
+        self._held = b""
+        self._current: tuple[TaskNo, StartNo] | None = None
+
+    def feed(self, data: bytes) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
+        """Return ``(try, output)`` in order; an empty output says that this try begins."""
+        data = self._held + data
+        pieces: list[tuple[tuple[TaskNo, StartNo] | None, bytes]] = []
+        at = 0
+        for marker in self._marker.finditer(data):
+            if marker.start() > at:
+                pieces.append((self._current, data[at : marker.start()]))
+            self._current = (int(marker[1]), int(marker[2]))
+            pieces.append((self._current, b""))
+            at = marker.end()
+        keep = self._unfinished(data, at)
+        if keep > at:
+            pieces.append((self._current, data[at:keep]))
+        self._held = data[keep:]
+        return pieces
+
+    def finish(self) -> list[tuple[tuple[TaskNo, StartNo] | None, bytes]]:
+        """Return what was held back, once nothing more comes."""
+        held, self._held = self._held, b""
+        return [(self._current, held)] if held else []
+
+    def _unfinished(self, data: bytes, at: int) -> int:
+        """Return where the beginning of a marker may stand at the end, else the end."""
+        start = data.rfind(b"\x1e", max(at, len(data) - self._longest))
+        if start < 0:
+            return len(data)
+        tail = data[start:]
+        if len(tail) <= len(self._head):
+            return start if self._head.startswith(tail) else len(data)
+        numbers = tail[len(self._head) :]
+        could_be = tail.startswith(self._head) and re.fullmatch(rb"\d*( \d*)?", numbers)
+        return start if could_be else len(data)

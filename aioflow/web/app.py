@@ -1,0 +1,124 @@
+"""The application: the API's routes, health, metrics and the page, behind the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp
+
+from aioflow.api import Api
+from aioflow.errors import AioflowError
+from aioflow.web.guard import Guard
+from aioflow.web.metrics import exposition
+from aioflow.web.page import render
+from aioflow.web.problems import problem, problem_of
+from aioflow.web.routes import api_routes
+from aioflow.web.tokens import Token
+
+__all__ = ("create_app",)
+
+_RUNS_SHOWN = 20
+_TRIGGERS_SHOWN = 20
+_CODES = {404: "web.no_such_path", 405: "web.method", 413: "web.too_large"}
+
+
+def create_app(
+    api: Api,
+    token: Token,
+    *,
+    hosts: Sequence[str] = (),
+    any_address: bool = False,
+    lag_seconds: Callable[[], float] = lambda: 0.0,
+) -> ASGIApp:
+    """Return the whole application.
+
+    Args:
+        api: Answers.
+        token: What requests over TCP must know.
+        hosts: See ``Guard``.
+        any_address: See ``Guard``.
+        lag_seconds: How late the loop is.
+    """
+    app = FastAPI(
+        title="aioflow",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(api_routes(api))
+    _add_health(app, api)
+    _add_pages(app, api, exposition(api, lag_seconds))
+    _add_errors(app)
+    return Guard(app, token, hosts=hosts, any_address=any_address)
+
+
+def _add_health(app: FastAPI, api: Api) -> None:
+    @app.get("/health/live", include_in_schema=False)
+    async def live() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/health/ready", include_in_schema=False)
+    async def ready() -> Response:
+        health = await api.health()
+        status = 200 if health.status == "ready" else 503
+        body = msgspec.json.encode(health)
+        return Response(body, status_code=status, media_type="application/json")
+
+
+def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
+    @app.get("/metrics", include_in_schema=False)
+    async def show_metrics() -> Response:
+        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        runs = await api.list_runs(limit=_RUNS_SHOWN)
+        counted = [(run, await api.counts(await api.run(run.run_id))) for run in runs]
+        now = api.metrics()
+        html = render(
+            await api.list_dags(),
+            counted,
+            await api.list_triggers(limit=_TRIGGERS_SHOWN),
+            parked=sum(now.parked.values()),
+            is_store_away=now.is_store_away,
+        )
+        return HTMLResponse(html)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(AioflowError)
+    async def ours(request: Request, exc: Exception) -> Response:
+        if not isinstance(exc, AioflowError):
+            raise exc
+        return problem_of(exc)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, exc: Exception) -> Response:
+        return problem(422, "request.invalid", _first_error(exc))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, exc: Exception) -> Response:
+        if not isinstance(exc, HTTPException):
+            raise exc
+        code = _CODES.get(exc.status_code, "request.invalid")
+        return problem(exc.status_code, code, str(exc.detail), exc.headers)
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, exc: Exception) -> Response:
+        # Raised on by the framework afterwards: the guard writes it to the log.
+        return problem(500, "defect.web", "this is a defect; the daemon's log says more")
+
+
+def _first_error(exc: Exception) -> str:
+    if not isinstance(exc, RequestValidationError):
+        raise exc
+    first: dict[str, Any] = dict(exc.errors()[0])
+    where = ".".join(str(part) for part in first.get("loc", ()))
+    return f"{where}: {first.get('msg', 'cannot be understood')}"

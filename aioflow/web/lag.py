@@ -1,0 +1,32 @@
+"""How late the event loop is: what blocks it delays every answer and every timer."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aioflow.clock import Clock
+
+__all__ = ("LoopLag",)
+
+_EVERY_SECONDS = 0.5
+_KEPT = 30
+
+
+class LoopLag:
+    """Sleeps a little, over and over, and looks how much longer it took."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._late_us: deque[float] = deque([0.0], maxlen=_KEPT)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            began = self._clock.monotonic_us()
+            await self._clock.sleep(_EVERY_SECONDS)
+            took = self._clock.monotonic_us() - began
+            self._late_us.append(max(took - _EVERY_SECONDS * 1e6, 0.0))
+
+    def worst_seconds(self) -> float:
+        """Return the largest of the last quarter of a minute."""
+        return max(self._late_us) / 1e6

@@ -1,0 +1,174 @@
+"""The routes of the API: what is asked goes to ``Api``, what it says goes back as JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from aioflow.api import Api, instant
+from aioflow.api.reader import PAGE
+
+__all__ = ("TriggerBody", "api_routes")
+
+_COUNT = Annotated[int, Query(ge=1, le=PAGE)]
+_OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
+_MAP_INDEX = Annotated[int, Query(ge=-1, le=1 << 53)]
+_TRY = Annotated[int | None, Query(ge=1, le=1 << 31)]
+_LOG_BYTES = 4 * 1024 * 1024
+_ROW = 1 << 62
+
+
+class TriggerBody(BaseModel):
+    """What a run is started with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    conf: dict[str, Any] | None = None
+    run_id: str | None = None
+    logical_date: str | None = None
+    key: str | None = None
+
+
+class _Json(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def api_routes(api: Api) -> APIRouter:
+    """Return everything below ``/api/v1``."""
+    router = APIRouter(prefix="/api/v1", default_response_class=_Json)
+    _add_dags(router, api)
+    _add_runs(router, api)
+    _add_tasks(router, api)
+    _add_triggers(router, api)
+    return router
+
+
+def _add_dags(router: APIRouter, api: Api) -> None:
+    @router.get("/dags")
+    async def list_dags() -> Response:
+        """List every DAG, and every file that gives none."""
+        return _Json(await api.list_dags())
+
+    @router.get("/dags/{dag_id}")
+    async def show_dag(dag_id: str) -> Response:
+        """Show a DAG with its tasks."""
+        return _Json(await api.show_dag(dag_id))
+
+    @router.get("/dags/{dag_id}/next")
+    async def next_slots(
+        dag_id: str,
+        after: Annotated[str | None, Query(alias="from")] = None,
+        count: _COUNT = 5,
+    ) -> Response:
+        """List when its schedule fires next."""
+        start = api.clock.now() if after is None else instant(after, "from")
+        return _Json(await api.next_slots(dag_id, start, count))
+
+    @router.post("/dags/{dag_id}/runs", status_code=201)
+    async def trigger(
+        dag_id: str,
+        body: TriggerBody | None = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Start a run. Asked again with the same key, or id and conf: that run, status 200."""
+        wanted = body or TriggerBody()
+        made = await api.trigger(
+            dag_id,
+            conf=wanted.conf,
+            run_id=wanted.run_id,
+            logical_date=wanted.logical_date,
+            key=wanted.key if idempotency_key is None else idempotency_key,
+        )
+        return _Json(made, status_code=201 if made.created else 200)
+
+    @router.post("/dags/{dag_id}/pause")
+    async def pause(dag_id: str) -> Response:
+        """Start no scheduled runs of it."""
+        return _Json(await api.set_paused(dag_id, paused=True))
+
+    @router.post("/dags/{dag_id}/resume")
+    async def resume(dag_id: str) -> Response:
+        """Start scheduled runs of it again."""
+        return _Json(await api.set_paused(dag_id, paused=False))
+
+
+def _add_runs(router: APIRouter, api: Api) -> None:
+    @router.get("/runs")
+    async def list_runs(
+        dag: str | None = None,
+        state: str | None = None,
+        limit: _COUNT = 100,
+        before: str | None = None,
+    ) -> Response:
+        """List runs, the newest first; ``before`` is the last id of the page before."""
+        return _Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
+
+    @router.get("/runs/{run_id}")
+    async def show_run(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
+        """Show a run, its counts, and one page of its tasks."""
+        return _Json(await api.show_run(run_id, offset=offset, limit=limit))
+
+    @router.get("/runs/{run_id}/tasks")
+    async def list_tasks(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
+        """List one page of its tasks."""
+        return _Json((await api.show_run(run_id, offset=offset, limit=limit)).tasks)
+
+    @router.get("/runs/{run_id}/why")
+    async def why_run(run_id: str) -> Response:
+        """Say what it waits for."""
+        return _Json(await api.why(run_id))
+
+    @router.post("/runs/{run_id}/cancel")
+    async def cancel(run_id: str) -> Response:
+        """End it now."""
+        return _Json(await api.cancel(run_id))
+
+
+def _add_tasks(router: APIRouter, api: Api) -> None:
+    @router.get("/runs/{run_id}/tasks/{task_id}/why")
+    async def why_task(
+        run_id: str, task_id: str, map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1
+    ) -> Response:
+        """Say what one task waits for, and what that waits for."""
+        return _Json(await api.why(run_id, task_id, map_index=map_index))
+
+    @router.get("/runs/{run_id}/tasks/{task_id}/logs", response_class=Response)
+    async def logs(
+        run_id: str,
+        task_id: str,
+        map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1,
+        try_number: Annotated[_TRY, Query(alias="try")] = None,
+        offset: _OFFSET = 0,
+        limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
+    ) -> Response:
+        """Return what it printed, from a byte on, a piece at a time."""
+        data = await api.logs(
+            run_id,
+            task_id,
+            map_index=map_index,
+            try_number=try_number,
+            offset=offset,
+            limit=limit,
+        )
+        # Tasks print what they like: never a type that a browser would run.
+        return Response(data, media_type="text/plain; charset=utf-8")
+
+
+def _add_triggers(router: APIRouter, api: Api) -> None:
+    @router.get("/triggers")
+    async def list_triggers(
+        limit: _COUNT = PAGE, after: Annotated[int, Query(ge=-1, le=_ROW)] = -1
+    ) -> Response:
+        """List what is parked by number; ``after`` is the last of the page before."""
+        return _Json(await api.list_triggers(limit=limit, after=after))
+
+    @router.get("/triggers/{trigger_id}")
+    async def show_trigger(trigger_id: int) -> Response:
+        """Show one parked wait."""
+        return _Json(await api.show_trigger(trigger_id))

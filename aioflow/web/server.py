@@ -1,0 +1,122 @@
+"""Runs uvicorn inside our task group: our signals, our sockets, our end.
+
+Two servers share one application. What comes in over the Unix socket is trusted, because only
+the home's owner can open it; what comes in over TCP must bring the token.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from anyio.abc import TaskStatus
+from starlette.types import ASGIApp
+
+from aioflow.api import Api
+from aioflow.errors import SettingsError
+from aioflow.settings import Settings, is_loopback
+from aioflow.web.app import create_app
+from aioflow.web.guard import Trusted
+from aioflow.web.lag import LoopLag
+from aioflow.web.sockets import listen_on_address, listen_on_home
+from aioflow.web.tokens import Token
+
+__all__ = ("serve",)
+
+_GRACE_SECONDS = 3
+_KEEP_ALIVE_SECONDS = 30
+_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    async def run_on(self, listening: socket.socket) -> None:
+        """Serve until ``should_exit``; a cancel would leave the port listening."""
+        with anyio.CancelScope(shield=True):
+            await self.serve(sockets=[listening])
+
+
+async def serve(
+    api: Api,
+    settings: Settings,
+    stop: anyio.Event,
+    *,
+    task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until ``stop`` is set or the caller is cancelled.
+
+    Signals ``task_status`` with the page's URL, a token in it, once requests are answered.
+
+    Raises:
+        PortInUse: If the address is taken.
+        SettingsError: If it cannot be used, or others could reach it and may not.
+    """
+    if not is_loopback(settings.host) and not settings.allow_remote:
+        raise SettingsError(
+            f"web.host is {settings.host}, which other machines can reach; "
+            "add --allow-remote if that is meant"
+        )
+    token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
+    lag = LoopLag(api.clock)
+    app = create_app(
+        api,
+        token,
+        hosts=(settings.host, socket.gethostname()),
+        any_address=settings.host in _WILDCARDS,
+        lag_seconds=lag.worst_seconds,
+    )
+    with ExitStack() as listening:
+        address = listening.enter_context(listen_on_address(settings.host, settings.port))
+        home = listening.enter_context(listen_on_home(settings.home))
+        servers = ((_server(app), address), (_server(Trusted(app)), home))
+        async with anyio.create_task_group() as group:
+            try:
+                for server, sock in servers:
+                    group.start_soon(server.run_on, sock)
+                    await server.up.wait()
+                group.start_soon(lag.run)
+                task_status.started(_url(settings, address, token))
+                await stop.wait()
+            finally:
+                for server, _ in servers:
+                    server.should_exit = True
+                group.cancel_scope.cancel()  # the servers are shielded: they end by themselves
+
+
+def _server(app: ASGIApp) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+    )
+
+
+def _url(settings: Settings, address: socket.socket, token: Token) -> str:
+    port = address.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{port}/?token={token.secret}"

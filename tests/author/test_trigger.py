@@ -1,0 +1,223 @@
+"""Triggers are data at rest, and refuse to be parked with what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from aioflow import Operator, TaskDeferred, Trigger, TriggerEvent, Unserializable, run_ending
+from aioflow.author.asking import RunEnding, asker
+from aioflow.author.trigger import class_path, construct, prepare, serialize
+from aioflow.errors import DagError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Depth(Trigger[int]):
+    below: Decimal
+    until: datetime
+    every: timedelta = timedelta(seconds=30)
+    looks: int = field(init=False, default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.below < 0:
+            raise ValueError("below must not be negative")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[int]]:
+        yield TriggerEvent(3)
+
+
+@dataclass
+class Holder(Trigger[Any]):
+    value: Any
+
+
+class Bare(Trigger[None]):
+    pass
+
+
+class Written(Trigger[None]):
+    def __init__(self, moment: datetime) -> None:
+        self.at = moment
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"somewhere.{type(self).__name__}", {"moment": self.at}
+
+
+class Delegating(Trigger[None]):
+    def __init__(self, moment: datetime) -> None:
+        self.at = moment
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "a_package.triggers.Other", {"moment": self.at}
+
+
+class Silent(Trigger[None]):
+    def __init__(self, moment: datetime) -> None:
+        self.at = moment
+
+
+class Shrinking(Trigger[None]):
+    def __init__(self, moment: datetime) -> None:
+        self.at = moment
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "x.Shrinking", {"at": self.at}
+
+
+class Outer:
+    @dataclass
+    class Inner(Trigger[int]):
+        n: int = 1
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [Depth(Decimal("1.5"), NOW), Holder({"a": (1, NOW)}), Outer.Inner(4)],
+    ids=lambda trigger: type(trigger).__name__,
+)
+def test_fields_are_what_is_stored(trigger):
+    path, data = serialize(trigger)
+
+    assert path == f"{__name__}:{type(trigger).__qualname__}"
+    assert construct(type(trigger), data) == trigger
+
+
+def test_a_trigger_without_fields_needs_nothing():
+    path, data = serialize(Bare())
+
+    assert path == class_path(Bare)
+    assert isinstance(construct(Bare, data), Bare)
+
+
+def test_a_trigger_written_for_airflow_serializes_itself():
+    path, data = serialize(Written(NOW))
+
+    made = construct(Written, data)
+    assert path == f"{__name__}:Written"
+    assert isinstance(made, Written)
+    assert made.at == NOW
+
+
+def test_a_trigger_may_name_another_class():
+    path, _ = serialize(Delegating(NOW))
+
+    assert path == "a_package.triggers:Other"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "complaint"),
+    [
+        pytest.param(Holder(object()), r"Holder\.value", id="a-field-that-cannot-travel"),
+        pytest.param(Silent(NOW), "define serialize", id="no-way-to-serialize"),
+        pytest.param(Shrinking(NOW), "Shrinking", id="no-way-back"),
+    ],
+)
+def test_what_cannot_be_parked_is_refused_at_once(trigger, complaint):
+    with pytest.raises(Unserializable, match=complaint):
+        serialize(trigger)
+
+
+def test_a_class_inside_a_function_cannot_be_found_again():
+    @dataclass
+    class Local(Trigger[int]):
+        n: int = 1
+
+    with pytest.raises(Unserializable, match="module level"):
+        serialize(Local())
+
+
+def test_fields_a_class_no_longer_takes_are_refused():
+    _, data = serialize(Holder(1))
+
+    with pytest.raises(Unserializable, match="Depth"):
+        construct(Depth, data)
+
+
+def test_since_and_last_are_known_only_while_it_is_hosted():
+    trigger = Depth(Decimal(1), NOW)
+    with pytest.raises(RuntimeError, match="hosted"):
+        _ = trigger.since
+    assert trigger.last is None
+
+    prepare(trigger, since=NOW, last=TriggerEvent(2))
+
+    assert trigger.since == NOW
+    assert trigger.last == TriggerEvent(2)
+    assert trigger == Depth(Decimal(1), NOW)
+
+
+async def test_a_trigger_without_run_says_so():
+    with pytest.raises(NotImplementedError, match="Bare"):
+        Bare().run()
+
+
+# ── deferring ───────────────────────────────────────────────────────────────────────────
+
+
+class Waits(Operator):
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=Bare(), method_name="resume", kwargs={"n": 1}, timeout="2h")
+
+    def resume(self, context: Any, event: Any, n: int) -> None: ...
+
+
+def test_deferring_says_what_where_and_how_long():
+    with pytest.raises(TaskDeferred) as caught:
+        Waits(task_id="waits").execute({})
+
+    assert isinstance(caught.value.trigger, Bare)
+    assert caught.value.method_name == "resume"
+    assert caught.value.kwargs == {"n": 1}
+    assert caught.value.timeout_us == 7_200_000_000
+    assert not isinstance(caught.value, Exception)
+
+
+def test_deferring_into_a_method_that_is_not_there_is_wrong():
+    with pytest.raises(DagError, match="'nowhere'"):
+        Waits(task_id="waits").defer(trigger=Bare(), method_name="nowhere")
+
+
+def test_only_a_trigger_can_be_waited_for():
+    no_trigger: Any = 5
+
+    with pytest.raises(TypeError, match="int"):
+        TaskDeferred(trigger=no_trigger, method_name="execute")
+
+
+# ── asking ──────────────────────────────────────────────────────────────────────────────
+
+
+class Recorder:
+    """Answers every question with the arguments it came with."""
+
+    async def run_ending(self, dag_id: str, **wanted: Any) -> RunEnding:
+        return RunEnding("r1", "success", (dag_id, wanted))
+
+
+async def test_a_question_reaches_the_host_as_it_was_asked():
+    token = asker.set(Recorder())
+
+    ending = await run_ending("d", task_id="t", since=NOW)
+
+    asker.reset(token)
+    assert ending.result == (
+        "d",
+        {"task_id": "t", "run_id": None, "logical_date": None, "since": NOW},
+    )
+
+
+async def test_nobody_answers_outside_of_a_host():
+    with pytest.raises(RuntimeError, match="hosted"):
+        await run_ending("d", since=NOW)
+
+
+async def test_an_instant_without_a_zone_is_refused():
+    with pytest.raises(ValueError, match="since"):
+        await run_ending("d", since=NOW.replace(tzinfo=None))

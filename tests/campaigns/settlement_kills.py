@@ -1,0 +1,190 @@
+"""Kill the settlement pipeline at a chosen moment, start it again, and judge the day.
+
+The judges stand outside: the generator's total, a ledger the tasks append to, the process
+table, SQLite's own integrity check, and the journal replayed against the tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from aioflow.children.leftovers import MARK, home_mark
+from aioflow.secrets import Vault
+from aioflow.store import open_store
+from aioflow.store.replay import compare
+from benchmarks.daemon import DaemonProcess, eventually
+from examples.settlement_data import generate
+
+__all__ = ("PHASES", "Verdict", "kill_one_run")
+
+DAGS = Path(__file__).parents[2] / "examples" / "dags"
+DAY = date(2026, 1, 1)
+PHASES = ("waiting", "expanding", "settling", "totalling")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one killed run came to.
+
+    Attributes:
+        settled_at_kill: Merchants that had been settled when it was killed.
+        begun: How often a merchant's settling began in all; the rest was cut short.
+        recovery_seconds: From the second start to the end of the run.
+    """
+
+    phase: str
+    whole_tree: bool
+    settled_at_kill: int
+    begun: int
+    recovery_seconds: float
+
+
+def kill_one_run(
+    folder: Path,
+    phase: str,
+    *,
+    whole_tree: bool,
+    db: str | None = None,
+    merchants: int = 1_247,
+    transactions: int = 100_000,
+) -> Verdict:
+    """Run one day, kill it in ``phase``, start again; assert that nothing is lost or doubled."""
+    data, home = folder / "data", folder / "home"
+    conf = {"folder": str(data), "day": DAY.isoformat()}
+    daemon = DaemonProcess(home, DAGS, db=db, flags=("--cpu-slots", "2")).start()
+    run_id = daemon.trigger("settlements", conf)
+    write = _writer(data, merchants, transactions)
+    total = None if phase == "waiting" else write()
+    settled = _wait_for(phase, daemon, run_id, merchants)
+    killed = daemon.kill(whole_tree=whole_tree)
+    _assert_gone(killed)
+
+    began = time.monotonic()
+    with DaemonProcess(home, DAGS, db=db, flags=("--cpu-slots", "2")) as again:
+        if total is None:
+            total = write()
+        run = again.wait(run_id)
+        recovery = time.monotonic() - began
+        assert run["state"] == "success", run
+        assert run["counts"] == {"success": merchants + 3}, run["counts"]
+        _assert_total(again, run_id, data, total, merchants)
+        begun = _assert_ledger(again, run_id, data, merchants)
+    _assert_nobody_left(home)
+    _assert_database(home, db)
+    return Verdict(phase, whole_tree, settled, begun, round(recovery, 2))
+
+
+def _writer(data: Path, merchants: int, transactions: int) -> Callable[[], Decimal]:
+    return lambda: generate(data, DAY, merchants=merchants, transactions=transactions)
+
+
+def _wait_for(phase: str, daemon: DaemonProcess, run_id: str, merchants: int) -> int:
+    """Wait for the phase; return how many merchants have been settled."""
+
+    def settled(run: dict[str, object]) -> int:
+        return max(0, run["counts"].get("success", 0) - 2)  # type: ignore[attr-defined]
+
+    def reached() -> dict[str, object] | None:
+        run = daemon.run(run_id, limit=3)
+        assert run["state"] in {"queued", "running"}, f"it ended before it could be killed: {run}"
+        states = {task["task_id"]: task["state"] for task in run["tasks"][:2]}
+        width = sum(run["counts"].values())
+        there = {
+            "waiting": states.get("npci_file") == "sensing",
+            "expanding": width > 4,
+            "settling": settled(run) >= merchants // 3,
+            "totalling": settled(run) >= merchants - 1,
+        }
+        return run if there[phase] else None
+
+    return settled(eventually(reached, 120.0))
+
+
+def _assert_gone(pids: list[int]) -> None:
+    def gone() -> bool:
+        return not any(_lives(pid) for pid in pids)
+
+    eventually(gone, 5.0, lambda: f"alive: {[pid for pid in pids if _lives(pid)]}")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def _assert_total(
+    daemon: DaemonProcess, run_id: str, data: Path, total: Decimal, merchants: int
+) -> None:
+    books = json.loads((data / "totals" / f"{DAY.isoformat()}.json").read_text())
+    assert Decimal(books["net"]) == total, (books, total)
+    assert books["merchants"] == merchants
+    tasks = [
+        task
+        for task in daemon.run(run_id, limit=1000)["tasks"]
+        + daemon.get(f"/api/v1/runs/{run_id}?offset=1000&limit=1000")[1]["tasks"]
+        if task["task_id"] == "daily_total"
+    ]
+    assert [Decimal(task["result"]) for task in tasks] == [total]
+
+
+def _assert_ledger(daemon: DaemonProcess, run_id: str, data: Path, merchants: int) -> int:
+    """No merchant was begun after the success that its row records."""
+    ended: dict[int, int] = {}
+    for offset in range(0, merchants + 3, 1000):
+        page = daemon.get(f"/api/v1/runs/{run_id}?offset={offset}&limit=1000")[1]["tasks"]
+        for task in page:
+            if task["task_id"] == "settle":
+                moment = datetime.fromisoformat(task["ended_at"])
+                ended[task["map_index"]] = round(moment.timestamp() * 1e6)
+    assert len(ended) == merchants
+    lines = (data / "ledger" / f"{DAY.isoformat()}.txt").read_text().splitlines()
+    begins = [line.split() for line in lines if line.startswith("begin ")]
+    for _, merchant, _, nanoseconds in begins:
+        late_us = int(nanoseconds) / 1000 - ended[int(merchant[1:])]
+        assert late_us <= 0, f"{merchant} begun {late_us} us after its recorded success"
+    assert len({merchant for _, merchant, _, _ in begins}) == merchants
+    return len(begins)
+
+
+def _assert_nobody_left(home: Path) -> None:
+    wanted = f"{MARK}={home_mark(home)}".encode()
+
+    def left() -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if wanted in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        return found
+
+    assert left() == []
+
+
+def _assert_database(home: Path, db: str | None) -> None:
+    if db is None:
+        connection = sqlite3.connect(home / "aioflow.db")
+        try:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        finally:
+            connection.close()
+    assert asyncio.run(_differences(home, db)) == []
+
+
+async def _differences(home: Path, db: str | None) -> list[str]:
+    vault = Vault.open(home / "key")
+    async with open_store(db or f"sqlite:///{home}/aioflow.db", vault, exclusive=False) as store:
+        return await compare(store)

@@ -1,0 +1,134 @@
+"""What tests with real processes share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from aioflow.children import Children
+
+PRELUDE = """
+import os, signal, socket, subprocess, sys, time
+from aioflow.host.link import BlockingLink
+from aioflow.messages import *
+from aioflow.errors import LinkClosed
+link = BlockingLink(socket.socket(fileno=int(os.environ["AIOFLOW_LINK_FD"])))
+os.set_inheritable(int(os.environ["AIOFLOW_LINK_FD"]), False)
+"""
+
+# Forks twice and makes a session of its own, so that neither group nor parent lead to it.
+DAEMONISE = """
+def daemonise(path):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (0, 1, 2):
+                os.close(number)
+            with open(path + ".new", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(path + ".new", path)
+            while True:
+                time.sleep(1)
+        os._exit(0)
+    os.wait()
+    while not os.path.exists(path):
+        time.sleep(0.001)
+"""
+
+
+def program(source: str, *arguments: object) -> tuple[str, ...]:
+    """Return the command line of a child that speaks the link."""
+    return (sys.executable, "-c", PRELUDE + DAEMONISE + source, *map(str, arguments))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat[stat.rindex(")") + 2] not in "XZ"
+    return False
+
+
+def pids_below() -> set[int]:
+    """Return the living children of this process."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    """Wait for something only another process can bring about."""
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(*services: Any) -> AsyncIterator[None]:
+    """Run services, in order, for the length of the block."""
+    async with anyio.create_task_group() as group:
+        for service in services:
+            await group.start(service.run)
+        yield
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running_children(home: Path, source: str, *arguments: object) -> AsyncIterator[Children]:
+    """Run ``Children`` whose program is this source."""
+    children = Children(home, program=program(source, *arguments))
+    async with running(children):
+        yield children
+
+
+class Output:
+    """Collects what a child prints."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    async def __call__(self, data: bytes) -> None:
+        self.data += data
+
+
+SLOT = """
+import msgspec, queue, threading
+[welcome] = link.receive()
+nonce = os.environ["AIOFLOW_LOG_NONCE"]
+claimed, waiting = {}, queue.SimpleQueue()
+
+def read():
+    try:
+        while True:
+            for order in link.receive():
+                if isinstance(order, Start):
+                    claimed[order.task_no, order.start_no] = order
+                    waiting.put((order.task_no, order.start_no))
+                elif isinstance(order, Recall):
+                    back = tuple(key for key in order.tries if claimed.pop(key, None))
+                    link.send([Recalled(back)])
+                else:
+                    orders.append(order)
+    except LinkClosed:
+        os._exit(0)
+
+orders = []
+threading.Thread(target=read, daemon=True).start()
+while True:
+    key = waiting.get()
+    start = claimed.pop(key, None)
+    if start is None:
+        continue
+    os.write(1, f"\\x1e{nonce} {key[0]} {key[1]}\\n".encode())
+    link.send([Began(*key, 1)])
+    value = None
+    exec(start.kwargs or b"")
+    sys.stdout.flush()
+    link.send([Succeeded(*key, 1, 2, value)])
+"""
+"""A slot worker whose bodies are the source in ``Start.kwargs``."""

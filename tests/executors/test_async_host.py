@@ -1,0 +1,167 @@
+"""The async host: one process for all coroutines, whose death names the culprit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.messages import (
+    Answer,
+    Ask,
+    HostLost,
+    HostUp,
+    RunInfo,
+    Start,
+    StartTry,
+    StopTry,
+    Succeeded,
+)
+from aioflow.model import Body
+from aioflow.tasklog import TaskLog
+from tests.executors.processes import program, running, until
+
+pytestmark = pytest.mark.process
+
+# Obeys orders one after the other: what a Start carries in kwargs is run at once.
+HOST = """
+import msgspec
+[welcome] = link.receive()
+box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
+orders = []
+
+def reply(start, value):
+    link.send([Succeeded(start.task_no, start.start_no, 1, 2, msgspec.msgpack.encode(value))])
+
+try:
+    while True:
+        for order in link.receive():
+            orders.append(order)
+            if isinstance(order, Start):
+                exec(order.kwargs)
+except LinkClosed:
+    pass
+"""
+TELL = "reply(order, [type(o).__name__ for o in orders])"
+
+
+class Node:
+    def __init__(self, home):
+        self.reports, self.asked = [], []
+        self.tasklog = TaskLog(home / "logs", SystemClock())
+        self.children = Children(home, program=program(HOST))
+        self.executor = AsyncExecutor(
+            self.children,
+            code=home / "code",
+            results=home / "results",
+            tasklog=self.tasklog,
+            report=self.reports.extend,
+            clock=SystemClock(),
+            ask=lambda child, ask: self.asked.append((child, ask)),
+        )
+
+    def start(self, number, source):
+        info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
+        order = Start(7, number, 1, number, -1, 1, kwargs=source.encode())
+        self.executor.start(StartTry(Body.COROUTINE, -1, info, order))
+
+    def of(self, kind):
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    async def value(self, number):
+        await until(lambda: [r for r in self.of(Succeeded) if r.task_no == number])
+        [report] = [r for r in self.of(Succeeded) if r.task_no == number]
+        return msgspec.msgpack.decode(report.body)
+
+
+@asynccontextmanager
+async def node(tmp_path):
+    node = Node(tmp_path)
+    async with running(node.children, node.tasklog, node.executor):
+        yield node
+
+
+async def test_it_says_when_it_is_up(tmp_path):
+    async with node(tmp_path) as n:
+        assert n.reports == [HostUp("async")]
+
+
+async def test_a_run_is_told_before_its_first_task_and_forgotten_at_its_end(tmp_path):
+    async with node(tmp_path) as n:
+        n.start(1, TELL)
+        n.start(2, TELL)
+        assert await n.value(2) == ["RunInfo", "Start", "Start"]
+        n.executor.stop(StopTry(Body.COROUTINE, -1, 1, 1, "cancelled"))
+        n.executor.forget(7)
+        n.executor.forget(7)
+        n.start(3, TELL)
+        assert (await n.value(3))[3:] == ["Stop", "ForgetRun", "RunInfo", "Start"]
+
+
+async def test_its_death_names_whose_code_was_running(tmp_path):
+    crash = """
+os.pwrite(box, order.task_no.to_bytes(8, sys.byteorder), 0)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    async with node(tmp_path) as n:
+        n.start(41, "reply(order, None)")
+        n.start(42, crash)
+        await until(lambda: len(n.of(HostUp)) == 2)
+        n.start(43, TELL)
+        assert await n.value(43) == ["RunInfo", "Start"]
+
+    kinds = [type(report).__name__ for report in n.reports]
+    assert kinds == ["HostUp", "Succeeded", "HostLost", "HostUp", "Succeeded"]
+    [lost] = n.of(HostLost)
+    assert (lost.role, lost.culprit, lost.failure.reason) == ("async", 42, "crashed")
+
+
+async def test_a_death_while_nobodys_code_runs_blames_nobody(tmp_path):
+    async with node(tmp_path) as n:
+        n.start(1, "os.pwrite(box, b'\\xff' * 8, 0)\nreply(order, os.getpid())")
+        os.kill(await n.value(1), signal.SIGKILL)
+        await until(lambda: n.of(HostLost))
+
+    assert n.of(HostLost)[0].culprit == -1
+    assert n.of(HostLost)[0].failure.reason == "killed"
+
+
+async def test_orders_without_a_host_are_dropped(tmp_path):
+    async with node(tmp_path) as n:
+        n.start(1, "os._exit(1)")
+        await until(lambda: n.of(HostLost))
+        n.start(2, TELL)
+        await until(lambda: len(n.of(HostUp)) == 2)
+        n.start(3, TELL)
+        assert await n.value(3) == ["RunInfo", "Start"]
+
+    assert [report.task_no for report in n.of(Succeeded)] == [3]
+
+
+async def test_output_goes_to_the_log_of_its_try(tmp_path):
+    say = "link.send([Output(order.task_no, 1, b'hello'), Output(99, 1, b'stray')])\n" + TELL
+    async with node(tmp_path) as n:
+        n.start(5, say)
+        await n.value(5)
+    assert await n.tasklog.read(7, 5) == b"hello"
+
+
+async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):
+    ask = "link.send([Ask(1, 7, 'results', b''), Ask(2, 8, 'results', b'')])\n"
+    async with node(tmp_path) as n:
+        n.start(1, ask + TELL)
+        await n.value(1)
+        [(child, asked)] = n.asked
+        assert asked == Ask(1, 7, "results", b"")
+        child.send([Answer(1, b"yes")])
+        n.start(2, "reply(order, [(o.question, o.error) for o in orders if isinstance(o, Answer)])")
+        answers = await n.value(2)
+
+    assert [question for question, _ in answers] == [2, 1]
+    assert "none of this process's" in answers[0][1]

@@ -1,0 +1,119 @@
+"""Executors and triggerer with the program they really start, and a DAG as people write it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from aioflow.catalog import Catalog
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.slot import SlotExecutor
+from aioflow.messages import Began, Failed, FileParsed, RunInfo, Start, StartTry, Succeeded
+from aioflow.tasklog import TaskLog
+from tests.executors.processes import running, until
+
+pytestmark = pytest.mark.process
+
+DAG = """
+import os, signal
+from aioflow import dag, task
+
+@task
+def add() -> int:
+    print("adding")
+    return 40 + 2
+
+@task
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@task
+async def hello() -> str:
+    print("hosted")
+    return "hello"
+
+@dag
+def d() -> None:
+    add()
+    crash()
+    hello()
+"""
+
+
+class Node:
+    """Everything around the engine, without the engine."""
+
+    def __init__(self, home):
+        self.reports = []
+        folder = home / "dags"
+        folder.mkdir()
+        (folder / "d.py").write_text(DAG)
+        clock = SystemClock()
+        self.children = Children(home)
+        self.tasklog = TaskLog(home / "logs", clock)
+        self.catalog = Catalog([folder], home / "code", self.children, self.reports.extend, clock)
+        wiring = {
+            "code": home / "code",
+            "results": home / "results",
+            "tasklog": self.tasklog,
+            "report": self.reports.extend,
+            "clock": clock,
+            "ask": lambda child, ask: None,
+        }
+        self.slots = SlotExecutor(self.children, 1, **wiring)
+        self.hosted = AsyncExecutor(self.children, **wiring)
+
+    def of(self, kind, number):
+        return [r for r in self.reports if isinstance(r, kind) and r.task_no == number]
+
+    async def run(self, task_id, **options):
+        """Start one task of the DAG and return how it ended."""
+        [parsed] = [report for report in self.reports if isinstance(report, FileParsed)]
+        [dag] = parsed.dags
+        position = [task.task_id for task in dag.tasks].index(task_id)
+        body = dag.tasks[position].body
+        number = 100 + position
+        info = RunInfo(7, "r7", "d", parsed.version, "d.py", None, 0, None, 100)
+        executor = self.slots if body == "def" else self.hosted
+        order = Start(7, number, 1, position, -1, 1)
+        executor.start(StartTry(body, 0 if body == "def" else -1, info, order, **options))
+        await until(lambda: self.of(Succeeded, number) or self.of(Failed, number))
+        [ended] = self.of(Succeeded, number) or self.of(Failed, number)
+        assert self.of(Began, number)
+        return ended
+
+
+@asynccontextmanager
+async def node(home):
+    node = Node(home)
+    async with running(node.children, node.tasklog, node.catalog, node.slots, node.hosted):
+        await node.catalog.first_sweep_done.wait()
+        yield node
+
+
+async def test_a_function_runs_in_a_slot_and_its_output_is_kept(tmp_path):
+    async with node(tmp_path) as n:
+        ended = await n.run("add")
+    assert msgspec.msgpack.decode(ended.body) == 42
+    assert await n.tasklog.read(7, 0) == b"adding\n"
+
+
+async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_kept(tmp_path):
+    async with node(tmp_path) as n:
+        ended = await n.run("hello")
+        assert msgspec.msgpack.decode(ended.body) == "hello"
+        await until(lambda: n.tasklog.path(7, 2).exists())
+    assert await n.tasklog.read(7, 2) == b"hosted\n"
+
+
+async def test_a_crash_costs_its_own_try_only(tmp_path):
+    async with node(tmp_path) as n:
+        failed = await n.run("crash")
+        assert failed.failure.reason == "crashed"
+        assert "SIGSEGV" in failed.failure.message
+        ended = await n.run("add")
+    assert isinstance(ended, Succeeded)

@@ -1,0 +1,476 @@
+"""Slot workers: one process each, and nothing a body does to it is lost or spreads."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.executors import worker
+from aioflow.executors.slot import SlotExecutor
+from aioflow.messages import (
+    Answer,
+    Ask,
+    Began,
+    Failed,
+    Recalled,
+    RecallTries,
+    RunInfo,
+    Start,
+    StartTry,
+    StopTry,
+    Succeeded,
+)
+from aioflow.model import Body
+from aioflow.tasklog import TaskLog
+from tests.executors.processes import SLOT, is_alive, program, running, until
+
+pytestmark = pytest.mark.process
+
+
+def info(version="v1", run_no=7):
+    return RunInfo(run_no, f"r{run_no}", "d", version, "d.py", None, 0, None, 100)
+
+
+def start(number, source="", *, at=0, version="v1", run_no=7, **options):
+    order = Start(run_no, number, 1, number, -1, 1, kwargs=source.encode())
+    return StartTry(Body.FUNCTION, at, info(version, run_no), order, **options)
+
+
+class Node:
+    """An executor, and what it reported."""
+
+    def __init__(self, home, slots):
+        self.reports, self.asked = [], []
+        self.tasklog = TaskLog(home / "logs", SystemClock())
+        self.children = Children(home, program=program(SLOT))
+        self.executor = SlotExecutor(
+            self.children,
+            slots,
+            code=home / "code",
+            results=home / "results",
+            tasklog=self.tasklog,
+            report=self.reports.extend,
+            clock=SystemClock(),
+            ask=lambda child, ask: self.asked.append((child, ask)),
+        )
+
+    def of(self, kind, number=None):
+        """Return the reports of a kind, of one task."""
+        return [
+            report
+            for report in self.reports
+            if isinstance(report, kind) and number in {None, getattr(report, "task_no", None)}
+        ]
+
+    def recalled(self):
+        return [number for report in self.of(Recalled) for number, _ in report.tries]
+
+    async def ended(self, *numbers):
+        await until(lambda: all(self.of(Succeeded, n) or self.of(Failed, n) for n in numbers))
+
+    async def began(self, number):
+        await until(lambda: self.of(Began, number))
+
+    async def value(self, number):
+        await self.ended(number)
+        [report] = self.of(Succeeded, number)
+        return msgspec.msgpack.decode(report.body)
+
+
+@asynccontextmanager
+async def node(tmp_path, slots=1):
+    node = Node(tmp_path, slots)
+    async with running(node.children, node.tasklog, node.executor):
+        yield node
+
+
+PID = "value = msgspec.msgpack.encode(os.getpid())"
+
+
+async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
+    async with node(tmp_path) as n:
+        for number in range(1, 50):
+            n.executor.start(start(number, claimed=number > 1))
+        await n.ended(*range(1, 50))
+
+    assert [(type(r), r.task_no) for r in n.reports] == [
+        (kind, number) for number in range(1, 50) for kind in (Began, Succeeded)
+    ]
+
+
+async def test_workers_run_side_by_side(tmp_path, monkeypatch):
+    meet = """
+open(os.path.join(os.environ["HOME"], str(key[0])), "w").close()
+while len(set(os.listdir(os.environ["HOME"])) & {"1", "2"}) < 2:
+    time.sleep(0.001)
+"""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with node(tmp_path, slots=2) as n:
+        n.executor.start(start(1, meet, at=0))
+        n.executor.start(start(2, meet, at=1))
+        await n.ended(1, 2)
+
+
+async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
+    tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
+    async with node(tmp_path) as n:
+        n.executor.start(start(1))
+        n.executor.start(start(2, tell))
+        assert await n.value(2) == ["RunInfo"]
+        n.executor.forget(7)
+        n.executor.start(start(3, tell))
+        assert await n.value(3) == ["RunInfo", "ForgetRun", "RunInfo"]
+
+
+async def test_another_version_gets_another_process(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, PID))
+        n.executor.start(start(2, PID))
+        first, same = await n.value(1), await n.value(2)
+        n.executor.start(start(3, PID, version="v2"))
+        other = await n.value(3)
+
+    assert first == same
+    assert first != other
+
+
+# ── death ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", id="segfault"),
+        pytest.param("os._exit(3)", "exit", id="exit"),
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", "killed", id="killed"),
+    ],
+)
+async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path, source, reason):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1))
+        n.executor.start(start(2, source))
+        n.executor.start(start(3))
+        n.executor.start(start(4))
+        await until(n.recalled)
+        n.executor.start(start(5))
+        await n.ended(5)
+
+    [failed] = n.of(Failed)
+    assert failed.task_no == 2
+    assert failed.failure.reason == reason
+    assert failed.retryable
+    assert n.recalled() == [3, 4]
+    assert not n.of(Began, 3)
+
+
+async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "os.write(2, b'Fatal: no more beans'); os._exit(9)"))
+        await n.ended(1)
+
+    assert n.of(Failed)[0].failure.message == (
+        "the process ended with exit status 9: ...Fatal: no more beans"
+    )
+
+
+async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(tmp_path):
+    children = Children(tmp_path, program=program("os._exit(5)"))
+    n = Node(tmp_path, 1)
+    executor = SlotExecutor(
+        children,
+        1,
+        code=tmp_path,
+        results=tmp_path,
+        tasklog=n.tasklog,
+        report=n.reports.extend,
+        clock=SystemClock(),
+        ask=lambda child, ask: None,
+    )
+    async with running(children, executor):
+        while not n.of(Failed):
+            seen = len(n.reports)
+            executor.start(start(1))
+            await until(lambda: len(n.reports) > seen)  # noqa: B023 - awaited here
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+    assert failed.failure.reason == "exit"
+
+
+async def test_without_processes_to_be_had_tries_wait(tmp_path, monkeypatch):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1))
+        await n.ended(1)
+        spawn, failures = n.children._spawn, []
+
+        def fail(*arguments, **options):
+            if len(failures) < 2:
+                failures.append(1)
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            return spawn(*arguments, **options)
+
+        monkeypatch.setattr(n.children, "_spawn", fail)
+        n.executor.start(start(2, version="v2"))
+        await n.ended(2)
+
+    assert len(failures) == 2
+    assert n.of(Succeeded, 2)
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_try_over_its_time_is_killed_with_all_it_started(tmp_path):
+    offspring = tmp_path / "offspring"
+    source = f"daemonise({str(offspring)!r})\nsubprocess.run(['sleep', '1000'])"
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, source, timeout_us=500_000))
+        n.executor.start(start(2, claimed=True))
+        began = time.monotonic()
+        await n.ended(1)
+        assert time.monotonic() - began < 5
+        assert not is_alive(int(offspring.read_text()))
+        n.executor.start(start(3))
+        await n.ended(3)
+
+    [failed] = n.of(Failed)
+    assert failed.failure.reason == "timeout"
+    assert not failed.interrupted
+    assert failed.began_at == 1
+    assert n.recalled() == [2]
+
+
+async def test_the_time_of_a_try_counts_from_its_begin(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "time.sleep(0.4)", expected_us=10_000_000))
+        n.executor.start(start(2, "time.sleep(0.2)", claimed=True, timeout_us=500_000))
+        await n.ended(1, 2)
+
+    assert not n.of(Failed)
+
+
+async def test_a_short_timeout_is_kept_behind_a_long_one(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, timeout_us=3_600_000_000))
+        await n.ended(1)
+        n.executor.start(start(2, "time.sleep(100)", timeout_us=100_000))
+        await n.ended(2)
+
+    assert n.of(Failed)[0].failure.reason == "timeout"
+
+
+async def test_claimed_tries_behind_a_slow_one_are_given_back(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "time.sleep(0.5)", expected_us=1_000))
+        n.executor.start(start(2, claimed=True))
+        n.executor.start(start(3, claimed=True))
+        await until(n.recalled)
+        assert not n.of(Succeeded)
+        await n.ended(1)
+
+    assert sorted(n.recalled()) == [2, 3]
+
+
+async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "time.sleep(0.3)", expected_us=300_000))
+        n.executor.start(start(2, claimed=True))
+        await n.ended(1, 2)
+
+    assert not n.recalled()
+
+
+# ── stop and recall ─────────────────────────────────────────────────────────────────────
+
+
+async def test_stopping_what_runs_kills_it_and_gives_back_what_waits(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "subprocess.run(['sleep', '1000'])", expected_us=10**9))
+        n.executor.start(start(2, claimed=True))
+        await n.began(1)
+        n.executor.stop(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
+        n.executor.start(start(3))  # the slot is free as soon as the engine says so
+        await n.ended(3)
+
+    assert n.recalled() == [2]
+    assert not n.of(Failed)
+
+
+async def test_stopping_what_has_not_begun_is_silent(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "time.sleep(0.2)", expected_us=10**9))
+        n.executor.start(start(2, claimed=True))
+        n.executor.start(start(3, claimed=True))
+        await n.began(1)
+        n.executor.stop(StopTry(Body.FUNCTION, 0, 2, 1, "cancelled"))
+        await n.ended(1, 3)
+
+    assert not n.recalled()
+    assert not n.of(Began, 2)
+    assert n.of(Succeeded, 1)
+
+
+async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1))
+        n.executor.stop(StopTry(Body.FUNCTION, 0, 1, 1, "cancelled"))
+        n.executor.start(start(2))
+        await n.ended(2)
+
+    assert not n.of(Began, 1)
+
+
+async def test_what_is_recalled_is_either_given_back_or_run(tmp_path):
+    numbers = range(1, 400)
+    async with node(tmp_path) as n:
+        for number in numbers:
+            n.executor.start(start(number, claimed=number > 1))
+        for number in numbers:
+            n.executor.recall(RecallTries(0, ((number, 1),)))
+            await anyio.lowlevel.checkpoint()
+        await until(lambda: len(n.recalled()) + len(n.of(Succeeded)) == len(numbers))
+
+    assert sorted([*n.recalled(), *(r.task_no for r in n.of(Succeeded))]) == list(numbers)
+
+
+# ── questions ───────────────────────────────────────────────────────────────────────────
+
+ASK = """
+link.send([Ask(5, {run_no}, "results", b"what")])
+answers = []
+while not answers:
+    answers = [o for o in orders if isinstance(o, Answer)]
+    time.sleep(0.001)
+value = msgspec.msgpack.encode([answers[0].body, answers[0].error])
+"""
+
+
+async def test_a_child_may_ask_about_its_own_run(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, ASK.format(run_no=7)))
+        await until(lambda: n.asked)
+        [(child, ask)] = n.asked
+        assert ask == Ask(5, 7, "results", b"what")
+        assert child.info(7) == info()
+        child.send([Answer(5, b"that")])
+        assert await n.value(1) == [b"that", ""]
+
+
+async def test_a_child_is_told_nothing_of_another_run(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, ASK.format(run_no=8)))
+        body, error = await n.value(1)
+
+    assert not n.asked
+    assert body == b""
+    assert "none of this process's" in error
+
+
+# ── replacement ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_process_is_replaced_after_so_many_tries(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "TRIES_LIMIT", 3)
+    async with node(tmp_path) as n:
+        pids = []
+        for number in range(1, 7):
+            n.executor.start(start(number, PID))
+            pids.append(await n.value(number))
+
+    assert len(set(pids)) == 2
+    assert not n.of(Failed)
+
+
+async def test_a_process_that_has_grown_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "MEMORY_LIMIT_BYTES", 200 * 1024 * 1024)
+    monkeypatch.setattr(worker, "MEMORY_LOOK", 1)
+    async with node(tmp_path) as n:
+        hoard = "global hoard\nhoard = b'x' * 300_000_000\n" + PID
+        n.executor.start(start(1, hoard, expected_us=10**9))
+        n.executor.start(start(2, PID))
+        first, second = await n.value(1), await n.value(2)
+        n.executor.start(start(3, PID))
+        assert await n.value(3) != first
+
+    assert first == second  # it was not idle in between
+
+
+# ── output ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_output_goes_to_the_try_that_printed_it(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "print('one')"))
+        n.executor.start(start(2))
+        n.executor.start(start(3, "subprocess.run(['echo', 'three'])"))
+        await n.ended(1, 2, 3)
+    assert await n.tasklog.read(7, 1) == b"one\n"
+    assert await n.tasklog.read(7, 2) == b""
+    assert await n.tasklog.read(7, 3) == b"three\n"
+
+
+async def test_output_is_there_while_the_try_still_runs(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, "print('begun', flush=True); time.sleep(1000)"))
+        async with aclosing(n.tasklog.follow(7, 1)) as following:
+            assert (await anext(following)).startswith(b"begun")
+        assert not n.of(Succeeded)
+
+
+async def test_a_flood_is_capped_and_costs_no_memory(tmp_path):
+    before = resident_bytes()
+    async with node(tmp_path) as n:
+        n.executor.start(
+            start(1, "for _ in range(200): os.write(1, b'x' * 1_000_000)", expected_us=10**9)
+        )
+        n.executor.start(start(2, "print('after')"))
+        await n.ended(1, 2)
+        assert resident_bytes() - before < 64 * 1024 * 1024
+    assert n.of(Succeeded, 1)
+    flood = await n.tasklog.read(7, 1)
+    assert len(flood) < 10.1 * 1024 * 1024
+    assert b"truncated" in flood[-100:]
+    assert await n.tasklog.read(7, 2) == b"after\n"
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+# ── shutdown ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cancelling_the_executor_leaves_no_process(tmp_path):
+    async with node(tmp_path, slots=2) as n:
+        n.executor.start(start(1, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PID))
+        n.executor.start(start(2, "time.sleep(1000)"))
+        n.executor.start(start(3, PID, at=1))
+        pids = [await n.value(1), await n.value(3)]
+        await n.began(2)
+
+    assert not any(map(is_alive, pids))
+    assert not n.of(Failed)
+
+
+async def test_a_worker_killed_from_outside_costs_an_interruption(tmp_path):
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, "time.sleep(1000)"))
+        await n.began(2)
+        os.kill(pid, signal.SIGKILL)
+        await n.ended(2)
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+    assert failed.failure.reason == "killed"

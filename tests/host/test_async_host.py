@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import msgspec
+import pytest
+
+from aioflow.author.codec import decode, encode
+from aioflow.host.questions import ResultsPage, RunEnding, RunWanted
+from aioflow.messages import (
+    Answer,
+    Ask,
+    Began,
+    Deferred,
+    Failed,
+    ForgetRun,
+    Output,
+    Skipped,
+    Start,
+    Stop,
+    Succeeded,
+)
+from aioflow.results import result_path
+from tests.host.peer import Child, kinds, result_of, run_info, start, write_version
+
+pytestmark = pytest.mark.process
+
+HEAD = """
+import asyncio, contextlib, os, sys, threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from aioflow import *
+"""
+
+
+@pytest.fixture
+def host(home, spawn):
+    """Return a function that starts an async host for a DAG file and tells it of a run."""
+
+    def host(source: str, **options: object) -> Child:
+        write_version(home, flow=HEAD + source)
+        child = spawn("async", **options)
+        child.send(run_info())
+        return child
+
+    return host
+
+
+def tasks(*bodies: str, options: str = "") -> str:
+    """Return a DAG of async tasks with these bodies."""
+    source, calls = "", ""
+    for number, body in enumerate(bodies):
+        lines = "\n    ".join(body.strip().splitlines())
+        source += f"\n@task({options})\nasync def work{number}():\n    {lines}\n"
+        calls += f"\n    work{number}()"
+    return f"{source}\n@dag\ndef pipeline():{calls}\n"
+
+
+def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
+    # The first waits for what the second does: one after the other they would never end.
+    child = host(
+        "gate = asyncio.Event()" + tasks("await gate.wait()\nreturn 1", "gate.set()\nreturn 2")
+    )
+
+    child.send(start(0), start(1))
+    ended = {child.expect(Succeeded).task_no, child.expect(Succeeded).task_no}
+
+    assert ended == {100, 101}
+    assert kinds(child.frames[0])[:2] == ["Began", "Began"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "reason"),
+    [
+        pytest.param("1 / 0", "ZeroDivisionError", "raised", id="raises"),
+        pytest.param("sys.exit(1)", "SystemExit", "exit", id="exits"),
+        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt", "raised", id="^C"),
+        pytest.param("raise GeneratorExit", "GeneratorExit", "raised", id="generator-exit"),
+        pytest.param("raise asyncio.CancelledError", "CancelledError", "raised", id="cancelled"),
+        pytest.param(
+            "asyncio.current_task().cancel()\nawait asyncio.sleep(0)", "CancelledError", "raised",
+            id="cancels-itself",
+        ),
+        pytest.param(
+            "async def leave(): sys.exit(2)\nawait asyncio.create_task(leave())", "SystemExit",
+            "exit", id="exits-in-a-task-of-its-own",
+        ),
+        pytest.param("return object()", "Unserializable", "unserializable", id="object"),
+        pytest.param("raise NotReady()", "NotASensor", "not_ready", id="not-ready"),
+    ],
+)  # fmt: skip
+def test_whatever_a_coroutine_does_fails_its_try_alone(host, body, kind, reason):
+    child = host(tasks(body, "await asyncio.sleep(0.05)\nreturn 1"))
+
+    child.send(start(1), start(0))
+
+    failed = child.expect(Failed)
+    assert (failed.task_no, failed.failure.type, failed.failure.reason) == (100, kind, reason)
+    assert result_of(child.expect(Succeeded)) == 1
+
+
+def test_the_host_outlives_callbacks_that_exit(host):
+    child = host(
+        tasks("asyncio.get_running_loop().call_soon(sys.exit)\nawait asyncio.sleep(0.05)\nreturn 1")
+    )
+
+    child.send(start(0))
+
+    assert result_of(child.expect(Succeeded)) == 1
+
+
+def test_output_belongs_to_the_try_that_printed_it(host):
+    body = """
+print("begin", {n})
+await asyncio.sleep(0)
+await asyncio.to_thread(print, "thread", {n})
+await asyncio.create_task(asyncio.sleep(0))
+print("end", {n}, file=sys.stderr)
+sys.stdout.buffer.write(b"raw")
+"""
+    child = host(tasks(body.replace("{n}", "0"), body.replace("{n}", "1")))
+
+    child.send(start(0, start_no=4), start(1, start_no=5))
+    for _ in range(2):
+        child.expect(Succeeded)
+
+    reports = [report for frame in child.frames for report in frame]
+    for task_no, start_no, n in ((100, 4, 0), (101, 5, 1)):
+        mine = [r for r in reports if getattr(r, "task_no", None) == task_no]
+        text = b"".join(r.data for r in mine if isinstance(r, Output))
+        assert text == f"begin {n}\nthread {n}\nend {n}\nraw".encode()
+        assert all(r.start_no == start_no for r in mine)
+        assert isinstance(mine[-1], Succeeded)  # all output stands before it
+
+
+def test_a_flood_of_output_is_bounded_and_what_was_dropped_is_said(host):
+    child = host(tasks("for _ in range(40): print('x' * 1_000_000)\nreturn 1"))
+
+    child.send(start(0))
+    child.expect(Succeeded)
+
+    text = b"".join(r.data for frame in child.frames for r in frame if isinstance(r, Output))
+    assert len(text) < 5_000_000
+    assert b"bytes of output dropped" in text[-200:]
+
+
+def test_a_stopped_coroutine_ends_and_reports_nothing(host, home):
+    child = host(tasks(
+        f"try: await asyncio.sleep(3600)\nfinally: open({str(home / 'ended')!r}, 'w')", "return 1"
+    ))  # fmt: skip
+    child.send(start(0))
+    child.expect(Began)
+
+    child.send(Stop(100, 1, "cancelled"))
+    child.send(start(1))
+
+    assert child.expect(Succeeded).task_no == 101
+    child.close()
+    assert (home / "ended").exists()
+    assert "Failed" not in [kind for frame in child.frames for kind in kinds(frame)]
+
+
+def test_a_stop_right_behind_its_start_is_no_trouble(host):
+    child = host(tasks("return 1", "return 2"))
+
+    child.send(start(0), Stop(100, 1, "cancelled"), start(1))
+
+    assert child.expect(Succeeded).task_no == 101
+
+
+def test_an_execution_timeout_ends_a_try(host):
+    child = host(tasks("await asyncio.sleep(3600)", options="execution_timeout=0.05"))
+
+    child.send(start(0))
+
+    failed = child.expect(Failed)
+    assert (failed.failure.type, failed.failure.reason) == ("TaskTimeout", "timeout")
+    assert failed.retryable
+
+
+def test_a_timeout_counts_also_if_the_coroutine_swallows_it(host):
+    child = host(
+        tasks(
+            "with contextlib.suppress(asyncio.CancelledError): await asyncio.sleep(3600)\nreturn 1",
+            options="execution_timeout=0.05",
+        )
+    )
+
+    child.send(start(0))
+
+    assert child.expect(Failed).failure.reason == "timeout"
+
+
+def test_two_versions_of_a_file_and_its_helper_do_not_mix(host, home):
+    source = HEAD + tasks("import helper\nreturn [helper.NAME, FILE]")
+    write_version(
+        home, "aaaa", flow=f"{source}\nfrom helper import NAME as FILE", helper="NAME='a'"
+    )
+    write_version(
+        home, "bbbb", flow=f"{source}\nfrom helper import NAME as FILE", helper="NAME='b'"
+    )
+    child = host("")
+
+    for run_no, version in ((2, "aaaa"), (3, "bbbb")):
+        child.send(run_info(run_no, version=version), start(0, run_no=run_no, task_no=run_no))
+
+    ended = {s.task_no: result_of(s) for s in (child.expect(Succeeded), child.expect(Succeeded))}
+    assert ended == {2: ["a", "a"], 3: ["b", "b"]}
+
+
+def test_a_missing_snapshot_may_be_tried_again(host):
+    child = host(tasks("return 1"))
+
+    child.send(run_info(2, version="feedbeef"), start(0, run_no=2))
+
+    failed = child.expect(Failed)
+    assert (failed.failure.reason, failed.retryable) == ("code_missing", True)
+
+
+def test_a_segfault_leaves_the_culprit_in_the_black_box(host):
+    box = os.memfd_create("box")
+    os.ftruncate(box, 8)
+    child = host(
+        tasks(
+            "await asyncio.sleep(3600)",
+            "async def crash(): os.kill(os.getpid(), 11)\n"
+            "await asyncio.sleep(0)\nawait asyncio.gather(crash())",
+        ),
+        box=box,
+    )
+
+    child.send(start(0, task_no=41), start(1, task_no=42))
+
+    assert child.process.wait(child.PATIENCE) == -signal.SIGSEGV
+    assert int.from_bytes(os.pread(box, 8, 0), "little", signed=True) == 42
+    os.close(box)
+
+
+def test_the_black_box_is_empty_while_everything_waits(host):
+    box = os.memfd_create("box")
+    child = host(tasks("await asyncio.sleep(3600)", "return 1"), box=box)
+
+    child.send(start(0), start(1))
+    child.expect(Succeeded)
+
+    assert int.from_bytes(os.pread(box, 8, 0), "little", signed=True) == -1
+    os.close(box)
+
+
+def test_a_sensor_looks_until_it_is_done(host):
+    child = host(
+        """
+looks = []
+
+@sensor(interval="10ms")
+async def ready():
+    looks.append(1)
+    if len(looks) < 3: return False
+    if len(looks) < 5: raise NotReady("20ms")
+    return PokeReturnValue(True, len(looks))
+
+@dag
+def pipeline(): ready()
+"""
+    )
+
+    child.send(start(0))
+
+    assert result_of(child.expect(Succeeded)) == 5
+    assert [kind for frame in child.frames for kind in kinds(frame)] == ["Began", "Succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("on_error", "kind"), [("retry", Failed), ("skip", Failed), ("ignore", Succeeded)]
+)
+def test_an_error_in_a_check_counts_as_the_sensor_says(host, on_error, kind):
+    child = host(
+        f"""
+looks = []
+
+@sensor(interval="10ms", on_error={on_error!r})
+async def ready():
+    looks.append(1)
+    if len(looks) < 2: raise OSError
+    return True
+
+@dag
+def pipeline(): ready()
+"""
+    )
+
+    child.send(start(0))
+
+    child.expect(kind)  # a skip is the engine's to make of the failure
+
+
+def test_a_sensor_can_skip_and_fail(host):
+    child = host(
+        """
+@sensor
+async def skips(): raise Skip("holiday")
+
+@sensor(on_error="ignore")
+async def fails(): raise Fail("never")
+
+@dag
+def pipeline():
+    skips()
+    fails()
+"""
+    )
+
+    child.send(start(0), start(1))
+
+    assert child.expect(Skipped).message == "holiday"
+    assert child.expect(Failed).retryable is False
+
+
+FAN = """
+@task
+async def child(n: int): return n
+
+@task
+async def total(parts: Sequence[int], big: str, more: int):
+    return [list(parts), len(big), more]
+
+@task
+def big(): ...
+
+@task
+def more(): ...
+
+@dag
+def pipeline():
+    total(child.expand(n=[1, 2]), big(), more())
+"""
+
+
+def test_results_of_parents_are_fetched_before_the_body_begins(host, home):
+    child = host(FAN)
+    path = result_path(home / "results", 500, 2)
+    path.parent.mkdir()
+    path.write_bytes(encode("x" * 70_000, ""))
+
+    child.send(start(3, results={2: encode(7, "")}, at_hand=(2,)))
+    pages = [
+        ResultsPage(2, [(0, 10, 1, encode(1, ""))], [], 0, more=True),
+        ResultsPage(2, [(1, 11, 1, encode(2, ""))], [], 1, more=False),
+        ResultsPage(-1, [(-1, 500, 2, None)], [], -1, more=False),
+    ]
+    for page in pages:
+        child.send(Answer(child.expect(Ask).question, msgspec.msgpack.encode(page)))
+
+    assert result_of(child.expect(Succeeded)) == [[1, 2], 70_000, 7]
+
+
+def test_a_large_result_is_written_off_the_loop(host, home):
+    child = host(tasks("return 'x' * 100_000"))
+
+    child.send(start(0, start_no=3))
+
+    made = child.expect(Succeeded)
+    assert (made.body, made.size > 100_000) == (None, True)
+    assert decode(result_path(home / "results", 100, 3).read_bytes()) == "x" * 100_000
+
+
+def test_an_async_operator_defers_with_a_trigger_others_can_find(host):
+    child = host(
+        """
+from dataclasses import dataclass
+
+@dataclass
+class Later(Trigger[int]):
+    n: int
+    async def run(self): yield TriggerEvent(self.n)
+
+class Waiter(Operator):
+    async def execute(self, context):
+        await asyncio.sleep(0)
+        self.defer(trigger=Later(3), method_name="resume")
+    async def resume(self, context, event=None):
+        return event
+
+with DAG("pipeline"):
+    Waiter(task_id="wait")
+"""
+    )
+
+    child.send(start(0))
+    deferred = child.expect(Deferred)
+    assert deferred.class_path == "flow:Later"
+
+    child.send(start(0, start_no=2, method="resume", event=encode(3, "")))
+    assert result_of(child.expect(Succeeded)) == 3
+
+
+def test_a_coroutine_can_wait_for_another_run(host):
+    child = host(tasks(
+        "e = await run_ending('other', since=datetime(2026, 1, 1, tzinfo=UTC))\nreturn [e.state, e.result]"
+    ))  # fmt: skip
+
+    child.send(start(0))
+    ask = child.expect(Ask)
+    wanted = msgspec.msgpack.decode(ask.body, type=RunWanted)
+    assert (ask.kind, wanted.dag_id, wanted.since) == ("run", "other", 1_767_225_600_000_000)
+    ending = RunEnding("run-9", "success", encode(5, ""))
+    child.send(Answer(ask.question, msgspec.msgpack.encode(ending)))
+
+    assert result_of(child.expect(Succeeded)) == ["success", 5]
+
+
+def test_a_forgotten_run_is_told_anew(host):
+    child = host(tasks("return 1"))
+    child.send(start(0))
+    child.expect(Succeeded)
+
+    child.send(ForgetRun(1), run_info(), start(0, start_no=2))
+
+    assert child.expect(Succeeded).start_no == 2
+
+
+def test_the_host_ends_when_the_link_closes_whatever_it_hosts(host):
+    child = host(tasks(
+        "while True:\n    with contextlib.suppress(BaseException): await asyncio.sleep(3600)"
+    ))  # fmt: skip
+    child.send(start(0))
+    child.expect(Began)
+
+    assert child.close() == 0
+
+
+def test_a_start_for_a_run_it_was_not_told_of_fails(host):
+    child = host(tasks("return 1"))
+
+    child.send(Start(77, 5, 1, 0, -1, 1))
+
+    failed = child.expect(Failed)
+    assert (failed.task_no, failed.interrupted) == (5, True)

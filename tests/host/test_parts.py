@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from aioflow.host.blackbox import BlackBox, Stepped
+from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line
+from aioflow.host.loader import OwnNamespace, module_name, portable
+from aioflow.host.nursery import Hosted, Nursery
+from aioflow.host.output import PENDING_LIMIT, OutputBuffer
+
+# ── nursery ─────────────────────────────────────────────────────────────────────────────
+
+
+class House:
+    """A nursery with a short limit, and what it said."""
+
+    def __init__(self) -> None:
+        self.box = BlackBox()
+        self.ended: asyncio.Queue[Hosted] = asyncio.Queue()
+        self.abandoned: asyncio.Queue[Hosted] = asyncio.Queue()
+        self.nursery = Nursery(self.box, 0.05, self.ended.put_nowait, self.abandoned.put_nowait)
+
+    def host(self, coroutine, number: int = 7) -> Hosted:
+        hosted = Hosted()
+        self.nursery.start(number, hosted, coroutine)
+        return hosted
+
+
+async def test_a_guest_is_cancelled_once_and_heard_of_once():
+    house = House()
+    cancelled = []
+
+    async def guest():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(1)
+            await asyncio.sleep(0)
+            raise
+
+    hosted = house.host(guest())
+    await asyncio.sleep(0)
+    house.nursery.cancel(hosted, "first")
+    house.nursery.cancel(hosted, "second")
+
+    assert await house.ended.get() is hosted
+    assert (hosted.ending, cancelled, hosted.task) == ("first", [1], None)
+    assert house.ended.empty()
+    assert house.abandoned.empty()
+
+
+async def test_a_guest_cancelled_before_its_first_step_is_heard_of_too():
+    house = House()
+    hosted = house.host(asyncio.sleep(3600))
+
+    house.nursery.cancel(hosted, "early")
+
+    assert await house.ended.get() is hosted
+
+
+async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted():
+    house = House()
+    let_go = asyncio.Event()
+
+    async def guest():
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    hosted = house.host(guest())
+    await asyncio.sleep(0)
+    task = hosted.task
+    house.nursery.cancel(hosted, "stop")
+
+    assert await house.abandoned.get() is hosted
+    assert (hosted.abandoned, house.nursery.abandoned_count) == (True, 1)
+    let_go.set()
+    await task
+    await asyncio.sleep(0)
+    assert house.nursery.abandoned_count == 0
+    assert house.ended.empty()  # it had been given up already
+
+
+async def test_a_guest_that_ends_leaves_nothing_behind():
+    house = House()
+
+    class Thing: ...
+
+    thing = Thing()
+    alive = weakref.ref(thing)
+
+    async def guest(it):
+        await asyncio.sleep(0)
+
+    house.host(guest(thing))
+    del thing
+    await house.ended.get()
+    gc.collect()
+
+    assert alive() is None
+
+
+async def test_the_box_is_signed_while_a_guest_and_its_own_tasks_are_stepped():
+    house = House()
+    seen = []
+
+    async def inner():
+        seen.append(house.box.word[0])
+        await asyncio.sleep(0)
+        seen.append(house.box.word[0])
+
+    async def guest():
+        seen.append(house.box.word[0])
+        await asyncio.gather(inner())
+
+    house.host(guest(), 41)
+    asyncio.get_running_loop().call_soon(lambda: seen.append(house.box.word[0]))
+    await house.ended.get()
+
+    assert sorted(seen) == [-1, 41, 41, 41]
+    assert house.box.word[0] == -1
+
+
+# ── black box ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_stepped_coroutine_is_like_the_one_inside():
+    async def inner():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            return "caught"
+
+    coroutine = inner()
+    task = asyncio.Task(Stepped(coroutine, 5, BlackBox().word))
+    await asyncio.sleep(0)
+    task.cancel()
+
+    assert await task == "caught"
+    assert "inner" in repr(task.get_coro().__qualname__)
+
+
+def test_the_box_is_put_back_when_a_step_raises():
+    box = BlackBox()
+
+    async def inner():
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        Stepped(inner(), 5, box.word).send(None)
+
+    assert box.word[0] == -1
+
+
+# ── loader ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def version(tmp_path):
+    made = []
+
+    def version(name: str, **files: str) -> OwnNamespace:
+        folder = tmp_path / name
+        for file, source in files.items():
+            path = folder / f"{file.replace('__', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source)
+        namespace = OwnNamespace(folder, name)
+        made.append(namespace)
+        return namespace
+
+    yield version
+    for namespace in made:
+        namespace.forget()
+
+
+SHAPES = """
+import helper
+import deep.er
+from deep import er as aliased
+from deep.er import VALUE
+
+def late():
+    import helper as again
+    from deep.more import MORE
+    return again.NAME, MORE
+
+class Thing: ...
+"""
+
+
+def test_every_form_of_import_stays_in_the_version(version):
+    def files(name: str) -> dict[str, str]:
+        return {
+            "flow": SHAPES,
+            "helper": f"NAME = '{name}'",
+            "deep__er": f"from . import more\nVALUE = '{name}' + more.MORE",
+            "deep__more": f"import helper\nMORE = helper.NAME + '{name}'",
+        }
+
+    for name in ("one", "two"):
+        module = version(name, **files(name)).load_file("flow.py")
+        assert name == module.helper.NAME
+        assert module.deep.er is module.aliased
+        assert name * 3 == module.VALUE
+        assert module.late() == (name, name * 2)
+        assert portable(f"{module.Thing.__module__}:Thing") == "flow:Thing"
+
+
+def test_a_local_module_hides_an_installed_one_from_its_version_only(version):
+    module = version("one", flow="import json", json="LOCAL = 1").load_file("flow.py")
+
+    import json
+
+    assert module.json.LOCAL == 1
+    assert not hasattr(json, "LOCAL")
+
+
+def test_a_folder_without_init_yields_to_a_real_package(version):
+    module = version("one", flow="import msgspec", msgspec__flow2="").load_file("flow.py")
+
+    assert module.msgspec.Struct
+
+
+def test_forgetting_a_version_lets_it_be_loaded_anew(version, tmp_path):
+    namespace = version("one", flow="X = 1")
+    assert namespace.load_file("flow.py").X == 1
+
+    namespace.forget()
+    again = version("one", flow="X = 22")
+
+    assert again.load_file("flow.py").X == 22
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("flow.py", "flow"), ("a/b/flow.py", "a.b.flow"), ("a/__init__.py", "a")],
+)
+def test_a_module_is_named_by_its_path(file, name):
+    assert module_name(file) == name
+
+
+# ── failures and output ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("text", ["ä" * 5_000, "a\nb", "\ud800", "x" * 4096, ""])
+def test_a_line_is_short_and_valid(text):
+    line = one_line(text)
+
+    assert len(line.encode()) <= MESSAGE_LIMIT
+    assert "\n" not in line
+
+
+def test_an_exit_is_told_from_an_error():
+    assert failure_of(SystemExit(3)).reason == "exit"
+    assert failure_of(ValueError("x")).reason == "raised"
+    assert failure_of(ValueError("x"), "argument").reason == "argument"
+
+
+def test_output_wakes_once_and_comes_in_order():
+    woken = []
+    buffer = OutputBuffer(lambda: woken.append(1))
+
+    buffer.add((1, 1), b"a")
+    buffer.add((2, 1), b"b")
+    buffer.add((1, 1), b"c")
+
+    assert len(woken) == 1
+    assert [(o.task_no, o.data) for o in buffer.take()] == [(1, b"ac"), (2, b"b")]
+    assert buffer.take() == []
+
+
+def test_output_that_comes_too_fast_is_counted_instead_of_kept():
+    buffer = OutputBuffer(lambda: None)
+    buffer.add((1, 1), b"x" * PENDING_LIMIT)
+
+    buffer.add((1, 1), b"y" * 10)
+    buffer.add((2, 1), b"z" * 7)
+
+    assert b"".join(o.data for o in buffer.take((2, 1))) == (
+        b"\n[aioflow: 7 bytes of output dropped, it came too fast]\n"
+    )
+    mine = b"".join(o.data for o in buffer.take((1, 1)))
+    assert mine.startswith(b"x" * PENDING_LIMIT)
+    assert mine.endswith(b"[aioflow: 10 bytes of output dropped, it came too fast]\n")
+    buffer.add((1, 1), b"fits again")
+    assert [o.data for o in buffer.take()] == [b"fits again"]

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import msgspec
+import pytest
+
+from aioflow.author.codec import decode, encode
+from aioflow.host.questions import RunEnding, RunWanted
+from aioflow.messages import Answer, Ask, End, Fired, Host, TriggerEnded
+from tests.host.peer import VERSION, kinds, write_version
+
+pytestmark = pytest.mark.process
+
+SINCE = 1_767_225_600_000_000  # 2026-01-01
+
+HEAD = """
+import asyncio, contextlib, os, sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from aioflow import *
+
+def note(text):
+    with open(HOME + "/notes", "a") as file:
+        file.write(text + "\\n")
+
+class Plain(Trigger):
+    async def run(self):
+        yield TriggerEvent(1)
+"""
+
+
+@pytest.fixture
+def host(home, spawn):
+    """Return a function that starts a trigger host for the classes of a DAG file."""
+
+    def host(source: str, **options: object):
+        write_version(home, flow=f"HOME = {str(home)!r}\n{HEAD}{source}")
+        return spawn("triggers", **options)
+
+    return host
+
+
+def hosting(name: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> Host:
+    """Return the order to host a trigger; a name without a module is of the DAG file."""
+    path = name if ":" in name else f"flow:{name}"
+    return Host(trigger_no, hosting, 1, 100, VERSION, path, encode(fields, ""), SINCE, None)
+
+
+def test_a_trigger_fires_once_and_its_hosting_ends(host, home):
+    child = host(
+        """
+@dataclass(frozen=True)
+class Soon(Trigger[dict]):
+    wait: timedelta
+    async def run(self):
+        try:
+            await asyncio.sleep(self.wait.total_seconds())
+            yield TriggerEvent({"since": self.since, "last": self.last}, key="k")
+            yield TriggerEvent("never seen")
+        finally:
+            note("closed")
+    async def cleanup(self, reason):
+        await asyncio.sleep(0)
+        note(reason)
+"""
+    )
+
+    child.send(hosting("Soon", 7, 3, wait=0.01))
+
+    fired, ended = child.expect(Fired), child.expect(TriggerEnded)
+    assert (fired.trigger_no, fired.hosting, fired.index, fired.key) == (7, 3, 0, "k")
+    payload = decode(fired.payload)
+    assert (payload["since"].isoformat(), payload["last"]) == ("2026-01-01T00:00:00+00:00", None)
+    assert (ended.trigger_no, ended.hosting, ended.failure) == (7, 3, None)
+    assert (home / "notes").read_text().split() == ["closed", "finished"]
+
+
+def test_an_end_is_confirmed_after_the_cleanup(host, home):
+    child = host(
+        """
+class Never(Trigger):
+    async def run(self):
+        note("runs")
+        await asyncio.Event().wait()
+        yield TriggerEvent(1)
+    async def cleanup(self, reason): note(f"cleanup:{reason}")
+    async def on_kill(self): note("on_kill")
+"""
+    )
+    child.send(hosting("Never", 1), hosting("Never", 2), hosting("Plain", 3))
+    child.expect(Fired)
+
+    child.send(End(1, 1, "timeout"), End(2, 1, "cancelled"))
+
+    ended = [child.expect(TriggerEnded, lambda e: e.trigger_no != 3) for _ in range(2)]
+    assert {(e.trigger_no, e.failure) for e in ended} == {(1, None), (2, None)}
+    notes = (home / "notes").read_text().split()
+    assert sorted(notes) == ["cleanup:cancelled", "cleanup:timeout", "on_kill", "runs", "runs"]
+    assert notes.index("on_kill") < notes.index("cleanup:cancelled")
+
+
+def test_an_end_right_behind_its_hosting_is_confirmed(host):
+    child = host("")
+
+    child.send(hosting("Plain"), End(1, 1, "cancelled"))
+
+    assert child.expect(TriggerEnded).failure is None
+
+
+def test_an_end_for_something_unknown_is_confirmed(host):
+    child = host("")
+
+    child.send(End(5, 2, "cancelled"))
+
+    assert child.expect(TriggerEnded).trigger_no == 5
+
+
+def test_an_end_does_not_cut_a_cleanup_short(host, home):
+    child = host(
+        """
+class Slow(Trigger):
+    async def run(self): yield TriggerEvent(1)
+    async def cleanup(self, reason):
+        note("begun")
+        await asyncio.sleep(0.1)
+        note("over")
+"""
+    )
+    child.send(hosting("Slow"))
+    child.expect(Fired)
+
+    child.send(End(1, 1, "finished"))
+
+    assert child.expect(TriggerEnded).failure is None
+    assert (home / "notes").read_text().split() == ["begun", "over"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "reason"),
+    [
+        pytest.param("1 / 0\n        yield", "ZeroDivisionError", "trigger", id="raises"),
+        pytest.param("sys.exit(1)\n        yield", "SystemExit", "trigger", id="exits"),
+        pytest.param("raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger", id="^C"),
+        pytest.param(
+            "raise asyncio.CancelledError\n        yield", "CancelledError", "trigger", id="cancels"
+        ),
+        pytest.param("return\n        yield", "TriggerWrong", "trigger_ended", id="no-event"),
+        pytest.param("pass", "TriggerWrong", "trigger_ended", id="no-yield"),
+        pytest.param("return TriggerEvent(1)", "TriggerWrong", "trigger_yield", id="returns"),
+        pytest.param("yield 5", "TriggerWrong", "trigger_yield", id="yields-a-bare-value"),
+        pytest.param("yield TriggerEvent(1, key=5)", "TriggerWrong", "trigger_yield", id="bad-key"),
+        pytest.param(
+            "yield TriggerEvent(object())", "Unserializable", "unserializable", id="bad-payload"
+        ),
+        pytest.param(
+            "yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large", id="too-large"
+        ),
+    ],
+)  # fmt: skip
+def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home, body, kind, reason):
+    child = host(
+        f"""
+class Odd(Trigger):
+    async def run(self):
+        {body}
+    async def cleanup(self, reason): note(reason)
+"""
+    )
+
+    child.send(hosting("Odd", 1))
+    failure = child.expect(TriggerEnded).failure
+
+    assert (failure.type, failure.reason) == (kind, reason)
+    assert (home / "notes").read_text().split() == ["finished"]
+    child.send(hosting("Plain", 2))  # the host lives
+    assert child.expect(TriggerEnded).failure is None
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reason"),
+    [
+        pytest.param("flow:Absent", {}, "trigger_load", id="no-such-class"),
+        pytest.param("absent:Plain", {}, "trigger_load", id="no-such-module"),
+        pytest.param("flow:note", {}, "trigger_load", id="not-a-class"),
+        pytest.param("flow:Picky", {"a": 1}, "trigger_construct", id="other-fields"),
+        pytest.param("flow:Picky", {"n": -1}, "trigger_construct", id="refuses"),
+        pytest.param("broken:Plain", {}, "trigger_load", id="module-exits"),
+    ],
+)
+def test_a_class_that_cannot_be_had_fails_with_the_stage(host, home, path, fields, reason):
+    child = host(
+        """
+@dataclass
+class Picky(Trigger):
+    n: int
+    def __post_init__(self):
+        if self.n < 0: raise SystemExit("negative")
+    async def run(self): yield TriggerEvent(1)
+"""
+    )
+    write_version(home, broken="import sys\nsys.exit(1)")
+
+    child.send(hosting(path, **fields))
+
+    assert child.expect(TriggerEnded).failure.reason == reason
+
+
+def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
+    child = host("")
+    gone = hosting("Plain")
+    plug_in = hosting("aioflow_triggers.temporal:TimeDeltaTrigger", 2, delta=0)
+
+    child.send(
+        msgspec.structs.replace(gone, version="feedbeef"),
+        msgspec.structs.replace(plug_in, version="feedbeef"),
+    )
+
+    assert child.expect(TriggerEnded, lambda e: e.trigger_no == 1).failure.reason == "code_missing"
+    assert child.expect(Fired).trigger_no == 2
+
+
+def test_a_trigger_of_a_helper_module_is_found_by_its_path(host, home):
+    write_version(home, deep__waits=HEAD.replace("HOME +", "") + "class Mine(Plain): ...")
+    child = host("")
+
+    child.send(hosting("deep.waits:Mine"))
+
+    assert decode(child.expect(Fired).payload) == 1
+
+
+def test_a_trigger_with_an_init_of_its_own_is_hosted(host):
+    child = host(
+        """
+class Airflows(Trigger):
+    def __init__(self, url, n=1):
+        super().__init__()
+        self.url, self.n = url, n
+    def serialize(self): return ("flow.Airflows", {"url": self.url, "n": self.n})
+    async def run(self): yield TriggerEvent(f"{self.url}:{self.n}")
+    async def cleanup(self): pass
+"""
+    )
+
+    child.send(hosting("Airflows", url="u", n=2))
+
+    assert decode(child.expect(Fired).payload) == "u:2"
+    assert child.expect(TriggerEnded).failure is None
+
+
+def test_a_trigger_can_ask_for_the_end_of_a_run(host):
+    child = host("")
+
+    child.send(hosting("aioflow_triggers.external:RunTrigger", dag="other", task="t"))
+    ask = child.expect(Ask)
+    wanted = msgspec.msgpack.decode(ask.body, type=RunWanted)
+    assert (ask.run_no, wanted.dag_id, wanted.task_id, wanted.since) == (1, "other", "t", SINCE)
+    ending = RunEnding("run-9", "failed", None)
+    child.send(Answer(ask.question, msgspec.msgpack.encode(ending)))
+
+    fired = child.expect(Fired)
+    assert decode(fired.payload) == {"state": "failed", "run_id": "run-9", "result": None}
+    assert fired.key == "run-9/t"
+
+
+def test_a_question_that_is_refused_fails_the_trigger(host):
+    child = host("")
+
+    child.send(hosting("aioflow_triggers.external:RunTrigger", dag="absent"))
+    child.send(Answer(child.expect(Ask).question, b"", "there is no DAG 'absent'"))
+
+    failure = child.expect(TriggerEnded).failure
+    assert (failure.reason, failure.message) == ("trigger", "there is no DAG 'absent'")
+
+
+def test_thousands_fire_in_few_frames(host):
+    child = host("")
+    count = 3_000
+
+    child.send(*(hosting("Plain", n) for n in range(count)))
+    fired, ended = set(), set()
+    while len(ended) < count:
+        for report in child.receive():
+            (fired if isinstance(report, Fired) else ended).add(report.trigger_no)
+
+    assert fired == ended == set(range(count))
+    assert len(child.frames) < count / 10
+
+
+def test_a_repeated_hosting_is_one_and_a_newer_one_takes_over(host):
+    child = host(
+        """
+class Never(Trigger):
+    async def run(self):
+        await asyncio.Event().wait()
+        yield TriggerEvent(1)
+    async def cleanup(self, reason): note(reason)
+"""
+    )
+
+    child.send(hosting("Never", 1, 1), hosting("Never", 1, 1), hosting("Plain", 2))
+    child.expect(Fired)
+    child.send(hosting("Plain", 1, 2))
+
+    fired = child.expect(Fired)
+    assert (fired.trigger_no, fired.hosting) == (1, 2)
+    ended = [child.expect(TriggerEnded, lambda e: e.trigger_no == 1) for _ in range(2)]
+    assert {e.hosting for e in ended} == {1, 2}
+
+
+def test_a_crash_leaves_the_culprit_in_the_black_box(host):
+    box = os.memfd_create("box")
+    child = host(
+        """
+class Crash(Trigger):
+    async def run(self):
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), 11)
+        yield
+""",
+        box=box,
+    )
+
+    child.send(hosting("Plain", 1), hosting("Crash", 77))
+
+    assert child.process.wait(child.PATIENCE) == -signal.SIGSEGV
+    assert int.from_bytes(os.pread(box, 8, 0), "little", signed=True) == 77
+    os.close(box)
+
+
+def test_the_host_ends_when_the_link_closes(host):
+    child = host("")
+    child.send(hosting("Plain"))
+    child.expect(TriggerEnded)
+
+    assert child.close() == 0
+    assert kinds(child.frames[0])[0] == "Fired"

@@ -1,0 +1,538 @@
+"""What both databases promise."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
+from aioflow.model import (
+    LiveRun,
+    RunChange,
+    RunState,
+    TaskState,
+    TriggerChange,
+    TriggerState,
+)
+from aioflow.secrets import Vault
+from aioflow.store import open_store, tables
+from aioflow.store.replay import REPLAYED, compare
+from tests.store.samples import (
+    DAG,
+    DAG_FILE,
+    EXPANSION,
+    FAILURE,
+    NOON,
+    OUTBOX,
+    POOL,
+    RESULT,
+    RUN,
+    TASK,
+    TRIGGER,
+    TRY,
+    VAULT,
+    VERSION,
+    batch,
+    execute,
+    first_batch,
+    moved,
+)
+
+# ── The fence ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_each_claim_begins_a_new_epoch_and_knows_the_last_commit(store_url):
+    async with open_store(store_url, VAULT) as store:
+        first = await store.claim()
+        await store.commit(first_batch())
+    async with open_store(store_url, VAULT) as store:
+        second = await store.claim()
+
+    assert (first.epoch, first.commit_no) == (1, 0)
+    assert (second.epoch, second.commit_no) == (2, 1)
+
+
+async def test_a_batch_asked_for_twice_is_applied_once(store):
+    await store.commit(first_batch())
+    await store.commit(first_batch())  # the reply was lost, the engine asks again
+
+    assert len(await store.list_runs()) == 1
+    assert [row.commit_no for row in await store.read_journal()] == [1]
+
+
+async def test_a_fenced_node_writes_nothing(store, store_url):
+    await store.commit(first_batch())
+    execute(store_url, "UPDATE node SET epoch = epoch + 1")
+
+    with pytest.raises(Fenced):
+        await store.commit(batch(2, gone_files=["etl.py"]))
+
+    assert await store.list_dag_files() == [DAG_FILE]
+
+
+@pytest.mark.parametrize("number", [3, 7], ids=["one-skipped", "many-skipped"])
+async def test_a_commit_number_out_of_line_is_a_strange_database(store, number):
+    await store.commit(first_batch())
+
+    with pytest.raises(StrangeDatabase):
+        await store.commit(batch(number, gone_files=["etl.py"]))
+
+    assert await store.list_dag_files() == [DAG_FILE]
+
+
+async def test_a_database_set_back_under_the_daemon_is_noticed(store, store_url):
+    await store.commit(first_batch())
+    execute(store_url, "UPDATE node SET commit_no = 0")
+
+    with pytest.raises(StrangeDatabase):
+        await store.commit(batch(2))
+
+
+async def test_a_database_that_forgot_the_node_is_strange(store, store_url):
+    execute(store_url, "DELETE FROM node")
+
+    with pytest.raises(StrangeDatabase):
+        await store.commit(first_batch())
+
+
+async def test_a_database_that_lost_a_table_is_strange(store, store_url):
+    await store.commit(first_batch())
+    execute(store_url, "DROP TABLE outbox")
+
+    with pytest.raises(StrangeDatabase):
+        await store.commit(batch(2, done_outbox=[3]))
+
+
+async def test_nothing_is_committed_before_the_claim(store_url):
+    async with open_store(store_url, VAULT) as store:
+        with pytest.raises(RuntimeError):
+            await store.commit(first_batch())
+
+
+async def test_a_cancelled_commit_is_whole_or_nothing_and_holds_up_nobody(store):
+    await store.commit(first_batch())
+    with anyio.move_on_after(0):
+        await store.commit(batch(2, done_outbox=[3], gone_files=["etl.py"]))
+
+    await store.commit(batch(2, done_outbox=[3], gone_files=["etl.py"]))
+
+    assert await store.list_dag_files() == []
+    assert await compare(store) == []
+
+
+async def test_leased_numbers_never_overlap(store_url):
+    blocks = []
+    for _ in range(2):
+        async with open_store(store_url, VAULT) as store:
+            blocks.append((await store.lease_numbers(10), 10))
+            blocks.append((await store.lease_numbers(1), 1))
+
+    numbers = [first + i for first, count in blocks for i in range(count)]
+    assert len(set(numbers)) == 22
+    assert min(numbers) == 1
+
+
+async def test_a_lease_of_nothing_is_a_mistake(store):
+    with pytest.raises(ValueError, match="at least one"):
+        await store.lease_numbers(0)
+
+
+# ── Rows ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_kind_of_row_comes_back_as_it_was_written(store):
+    await store.commit(first_batch())
+
+    assert await store.find_version("ab12") == VERSION
+    assert await store.list_dags() == [DAG]
+    assert await store.list_dag_files() == [DAG_FILE]
+    assert await store.list_runs() == [RUN]
+    assert await store.list_tasks(1) == [TASK]
+    assert await store.list_expansions(1) == [EXPANSION]
+    assert await store.list_tries(10) == [TRY]
+    assert await store.list_results(0, 100) == [RESULT]
+    assert await store.list_triggers() == [TRIGGER]
+
+
+async def test_a_restart_finds_everything_unfinished(store):
+    await store.commit(first_batch())
+
+    snapshot = await store.load()
+
+    assert snapshot.dags == [DAG]
+    assert snapshot.dag_files == [DAG_FILE]
+    assert snapshot.versions == [replace(VERSION, sources={})]
+    assert snapshot.pools == [POOL]
+    assert snapshot.outbox == [OUTBOX]
+    assert snapshot.runs == [
+        LiveRun(run=RUN, tasks=[TASK], expansions=[EXPANSION], widths=[(10, 3)], triggers=[TRIGGER])
+    ]
+    assert await store.load_run(1) == snapshot.runs[0]
+
+
+async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
+    old = replace(VERSION, version="old")
+    ended = replace(RUN, run_no=2, run_id="x", key=None, state=RunState.FAILED, version="old", ended_at=9)
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2,
+            new_versions=[old],
+            new_runs=[ended],
+            new_tasks=[replace(TASK, task_no=20, run_no=2)],
+        )
+    )
+
+    snapshot = await store.load()
+
+    assert [live.run.run_no for live in snapshot.runs] == [1]
+    assert [version.version for version in snapshot.versions] == ["ab12"]
+    found = await store.load_run(2)
+    assert found is not None
+    assert found.run == ended
+    assert await store.load_run(3) is None
+
+
+async def test_changes_set_what_they_carry_and_nothing_else(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2,
+            run_changes=[RunChange(1, RunState.RUNNING, RunState.FAILED, 5, 6, "why")],
+            task_changes=[moved(TASK, TaskState.FAILED, ended_at=9, failure=FAILURE, due_at=4)],
+            trigger_changes=[TriggerChange(7, TriggerState.WAITING, TriggerState.FIRED, b"e", "k")],
+        )
+    )
+
+    assert await store.list_runs() == [
+        replace(RUN, state=RunState.FAILED, started_at=5, ended_at=6, quarantine="why")
+    ]
+    assert await store.list_tasks(1) == [
+        replace(TASK, state=TaskState.FAILED, ended_at=9, failure=FAILURE, due_at=4)
+    ]
+    assert await store.list_triggers() == [
+        replace(TRIGGER, state=TriggerState.FIRED, event=b"e", event_key="k")
+    ]
+
+
+async def test_what_is_done_is_deleted(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2,
+            trigger_changes=[TriggerChange(7, TriggerState.WAITING, None, None, None)],
+            done_outbox=[3],
+            gone_files=["etl.py", "never.py"],
+            gone_pools=["db"],
+        )
+    )
+
+    snapshot = await store.load()
+    assert await store.list_triggers() == []
+    assert (snapshot.outbox, snapshot.dag_files, snapshot.pools) == ([], [], [])
+
+
+async def test_whole_rows_replace_what_was_there_and_the_last_one_counts(store):
+    await store.commit(first_batch())
+    paused = replace(DAG, paused=True, next_run_at=None)
+    broken = replace(DAG_FILE, reason="raised", message="boom")
+    again = replace(RESULT, start_no=2, body=None, width=None)
+    await store.commit(
+        batch(2, dags=[replace(DAG, gone=True), paused], dag_files=[broken], results=[again])
+    )
+
+    assert await store.list_dags() == [paused]
+    assert await store.list_dag_files() == [broken]
+    assert await store.list_results(10, 11) == [again]
+
+
+async def test_a_version_that_is_known_stays_as_it_was(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_versions=[replace(VERSION, sources={})]))
+
+    assert await store.find_version("ab12") == VERSION
+
+
+# ── Refusals ────────────────────────────────────────────────────────────────────────────
+
+S, R, T = TaskState, RunState, TriggerState
+
+REFUSED = {
+    "task-in-another-state": {"task_changes": [moved(replace(TASK, state=S.QUEUED), S.FAILED)]},
+    "task-of-another-start": {"task_changes": [moved(replace(TASK, start_no=2), S.FAILED)]},
+    "task-that-is-not-there": {"task_changes": [moved(replace(TASK, task_no=11), S.FAILED)]},
+    "one-of-two-tasks": {
+        "task_changes": [moved(TASK, S.FAILED), moved(replace(TASK, task_no=11), S.FAILED)]
+    },
+    "task-changed-twice": {
+        "task_changes": [
+            moved(TASK, S.QUEUED),
+            moved(replace(TASK, state=S.QUEUED), S.CANCELLED),
+        ]
+    },
+    "run-in-another-state": {"run_changes": [RunChange(1, R.QUEUED, R.FAILED, None, None, None)]},
+    "trigger-in-another-state": {
+        "trigger_changes": [TriggerChange(7, T.FIRED, T.ENDING, None, None)]
+    },
+    "trigger-deleted-in-another-state": {
+        "trigger_changes": [TriggerChange(7, T.FIRED, None, None, None)]
+    },
+    "effect-done-twice": {"done_outbox": [3, 4]},
+    "run-id-taken": {"new_runs": [replace(RUN, run_no=2, key=None)]},
+    "run-number-taken": {"new_runs": [replace(RUN, run_id="x", key=None)]},
+    "key-taken": {"new_runs": [replace(RUN, run_no=2, run_id="x")]},
+    "task-there-already": {"new_tasks": [TASK]},
+    "expansion-there-already": {"new_expansions": [EXPANSION]},
+    "task-of-no-run": {"new_tasks": [replace(TASK, task_no=11, run_no=9)]},
+    "run-of-no-version": {"new_runs": [replace(RUN, run_no=2, run_id="x", version="no")]},
+    "result-of-no-task": {"results": [replace(RESULT, task_no=11)]},
+    "state-unknown": {"new_tasks": [replace(TASK, task_no=11, state=12)]},
+    "slot-taken": {
+        "new_runs": [
+            replace(RUN, run_no=n, run_id=str(n), key=None, cause="schedule") for n in (2, 3)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED)
+async def test_a_refused_batch_leaves_nothing(store, changes):
+    await store.commit(first_batch())
+    before = await _everything(store)
+
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(2, dags=[replace(DAG, paused=True)], **changes))
+
+    assert await _everything(store) == before
+    await store.commit(batch(2, done_outbox=[3]))  # the number is still free
+
+
+async def _everything(store):
+    found = await store.scan([*REPLAYED, tables.node, tables.journal])
+    return [[tuple(row) for row in rows] for rows in found]
+
+
+NASTY = {
+    "lone-surrogate": ("\ud800", False),
+    "nul": ("a\0b", False),
+    "empty": ("", True),
+    "quote": ("Robert'); DROP TABLE run;--", True),
+    "dollar": ("$1 %s :x ? {}", True),
+    "emoji": ("🦔", True),
+    "right-to-left": ("\u202eabc", True),
+    "newline": ("a\r\nb", True),
+    "long": ("x" * 500, True),
+    "too-long": ("x" * 501, False),
+    "long-in-bytes": ("🦔" * 500, True),
+    "number": (7, False),
+    "bytes": (b"x", False),
+    "none": (None, False),
+}
+
+
+@pytest.mark.parametrize(("text", "is_stored"), NASTY.values(), ids=NASTY)
+async def test_both_databases_judge_a_text_alike(store, text, is_stored):
+    await store.commit(first_batch())
+    run = replace(RUN, run_no=2, run_id=text, key=None)
+
+    if is_stored:
+        await store.commit(batch(2, new_runs=[run]))
+        assert await store.find_run(text) == run
+    else:
+        with pytest.raises(BatchRefused):
+            await store.commit(batch(2, new_runs=[run]))
+
+
+NUMBERS = {
+    "largest": (2**63 - 1, True),
+    "smallest": (-(2**63), True),
+    "too-large": (2**63, False),
+    "too-small": (-(2**63) - 1, False),
+    "enormous": (2**200, False),
+    "nan": (float("nan"), False),
+    "infinity": (float("inf"), False),
+    "fraction": (1.5, False),
+    "whole-float": (1.0, False),
+    "text": ("1", False),
+    "bool": (True, False),
+}
+
+
+@pytest.mark.parametrize(("number", "is_stored"), NUMBERS.values(), ids=NUMBERS)
+async def test_both_databases_judge_a_number_alike(store, number, is_stored):
+    await store.commit(first_batch())
+    task = replace(TASK, task_no=11, due_at=number)
+
+    if is_stored:
+        await store.commit(batch(2, new_tasks=[task]))
+        assert (await store.list_tasks(1))[1] == task
+    else:
+        with pytest.raises(BatchRefused):
+            await store.commit(batch(2, new_tasks=[task]))
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"], ids=["surrogate", "nul"])
+async def test_what_no_row_can_hold_is_simply_not_found(store, name):
+    assert await store.find_run(name) is None
+    assert await store.list_tasks(2**70) == []
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────
+
+
+async def _runs(store):
+    """Store runs 1 to 6 of two DAGs, numbers 1 and 4 alive."""
+    await store.commit(first_batch())
+    states = {2: R.SUCCESS, 3: R.FAILED, 4: R.QUEUED, 5: R.SUCCESS, 6: R.SUCCESS}
+    runs = [
+        replace(
+            RUN,
+            run_no=number,
+            run_id=f"r{number}",
+            dag_id="etl" if number % 2 else "other",
+            key=f"k{number}",
+            state=state,
+            logical_date=NOON + number // 3,
+            ended_at=None if state.is_live else 1000 - 10 * number,
+        )
+        for number, state in states.items()
+    ]
+    await store.commit(batch(2, new_runs=runs))
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        pytest.param({}, [6, 5, 4, 3, 2, 1], id="all-newest-first"),
+        pytest.param({"limit": 2}, [6, 5], id="first-page"),
+        pytest.param({"limit": 2, "before": 5}, [4, 3], id="second-page"),
+        pytest.param({"dag_id": "etl"}, [5, 3, 1], id="of-a-dag"),
+        pytest.param({"state": R.SUCCESS}, [6, 5, 2], id="in-a-state"),
+        pytest.param({"state": R.QUEUED}, [4], id="in-a-live-state"),
+        pytest.param({"dag_id": "etl", "state": R.SUCCESS, "before": 6}, [5], id="everything"),
+        pytest.param({"dag_id": "no"}, [], id="of-no-dag"),
+    ],
+)
+async def test_runs_are_listed_newest_first(store, asked, numbers):
+    await _runs(store)
+
+    assert [run.run_no for run in await store.list_runs(**asked)] == numbers
+
+
+async def test_runs_are_found_by_what_people_know_of_them(store):
+    await _runs(store)
+
+    by_id, by_key = await store.find_run("r5"), await store.find_run_by_key("etl", "k5")
+    by_date = await store.find_run_at("other", NOON + 1)
+    assert by_id is not None
+    assert by_id.run_no == 5
+    assert by_key == by_id
+    assert by_date is not None
+    assert by_date.run_no == 4
+    assert await store.find_run_by_key("other", "k5") is None
+    assert await store.find_run_at("etl", 0) is None
+
+
+@pytest.mark.parametrize(("since", "number"), [(0, 5), (950, 5), (951, 3), (970, 3), (971, None)])
+async def test_the_first_run_that_ended_since_is_found(store, since, number):
+    await _runs(store)
+
+    found = await store.latest_ended_run("etl", since)
+
+    assert (found and found.run_no) == number
+
+
+async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
+    await store.commit(first_batch())
+    children = [
+        replace(TASK, task_no=100 + i, position=1, map_index=i, state=S.SUCCESS) for i in range(5)
+    ]
+    await store.commit(batch(2, new_tasks=children))
+
+    assert await store.list_tasks(1, limit=2) == [TASK, children[0]]
+    assert await store.list_tasks(1, after=100, limit=2) == children[1:3]
+    assert await store.list_tasks_between(101, 103) == children[1:3]
+    assert await store.list_tasks_between(101, 105, 1) == children[1:2]
+    assert await store.count_states(1) == [(0, S.RUNNING, 1), (1, S.SUCCESS, 5)]
+
+
+async def test_triggers_and_the_journal_come_in_pages(store):
+    await store.commit(first_batch())
+    more = [replace(TRIGGER, trigger_no=n) for n in (8, 9)]
+    await store.commit(batch(2, new_triggers=more))
+
+    assert await store.list_triggers(2) == [TRIGGER, more[0]]
+    assert await store.list_triggers(2, 8) == [more[1]]
+    assert [row.commit_no for row in await store.read_journal(1, 5)] == [2]
+    assert [row.at for row in await store.read_journal(limit=1)] == [NOON]
+
+
+async def test_a_store_opened_for_reading_reads_and_cannot_write(store, store_url):
+    await store.commit(first_batch())
+
+    async with open_store(store_url, VAULT, exclusive=False) as reader:
+        assert await reader.list_runs() == [RUN]
+        with pytest.raises(RuntimeError):
+            await reader.claim()
+
+
+async def test_the_size_is_told(store):
+    before = await store.size_bytes()
+    large = replace(RESULT, body=b"x" * 1_000_000)
+    await store.commit(replace(first_batch(), results=[large]))
+    await store.checkpoint()
+
+    assert before > 0
+    # PostgreSQL compresses it.
+    assert await store.size_bytes() > before
+
+
+# ── Secrets ─────────────────────────────────────────────────────────────────────────────
+
+CANARY = b"canary-7f3b-sings"
+
+
+async def test_kwargs_lie_sealed_in_every_table(store):
+    sealed = replace(TRIGGER, kwargs=CANARY)
+    await store.commit(replace(first_batch(), new_triggers=[sealed]))
+
+    found = await store.scan(list(tables.metadata.sorted_tables))
+
+    assert CANARY not in b"".join(
+        cell for rows in found for row in rows for cell in row if isinstance(cell, bytes)
+    )
+    assert await store.list_triggers() == [sealed]
+
+
+async def test_without_the_key_a_trigger_comes_back_without_its_kwargs(store, store_url):
+    await store.commit(first_batch())
+
+    async with open_store(store_url, Vault([b"z" * 32]), exclusive=False) as stranger:
+        assert await stranger.list_triggers() == [replace(TRIGGER, kwargs=None)]
+
+
+async def test_kwargs_copied_to_another_row_do_not_open_there(store, store_url):
+    other = replace(TRIGGER, trigger_no=8, kwargs=b"other")
+    await store.commit(replace(first_batch(), new_triggers=[TRIGGER, other]))
+    execute(
+        store_url,
+        "UPDATE trigger_wait SET kwargs = "
+        "(SELECT kwargs FROM trigger_wait WHERE trigger_no = 7) WHERE trigger_no = 8",
+    )
+
+    assert [row.kwargs for row in await store.list_triggers()] == [TRIGGER.kwargs, None]
+
+
+# ── The schema ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_newer_schema_is_left_alone(store_url):
+    async with open_store(store_url, VAULT):
+        pass
+    execute(store_url, "UPDATE alembic_version SET version_num = '0999'")
+
+    for exclusive in (True, False):
+        with pytest.raises(SchemaMismatch):
+            async with open_store(store_url, VAULT, exclusive=exclusive, migrate=True):
+                pass

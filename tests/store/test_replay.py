@@ -1,0 +1,198 @@
+"""The journal tells the whole story, and notices whoever tells another one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from aioflow.core.transitions import TASK_MOVES
+from aioflow.model import (
+    Batch,
+    LiveRun,
+    RunChange,
+    RunState,
+    TaskState,
+    TriggerChange,
+    TriggerState,
+)
+from aioflow.store import journal
+from aioflow.store.replay import compare
+from tests.store.samples import (
+    DAG,
+    FAILURE,
+    NOON,
+    RESULT,
+    RUN,
+    TASK,
+    TRIGGER,
+    TRY,
+    VERSION,
+    batch,
+    change,
+    execute,
+    first_batch,
+    moved,
+)
+
+
+async def test_a_replay_arrives_at_the_tables(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2,
+            steps=[(10, TaskState.RETRYING), (10, TaskState.QUEUED)],
+            task_changes=[moved(TASK, TaskState.QUEUED, start_no=2, failure=FAILURE)],
+            run_changes=[RunChange(1, RunState.RUNNING, RunState.CANCELLED, 1, 2, None)],
+            trigger_changes=[TriggerChange(7, TriggerState.WAITING, None, None, None)],
+            results=[replace(RESULT, start_no=2, body=b"new")],
+            dags=[replace(DAG, paused=True)],
+            new_versions=[VERSION],
+            gone_files=["etl.py"],
+            done_outbox=[3],
+        )
+    )
+
+    assert await compare(store) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        pytest.param("UPDATE task SET try_number = 2", "try_number", id="number"),
+        pytest.param("UPDATE task SET state = 6", "state", id="state"),
+        pytest.param("UPDATE result SET body = NULL", "body", id="result"),
+        pytest.param("UPDATE trigger_wait SET kwargs = NULL", "kwargs", id="kwargs"),
+        pytest.param("UPDATE run SET conf = NULL", "conf", id="conf"),
+        pytest.param("UPDATE dag SET paused = 1", "paused", id="dag"),
+        pytest.param("DELETE FROM expansion", "expansion", id="expansion-gone"),
+        pytest.param("DELETE FROM try", "try", id="try-gone"),
+        pytest.param("INSERT INTO pool VALUES ('p', 1, 0)", "pool", id="pool-made"),
+        pytest.param("DELETE FROM journal", "node", id="journal-gone"),
+    ],
+)
+async def test_a_hand_in_the_database_is_noticed(store, store_url, statement, said):
+    await store.commit(first_batch())
+    execute(store_url, statement)
+
+    differences = await compare(store)
+
+    assert differences
+    assert said in " ".join(differences)
+
+
+async def test_a_damaged_journal_row_is_noticed(store, store_url):
+    await store.commit(first_batch())
+    await store.commit(batch(2, done_outbox=[3]))
+    execute(store_url, "UPDATE journal SET body = (SELECT body FROM journal WHERE commit_no = 1)")
+
+    assert any("there already" in fault for fault in await compare(store))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x01", b"\x09\x90", b"\x02zzz", b"\x01\x92\x90\x91\x01"], ids=repr
+)
+def test_a_body_that_cannot_be_read_says_so(body):
+    with pytest.raises(ValueError, match="journal"):
+        journal.decode(body)
+
+
+async def test_a_step_the_rules_do_not_know_is_noticed(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(2, steps=[(10, TaskState.PENDING)], task_changes=[moved(TASK, TaskState.PENDING)])
+    )
+
+    assert await compare(store) == ["commit 2: task 10 steps from running to pending"]
+
+
+async def test_steps_that_lead_elsewhere_are_noticed(store):
+    await store.commit(first_batch())
+    await store.commit(
+        batch(2, steps=[(10, TaskState.QUEUED)], task_changes=[moved(TASK, TaskState.SUCCESS)])
+    )
+
+    assert await compare(store) == ["commit 2: task 10 stepped to queued, not success"]
+
+
+# ── Random legal batches ────────────────────────────────────────────────────────────────
+
+SEEDS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=6)
+_numbers = itertools.count(1000, 1000)
+
+
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(width=st.integers(1, 12), rounds=st.lists(SEEDS, max_size=8))
+async def test_what_was_written_is_what_a_restart_reads(store, width, rounds):
+    """One run an example, all in one database: each is a story of legal moves."""
+    base = next(_numbers)
+    number = (await _last_commit(store)) + 1
+    run = replace(RUN, run_no=base, run_id=f"r{base}", key=None, first_task_no=base)
+    first = replace(TASK, run_no=base, state=TaskState.PENDING, start_no=0)
+    tasks = {base + i: replace(first, task_no=base + i, position=i) for i in range(width)}
+    await store.commit(
+        Batch(
+            number=number,
+            at=NOON,
+            new_versions=[VERSION],
+            new_runs=[run],
+            new_tasks=list(tasks.values()),
+        )
+    )
+    expected = LiveRun(run=run, tasks=[], expansions=[], widths=[], triggers=[])
+    for seeds in rounds:
+        number += 1
+        await store.commit(_round(number, seeds, base, tasks, expected))
+
+    expected.tasks.extend(tasks.values())
+    assert await store.load_run(base) == expected
+    assert expected in (await store.load()).runs
+    assert await compare(store) == []
+
+
+async def _last_commit(store):
+    last = 0
+    while rows := await store.read_journal(last):
+        last = rows[-1].commit_no
+    return last
+
+
+def _round(number, seeds, base, tasks, expected):
+    """Return a batch in which some tasks move on, wait, fail and return; note what it does."""
+    made = Batch(number=number, at=NOON + number)
+    for task_no in {base + seed % len(tasks) for seed in seeds}:
+        old = tasks[task_no]
+        moves = [state for was, state in TASK_MOVES if was == old.state]
+        if not moves:
+            continue
+        state = moves[(seeds[0] + task_no) % len(moves)]
+        new = replace(
+            old,
+            state=state,
+            start_no=old.start_no + (state is TaskState.RUNNING),
+            due_at=seeds[0] if state is TaskState.RETRYING else None,
+            failure=FAILURE if state is TaskState.FAILED else old.failure,
+        )
+        tasks[task_no] = new
+        made.steps.append((task_no, state))
+        made.task_changes.append(change(old, new))
+        if state is TaskState.DEFERRED:
+            trigger = replace(
+                TRIGGER, trigger_no=task_no * 1000 + number, task_no=task_no, run_no=base
+            )
+            made.new_triggers.append(trigger)
+            expected.triggers.append(trigger)
+            expected.triggers.sort(key=lambda row: row.trigger_no)
+        if state is TaskState.FAILED:
+            made.new_tries.append(replace(TRY, task_no=task_no, run_no=base))
+        if state is TaskState.SUCCESS:
+            made.results.append(replace(RESULT, task_no=task_no, run_no=base))
+            expected.widths.append((task_no, 3))
+            expected.widths.sort()
+    return made

@@ -1,0 +1,433 @@
+"""Questions of children are answered from what is committed, and no ending slips by."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+import msgspec
+import pytest
+
+from aioflow.answers import Answers
+from aioflow.clock import SystemClock
+from aioflow.errors import StoreUnavailable
+from aioflow.host.questions import (
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    ResultsPage,
+    ResultsWanted,
+    RunEnding,
+    RunWanted,
+)
+from aioflow.messages import Answer, Ask, RunInfo
+from aioflow.model import (
+    Batch,
+    DagRow,
+    DagSpec,
+    ExpansionRow,
+    Failure,
+    MapSpec,
+    ResultRow,
+    RunChange,
+    RunRow,
+    RunState,
+    TaskChange,
+    TaskRow,
+    TaskSpec,
+    TaskState,
+    VersionRow,
+)
+from tests.executors.processes import running
+
+S = TaskState
+INFO = RunInfo(7, "r7", "d", "v", "d.py", None, 0, None, 100)
+
+
+class Tables:
+    """What a store would read, kept in memory; ``between`` runs in the middle of each read."""
+
+    def __init__(self):
+        self.runs: dict[int, RunRow] = {}
+        self.tasks: dict[int, TaskRow] = {}
+        self.results: dict[int, ResultRow] = {}
+        self.expansions: list[ExpansionRow] = []
+        tasks = (
+            TaskSpec(task_id="a"),
+            TaskSpec(task_id="b", mapped=MapSpec(())),
+        )
+        spec = DagSpec(dag_id="d", file="d.py", tasks=tasks)
+        self.version = VersionRow(version="v", file="d.py", dags=(spec,), sources={}, created_at=0)
+        self.reads = 0
+        self.between = lambda: None
+
+    async def _read(self, value):
+        """Return what stood there before something happens."""
+        self.reads += 1
+        await anyio.lowlevel.checkpoint()
+        self.between()
+        await anyio.lowlevel.checkpoint()
+        return value
+
+    async def find_run(self, run_id):
+        return await self._read(next((r for r in self.runs.values() if r.run_id == run_id), None))
+
+    async def find_run_at(self, dag_id, logical_date):
+        found = [
+            r for r in self.runs.values() if (r.dag_id, r.logical_date) == (dag_id, logical_date)
+        ]
+        return await self._read(found[0] if found else None)
+
+    async def latest_ended_run(self, dag_id, since):
+        found = [
+            r for r in self.runs.values() if r.dag_id == dag_id and (r.ended_at or -1) >= since
+        ]
+        return await self._read(min(found, key=lambda r: r.ended_at or 0) if found else None)
+
+    async def list_dags(self):
+        return await self._read([DagRow(dag_id="d", file="d.py", version="v")])
+
+    async def find_version(self, version):
+        return await self._read(self.version)
+
+    async def list_expansions(self, run_no):
+        return await self._read(list(self.expansions))
+
+    async def count_states(self, run_no):
+        keys = sorted((t.position, t.state) for t in self.tasks.values())
+        counted = [(*key, len(list(same))) for key, same in itertools.groupby(keys)]
+        return await self._read(counted)
+
+    async def list_tasks_between(self, first, end, limit=1000):
+        found = [self.tasks[no] for no in range(first, end) if no in self.tasks]
+        return await self._read(found[:limit])
+
+    async def list_results(self, first, end, limit=1000):
+        found = [self.results[no] for no in range(first, end) if no in self.results]
+        return await self._read(found[:limit])
+
+
+class Child:
+    def __init__(self, info=INFO):
+        self.is_open = True
+        self.answers: list[Answer] = []
+        self.answered = anyio.Event()
+        self._info = info
+
+    def serves(self, run_no):
+        return True
+
+    def info(self, run_no):
+        return self._info
+
+    def send(self, messages):
+        self.answers += messages
+        self.answered.set()
+
+    async def answer(self, kind):
+        with anyio.fail_after(10):
+            await self.answered.wait()
+        [answer] = self.answers
+        assert answer.error == ""
+        return msgspec.msgpack.decode(answer.body, type=kind)
+
+
+class World:
+    """Tables, answers over them, and the commits that change them."""
+
+    def __init__(self):
+        self.tables = Tables()
+        self.answers = Answers(self.tables, SystemClock())
+        self.number = 0
+
+    def run(self, run_no=7, state=RunState.RUNNING, **columns):
+        return RunRow(
+            run_no=run_no,
+            run_id=f"r{run_no}",
+            dag_id="d",
+            version="v",
+            state=state,
+            cause="manual",
+            first_task_no=100,
+            **columns,
+        )
+
+    def commit(self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=()):
+        """Apply to the tables, then say so, as the engine does."""
+        self.number += 1
+        batch = Batch(number=self.number, at=0, new_runs=list(runs), new_tasks=list(new_tasks))
+        batch.new_expansions = list(expansions)
+        self.tables.expansions += expansions
+        self.tables.runs |= {row.run_no: row for row in runs}
+        self.tables.tasks |= {row.task_no: row for row in new_tasks}
+        for run_no, state in (ended or {}).items():
+            row = self.tables.runs[run_no]
+            self.tables.runs[run_no] = msgspec.structs.replace(row, state=state, ended_at=50)
+            batch.run_changes.append(RunChange(run_no, row.state, state, None, 50, None))
+        for task_no, now in moved:
+            old = self.tables.tasks[task_no]
+            self.tables.tasks[task_no] = msgspec.structs.replace(old, state=now)
+            batch.task_changes.append(TaskChange(task_no, old.state, 1, now, 1, 1, 0, *[None] * 6))
+        self.answers.on_commit(batch, self.tables.runs.get)
+
+    def ask_run(self, child, task_id=None, run_id=None, logical_date=None, since=0, dag_id="d"):
+        wanted = RunWanted(dag_id, task_id, run_id, logical_date, since)
+        self.answers.ask(child, Ask(1, 7, "run", msgspec.msgpack.encode(wanted)))
+
+    async def page(self, position, after=-2):
+        child = Child()
+        wanted = ResultsWanted(position, after)
+        self.answers.ask(child, Ask(1, 7, "results", msgspec.msgpack.encode(wanted)))
+        return await child.answer(ResultsPage)
+
+
+def task(task_no, position=0, map_index=-1, state=S.RUNNING, **columns):
+    return TaskRow(
+        task_no=task_no,
+        run_no=7,
+        position=position,
+        map_index=map_index,
+        state=state,
+        try_number=1,
+        start_no=1,
+        **columns,
+    )
+
+
+def children(width, state=S.RUNNING, first=1000):
+    return [task(first + i, 1, i, state) for i in range(width)]
+
+
+def result(task_no, body=b"\x01"):
+    return ResultRow(task_no=task_no, run_no=7, start_no=1, body=body, size=len(body or b"x" * 99))
+
+
+# ── endings ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_that_has_ended_is_answered_at_once():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run(state=RunState.PARTIAL)])
+        w.ask_run(child, run_id="r7")
+        assert await child.answer(RunEnding) == RunEnding("r7", "partial", None)
+    assert not w.answers.waiting
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param({"run_id": "r7"}, id="by-id"),
+        pytest.param({"logical_date": 5}, id="by-logical-date"),
+        pytest.param({"since": 10}, id="the-first-to-end"),
+    ],
+)
+async def test_a_run_that_comes_later_is_waited_for(wanted):
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.ask_run(child, **wanted)
+        await anyio.wait_all_tasks_blocked()
+        w.commit(runs=[w.run(8, logical_date=4), w.run(7, logical_date=5)])
+        await anyio.wait_all_tasks_blocked()
+        assert not child.answers
+        w.commit(ended={7: RunState.FAILED})
+        assert await child.answer(RunEnding) == RunEnding("r7", "failed", None)
+    assert not w.answers.waiting
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+@pytest.mark.parametrize("wanted", [{"run_id": "r7"}, {"logical_date": 5}, {"since": 0}])
+async def test_an_ending_in_the_middle_of_any_look_does_not_slip_by(moment, wanted):
+    w, child = World(), Child()
+    w.commit(runs=[w.run(logical_date=5)])
+
+    def end():
+        if w.tables.reads == moment:
+            w.commit(ended={7: RunState.SUCCESS})
+
+    w.tables.between = end
+    async with running(w.answers):
+        w.ask_run(child, **wanted)
+        await anyio.wait_all_tasks_blocked()
+        if w.tables.runs[7].state.is_live:
+            w.commit(ended={7: RunState.SUCCESS})
+        assert (await child.answer(RunEnding)).state == "success"
+
+
+async def test_a_task_is_answered_with_its_small_result():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run()], new_tasks=[task(100)])
+        w.ask_run(child, "a", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        w.tables.results[100] = result(100, b"\x07")
+        w.commit(moved=[(100, S.SUCCESS)])
+        assert await child.answer(RunEnding) == RunEnding("r7", "success", b"\x07")
+
+
+async def test_a_task_its_run_never_came_to_is_removed():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run()])
+        w.ask_run(child, "a", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        w.commit(ended={7: RunState.CANCELLED})
+        assert (await child.answer(RunEnding)).state == "removed"
+
+
+async def test_a_mapped_task_ends_with_its_last_child():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run()])
+        w.ask_run(child, "b", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        w.commit(expansions=[ExpansionRow(run_no=7, position=1, width=50, first_task_no=1000)])
+        await anyio.wait_all_tasks_blocked()
+        w.commit(new_tasks=children(50))
+        for number in range(1000, 1049):
+            reads = w.tables.reads
+            w.commit(moved=[(number, S.SKIPPED if number % 2 else S.SUCCESS)])
+            await anyio.wait_all_tasks_blocked()
+            assert w.tables.reads == reads  # fewer endings than are missing lead to no look
+        assert not child.answers
+        w.commit(moved=[(1049, S.SUCCESS)])
+        assert (await child.answer(RunEnding)).state == "success"
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+async def test_the_last_child_ending_in_the_middle_of_a_look_does_not_slip_by(moment):
+    w, child = World(), Child()
+    expansion = ExpansionRow(run_no=7, position=1, width=3, first_task_no=1000)
+    w.commit(runs=[w.run()], expansions=[expansion], new_tasks=children(3))
+
+    def end():
+        if w.tables.reads == moment:
+            w.commit(moved=[(number, S.FAILED) for number in (1000, 1001, 1002)])
+
+    w.tables.between = end
+    async with running(w.answers):
+        w.ask_run(child, "b", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        if w.tables.tasks[1000].state.is_live:
+            w.tables.reads = moment - 1
+            end_now = [(number, S.FAILED) for number in (1000, 1001, 1002)]
+            w.commit(moved=end_now)
+        assert (await child.answer(RunEnding)).state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        pytest.param({"dag_id": "x"}, "no DAG 'x'", id="missing-dag"),
+        pytest.param({"run_id": "r7", "dag_id": "x"}, "belongs to DAG 'd'", id="another-dags-run"),
+        pytest.param({"run_id": "r7", "task_id": "x"}, "no task 'x'", id="missing-task"),
+    ],
+)
+async def test_what_can_never_be_answered_is_refused(wanted, why):
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run()])
+        w.ask_run(child, **wanted)
+        with anyio.fail_after(10):
+            await child.answered.wait()
+    assert why in child.answers[0].error
+    assert not w.answers.waiting
+
+
+@pytest.mark.parametrize(("kind", "body"), [("run", b"\xc1"), ("weather", b"")])
+async def test_a_question_that_makes_no_sense_is_refused(kind, body):
+    w, child = World(), Child()
+    w.answers.ask(child, Ask(1, 7, kind, body))
+
+    assert "understood" in child.answers[0].error
+
+
+async def test_a_database_that_is_away_delays_the_answer():
+    w, child = World(), Child()
+    w.commit(runs=[w.run(state=RunState.SUCCESS)])
+
+    def away():
+        if w.tables.reads == 1:
+            raise StoreUnavailable("away")
+
+    w.tables.between = away
+    async with running(w.answers):
+        w.ask_run(child, run_id="r7")
+        assert (await child.answer(RunEnding)).state == "success"
+
+
+async def test_questions_of_dead_processes_do_not_pile_up():
+    w = World()
+    w.commit(runs=[w.run()])
+    async with running(w.answers):
+        for _ in range(5):
+            child = Child()
+            for _ in range(1000):
+                w.ask_run(child, run_id="r7")
+            await anyio.wait_all_tasks_blocked()
+            child.is_open = False
+        assert w.answers.waiting <= 2000
+
+
+# ── pages ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_result_of_an_unmapped_parent_is_one_page():
+    w = World()
+    w.commit(runs=[w.run()], new_tasks=[task(100, state=S.SUCCESS)])
+    w.tables.results[100] = result(100)
+    async with running(w.answers):
+        page = await w.page(0)
+
+    assert page == ResultsPage(-1, [(-1, 100, 1, b"\x01")], [], -1, more=False)
+
+
+async def test_pages_hold_all_children_in_map_order_and_why_others_failed():
+    w = World()
+    width = 2 * PAGE_ITEMS + 10
+    failure = Failure(type="E", message="m", reason="raised")
+    w.commit(
+        expansions=[ExpansionRow(run_no=7, position=1, width=width, first_task_no=1000)],
+        new_tasks=children(width, S.SUCCESS),
+    )
+    w.tables.tasks[1003] = task(1003, 1, 3, S.FAILED, failure=failure)
+    del w.tables.tasks[1004]  # pending
+    w.tables.results = {1000 + i: result(1000 + i) for i in range(0, width, 2) if i != 4}
+    w.tables.results[1006] = result(1006, None)  # in a file
+    async with running(w.answers):
+        pages = [await w.page(1)]
+        while pages[-1].more:
+            pages.append(await w.page(1, pages[-1].last))
+
+    items = [item for page in pages for item in page.items]
+    assert [item[0] for item in items] == [i for i in range(width) if i not in {3, 4}]
+    assert [page.last for page in pages] == [PAGE_ITEMS - 1, 2 * PAGE_ITEMS - 1, width - 1]
+    assert pages[0].failed == [(3, S.FAILED, failure)]
+    assert items[1] == (1, 1001, 0, None)
+    assert items[2] == (2, 1002, 1, b"\x01")
+    assert next(item for item in items if item[0] == 6) == (6, 1006, 1, None)
+
+
+async def test_a_page_of_large_results_is_bounded_in_bytes():
+    w = World()
+    w.commit(
+        expansions=[ExpansionRow(run_no=7, position=1, width=500, first_task_no=1000)],
+        new_tasks=children(500, S.SUCCESS),
+    )
+    body = b"x" * 60_000
+    w.tables.results = {1000 + i: result(1000 + i, body) for i in range(500)}
+    async with running(w.answers):
+        page = await w.page(1)
+
+    assert page.more
+    assert sum(len(item[3]) for item in page.items) < 2 * PAGE_BYTES
+
+
+async def test_a_process_that_runs_no_tasks_gets_no_results():
+    w, child = World(), Child(info=None)
+    async with running(w.answers):
+        body = msgspec.msgpack.encode(ResultsWanted(0))
+        w.answers.ask(child, Ask(1, 7, "results", body))
+        with anyio.fail_after(10):
+            await child.answered.wait()
+
+    assert "only a process that runs tasks" in child.answers[0].error

@@ -1,0 +1,286 @@
+"""The catalog tells the engine what the DAG folders hold, whatever the files do."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from aioflow import catalog as catalog_module
+from aioflow.catalog import Catalog, Limits
+from aioflow.catalog.scanning import scan
+from aioflow.catalog.snapshot import version_of, write_snapshot
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.messages import FileBroken, FileGone, FileParsed
+from aioflow.model import DagFileRow, VersionRow
+from tests.executors.processes import is_alive, running, until
+
+pytestmark = pytest.mark.process
+
+DAG = """
+from aioflow import dag, task
+
+@task
+def say() -> int:
+    return {value}
+
+@dag
+def {name}() -> None:
+    say()
+"""
+
+GOOD = DAG.format(name="good", value=1)
+
+
+class Watched:
+    """A catalog over a folder, and what it reported."""
+
+    def __init__(self, home, **options):
+        self.folder = home / "dags"
+        self.folder.mkdir(exist_ok=True)
+        self.code = home / "code"
+        self.reports = []
+        self.children = Children(home)
+        self.catalog = Catalog(
+            [self.folder],
+            self.code,
+            self.children,
+            self.reports.extend,
+            SystemClock(),
+            **options,
+        )
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text(text)
+        temporary.rename(path)
+
+    async def swept(self):
+        with anyio.fail_after(30):
+            await self.catalog.first_sweep_done.wait()
+
+    async def reported(self, count):
+        await until(lambda: len(self.reports) >= count)
+        return self.reports[count - 1]
+
+
+@asynccontextmanager
+async def watched(home, files, **options):
+    it = Watched(home, **options)
+    for name, text in files.items():
+        it.write(name, text)
+    async with running(it.children, it.catalog):
+        await it.swept()
+        yield it
+
+
+async def test_a_dag_file_becomes_a_version_with_a_snapshot(tmp_path):
+    async with watched(tmp_path, {"good.py": GOOD}) as it:
+        [parsed] = it.reports
+
+    assert isinstance(parsed, FileParsed)
+    assert [dag.dag_id for dag in parsed.dags] == ["good"]
+    assert parsed.sources == {"good.py": GOOD.encode()}
+    assert (it.code / parsed.version / "good.py").read_text() == GOOD
+    assert len(list(it.code.iterdir())) == 1
+
+
+async def test_modules_and_hidden_files_are_no_dag_files(tmp_path):
+    files = {
+        "plain.py": "import sys; sys.exit(1)",
+        ".hidden.py": GOOD,
+        ".git/hook.py": GOOD,
+        "__pycache__/old.py": GOOD,
+        "notes.txt": "aioflow",
+        "uses.py": "from aioflow import task",
+    }
+    async with watched(tmp_path, files) as it:
+        assert it.reports == []
+
+
+async def test_a_changed_file_is_parsed_again_and_an_unchanged_one_is_not(tmp_path):
+    async with watched(tmp_path, {"a.py": GOOD, "b.py": DAG.format(name="b", value=1)}) as it:
+        first = {report.file: report.version for report in it.reports}
+        it.write("a.py", DAG.format(name="good", value=2))
+        again = await it.reported(3)
+        assert again.file == "a.py"
+        assert again.version != first["a.py"]
+        os.utime(it.folder / "b.py")  # touched, not changed
+        it.write("c.py", DAG.format(name="c", value=1))
+        assert (await it.reported(4)).file == "c.py"
+        assert len(it.reports) == 4
+
+
+async def test_a_changed_module_parses_those_that_import_it_again(tmp_path):
+    importer = "from lib.amount import VALUE\n" + GOOD
+    files = {"lib/amount.py": "VALUE = 1", "a.py": importer, "b.py": DAG.format(name="b", value=1)}
+    async with watched(tmp_path, files) as it:
+        first = next(report for report in it.reports if report.file == "a.py")
+        assert set(first.sources) == {"a.py", "lib/amount.py"}
+        it.write("lib/amount.py", "VALUE = 2")
+        again = await it.reported(3)
+
+    assert again.file == "a.py"
+    assert again.version != first.version
+    assert (it.code / again.version / "lib" / "amount.py").read_text() == "VALUE = 2"
+
+
+async def test_a_deleted_file_is_gone(tmp_path):
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        (it.folder / "a.py").unlink()
+        assert await it.reported(2) == FileGone("a.py")
+
+
+async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path):
+    known = [DagFileRow(file="old.py", version="v"), DagFileRow(file="now.py", version="w")]
+    async with watched(tmp_path, {"now.py": "# no aioflow here"}, known=known) as it:
+        assert sorted(report.file for report in it.reports) == ["now.py", "old.py"]
+        assert all(isinstance(report, FileGone) for report in it.reports)
+
+
+async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
+    async def deaf(folders, notice):
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(catalog_module, "watch", deaf)
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.05)
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        it.write("b.py", DAG.format(name="b", value=1))
+        assert (await it.reported(2)).file == "b.py"
+
+
+# ── bad files ───────────────────────────────────────────────────────────────────────────
+
+BAD = {
+    "exit": "import sys, aioflow\nsys.exit(3)",
+    "hard_exit": "import os, aioflow\nos._exit(3)",
+    "loop": "import aioflow\nwhile True: pass",
+    "syntax": "import aioflow\ndef broken(:",
+    "memory": "import aioflow\nhoard = bytearray(10_000_000_000)",
+    "output": "import aioflow\nfor _ in range(1000): print('x' * 1_000_000)",
+    "crash": "import aioflow, os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    "raises": "import aioflow\nraise RuntimeError('no beans')",
+    "missing": "import aioflow\nimport no_such_module_of_mine",
+}
+
+
+async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path):
+    files = {f"{name}.py": text for name, text in BAD.items()} | {"good.py": GOOD}
+    async with watched(tmp_path, files, limits=Limits(wall_seconds=3)) as it:
+        reasons = {r.file: r.reason for r in it.reports if isinstance(r, FileBroken)}
+        good = [report for report in it.reports if isinstance(report, FileParsed)]
+
+    assert [report.file for report in good] == ["good.py"]
+    assert reasons == {
+        "exit.py": "exit",
+        "hard_exit.py": "exit",
+        "loop.py": "timeout",
+        "syntax.py": "syntax_error",
+        "memory.py": "memory",
+        "output.py": "output",
+        "crash.py": "crashed",
+        "raises.py": "raised",
+        "missing.py": "import_error",
+    }
+
+
+async def test_what_a_parser_started_does_not_outlive_it(tmp_path):
+    where = tmp_path / "offspring"
+    source = f"""
+import aioflow, os, subprocess
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+open({str(where)!r}, "w").write(str(child.pid))
+while True: pass
+"""
+    async with watched(tmp_path, {"a.py": source}, limits=Limits(wall_seconds=2)) as it:
+        [broken] = it.reports
+        assert broken.reason == "timeout"
+        assert not is_alive(int(where.read_text()))
+
+
+async def test_a_bad_file_that_stays_as_it_is_is_not_parsed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.02)
+    count = tmp_path / "count"
+    source = f"import aioflow\nopen({str(count)!r}, 'a').write('x')\nraise RuntimeError"
+    async with watched(tmp_path, {"bad.py": source}) as it:
+        it.write("other.py", GOOD)
+        await it.reported(2)
+        it.write("other.py", DAG.format(name="good", value=2))
+        await it.reported(3)
+
+    assert count.read_text() == "x"
+
+
+async def test_mending_a_file_tells_the_engine(tmp_path):
+    async with watched(tmp_path, {"a.py": BAD["syntax"]}) as it:
+        assert isinstance(it.reports[0], FileBroken)
+        assert "line 2" in it.reports[0].message
+        it.write("a.py", GOOD)
+        assert isinstance(await it.reported(2), FileParsed)
+
+
+async def test_a_file_whose_module_was_missing_is_parsed_when_that_comes(tmp_path):
+    async with watched(tmp_path, {"a.py": "from late import VALUE\n" + GOOD}) as it:
+        assert it.reports[0].reason == "import_error"
+        it.write("late.py", "VALUE = 1")
+        assert isinstance(await it.reported(2), FileParsed)
+
+
+async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path):
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        it.write("a.py", "from aioflow import task")
+        assert await it.reported(2) == FileGone("a.py")
+
+
+# ── versions ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_version_is_its_content_and_paths():
+    base = version_of("a.py", {"a.py": b"1", "b.py": b"2"})
+
+    assert base == version_of("a.py", {"b.py": b"2", "a.py": b"1"})
+    assert base != version_of("b.py", {"a.py": b"1", "b.py": b"2"})
+    assert base != version_of("a.py", {"a.py": b"1", "c.py": b"2"})
+    assert base != version_of("a.py", {"a.py": b"1b.py", "": b"2"})
+    assert base != version_of("a.py", {"a.py": b"1", "b.py": b"3"})
+
+
+def test_a_snapshot_that_is_there_is_kept(tmp_path):
+    write_snapshot(tmp_path, "v", {"lib/a.py": b"first"})
+    write_snapshot(tmp_path, "v", {"lib/a.py": b"second"})
+
+    assert (tmp_path / "v" / "lib" / "a.py").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
+
+
+async def test_a_missing_snapshot_is_restored_from_its_row(tmp_path):
+    it = Watched(tmp_path)
+    row = VersionRow(version="v", file="a.py", dags=(), sources={"a.py": b"x"}, created_at=0)
+
+    await it.catalog.restore(row)
+    await it.catalog.restore(row)
+
+    assert (it.code / "v" / "a.py").read_bytes() == b"x"
+
+
+def test_links_in_a_circle_end(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.py").write_text("aioflow")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
+
+    assert list(scan([tmp_path], {})) == ["a/x.py"]
+
+
+def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.py").write_text(name)
+
+    found = scan([tmp_path / "one", tmp_path / "two"], {})
+
+    assert found["x.py"].folder == tmp_path / "one"

@@ -1,0 +1,421 @@
+"""A child lives as long as its block, is told apart in death, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from aioflow.children import Children
+from aioflow.children.endings import OomCounter, describe_ending
+from aioflow.children.environment import child_environment
+from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
+from aioflow.messages import Recalled, Welcome
+from tests.executors.processes import (
+    Output,
+    is_alive,
+    pids_below,
+    program,
+    running,
+    running_children,
+    until,
+)
+
+pytestmark = pytest.mark.process
+
+LISTEN = """
+try:
+    while True:
+        link.receive()
+except LinkClosed:
+    pass
+"""
+
+
+def ignore(_):
+    pass
+
+
+async def swallow(_):
+    pass
+
+
+# ── environment ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_child_sees_only_what_is_allowed():
+    seen = child_environment(
+        {
+            "PATH": "/bin",
+            "LC_ALL": "C",
+            "PYTHONPATH": "/x",
+            "DATABASE_URL": "postgresql://secret",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AIOFLOW_STORE__URL": "postgresql://secret",
+            "PROXY": "wanted",
+            "AIOFLOW_CHILD_ENV": "PROXY, AIOFLOW_STORE__URL",
+        }
+    )
+
+    assert seen == {"PATH": "/bin", "LC_ALL": "C", "PYTHONPATH": "/x", "PROXY": "wanted"}
+
+
+async def test_a_real_child_gets_that_environment_and_nothing_to_read(tmp_path):
+    source = "print(sorted(os.environ), repr(sys.stdin.read()), flush=True)\nlink.send([])"
+    environment = {"PATH": os.environ["PATH"], "SECRET_TOKEN": "secret"}
+    children = Children(tmp_path, program=program(source), environment=environment)
+    output = Output()
+    async with (
+        running(children),
+        children.child("slot", on_reports=ignore, on_output=output) as child,
+    ):
+        await child.ended()
+
+    assert b"SECRET" not in output.data
+    assert b"AIOFLOW_CHILD_OF" in output.data
+    assert output.data.strip().endswith(b"''")
+
+
+# ── the link, output ────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_child_says_arrives_before_its_end(tmp_path):
+    source = """
+[welcome] = link.receive()
+print("said", welcome.role, flush=True)
+link.send([Recalled(((n, n),)) for n in range(1000)])
+os._exit(3)
+"""
+    reports, output = [], Output()
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("slot", on_reports=reports.extend, on_output=output) as child,
+    ):
+        child.send([Welcome("slot", "", "")])
+        failure = await child.ended()
+        assert len(reports) == 1000
+
+    assert reports[-1] == Recalled(((999, 999),))
+    assert output.data == b"said slot\n"
+    assert failure.reason == "exit"
+    assert "status 3: ...said slot" in failure.message
+
+
+async def test_a_slow_reader_slows_the_child_down(tmp_path):
+    source = (
+        """
+os.set_blocking(1, False)
+written = 0
+try:
+    while True:
+        written += os.write(1, b"x" * 4096)
+except BlockingIOError:
+    pass
+link.send([Recalled(((written, 0),))])
+os.set_blocking(1, True)
+"""
+        + LISTEN
+    )
+    reports = []
+    blocked = anyio.Event()
+
+    async def stuck(_):
+        await blocked.wait()
+
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("slot", on_reports=reports.extend, on_output=stuck) as child,
+    ):
+        await until(lambda: reports)
+        blocked.set()
+        child.dismiss()
+        assert (await child.ended()).reason == "exit"
+
+    [recalled] = reports
+    assert recalled.tries[0][0] <= 256 * 1024
+
+
+async def test_a_child_that_ignores_the_end_of_its_link_is_killed(tmp_path):
+    async with (
+        running_children(tmp_path, "while True: time.sleep(1)") as children,
+        children.child("slot", on_reports=ignore, on_output=swallow) as child,
+    ):
+        child.dismiss()
+        with anyio.fail_after(5):
+            assert (await child.ended()).reason == "killed"
+
+
+async def test_rubbish_on_the_link_costs_the_child(tmp_path):
+    source = 'link._sock.sendall(b"\\xff" * 64)\nwhile True: time.sleep(1)'
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("slot", on_reports=ignore, on_output=swallow) as child,
+    ):
+        with anyio.fail_after(5):
+            assert (await child.ended()).reason == "killed"
+
+
+# ── endings ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("returncode", "out_of_memory", "reason", "word"),
+    [
+        pytest.param(0, False, "exit", "status 0", id="ended"),
+        pytest.param(7, False, "exit", "status 7", id="exit-status"),
+        pytest.param(-signal.SIGSEGV, False, "crashed", "SIGSEGV", id="segfault"),
+        pytest.param(-signal.SIGABRT, True, "crashed", "SIGABRT", id="abort-beside-an-oom-kill"),
+        pytest.param(-signal.SIGKILL, False, "killed", "outside", id="killed"),
+        pytest.param(-signal.SIGKILL, True, "oom", "memory", id="out-of-memory"),
+        pytest.param(-40, False, "crashed", "signal 40", id="real-time-signal"),
+    ],
+)
+def test_an_exit_status_is_told_as_a_failure(returncode, out_of_memory, reason, word):
+    failure = describe_ending(returncode, out_of_memory=out_of_memory)
+
+    assert failure.reason == reason
+    assert word in failure.message
+
+
+async def test_a_segfault_is_told_by_its_signal(tmp_path):
+    source = "os.kill(os.getpid(), signal.SIGSEGV)"
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("slot", on_reports=ignore, on_output=swallow) as child,
+    ):
+        failure = await child.ended()
+
+    assert (failure.type, failure.reason) == ("Crashed", "crashed")
+    assert "SIGSEGV" in failure.message
+
+
+def test_each_kill_for_memory_is_blamed_once(tmp_path):
+    events = tmp_path / "memory.events"
+    events.write_text("low 0\noom 5\noom_kill 2\n")
+    counter = OomCounter(events)
+    assert not counter.claim()
+
+    events.write_text("low 0\noom 9\noom_kill 4\n")
+
+    assert [counter.claim() for _ in range(3)] == [True, True, False]
+
+
+def test_without_a_cgroup_nothing_is_blamed_on_memory():
+    assert not OomCounter(None).claim()
+
+
+# ── killing ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_leaving_the_block_kills_the_child_and_its_offspring(tmp_path):
+    source = """
+child = subprocess.Popen(["sleep", "1000"])
+link.send([Recalled(((child.pid, 0),))])
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True: time.sleep(1)
+"""
+    reports = []
+    async with running_children(tmp_path, source) as children:
+        async with children.child("slot", on_reports=reports.extend, on_output=swallow) as child:
+            await until(lambda: reports)
+            offspring = reports[0].tries[0][0]
+            assert is_alive(offspring)
+        assert not is_alive(child.pid)
+        assert not is_alive(offspring)
+        assert not list((tmp_path / "run" / "children").iterdir())
+
+
+async def test_an_offspring_that_forked_twice_and_made_its_own_session_dies_too(tmp_path):
+    where = tmp_path / "offspring"
+    source = "daemonise(sys.argv[1])\n" + LISTEN
+    async with running_children(tmp_path, source, where) as children:
+        async with children.child("slot", on_reports=ignore, on_output=swallow):
+            await until(where.exists)
+            offspring = int(where.read_text())
+            assert is_alive(offspring)
+        assert not is_alive(offspring)
+
+
+async def test_a_killed_child_with_such_an_offspring_ends_only_when_that_is_dead(tmp_path):
+    where = tmp_path / "offspring"
+    source = "daemonise(sys.argv[1])\n" + LISTEN
+    async with (
+        running_children(tmp_path, source, where) as children,
+        children.child("slot", on_reports=ignore, on_output=swallow) as child,
+    ):
+        await until(where.exists)
+        child.kill()
+        assert (await child.ended()).reason == "killed"
+        assert not is_alive(int(where.read_text()))
+
+
+async def test_stopping_gives_the_child_time_to_say_goodbye(tmp_path):
+    source = """
+def goodbye(*_):
+    print("goodbye", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, goodbye)
+link.send([Recalled(())])
+while True: time.sleep(1)
+"""
+    reports, output = [], Output()
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("async", on_reports=reports.extend, on_output=output) as child,
+    ):
+        await until(lambda: reports)
+        await child.stop(grace_seconds=10)
+        assert (await child.ended()).reason == "exit"
+
+    assert output.data == b"goodbye\n"
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_cancelling_at_any_moment_of_a_spawn_leaks_nothing(tmp_path, steps):
+    before = pids_below()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    async with running_children(tmp_path, LISTEN) as children:
+        for _ in range(3):
+            async with anyio.create_task_group() as group:
+
+                async def spawn() -> None:
+                    async with children.child("slot", on_reports=ignore, on_output=swallow):
+                        await anyio.sleep_forever()
+
+                group.start_soon(spawn)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+
+        assert pids_below() <= before
+        assert not list((tmp_path / "run" / "children").iterdir())
+    assert (
+        len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2
+    )  # the loop may keep its own
+
+
+async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
+    children = Children(tmp_path, program=("/no/such/program",))
+    async with running(children):
+        descriptors = list(Path("/proc/self/fd").iterdir())
+        with pytest.raises(OSError, match="no/such"):
+            async with children.child("slot", on_reports=ignore, on_output=swallow):
+                pass
+        assert len(list(Path("/proc/self/fd").iterdir())) == len(descriptors)
+
+
+async def test_the_black_box_names_the_culprit(tmp_path):
+    source = """
+os.pwrite(int(os.environ["AIOFLOW_BLACKBOX_FD"]), (42).to_bytes(8, sys.byteorder), 0)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("async", on_reports=ignore, on_output=swallow, black_box=True) as child,
+    ):
+        assert child.culprit() in {-1, 42}
+        await child.ended()
+        assert child.culprit() == 42
+
+
+# ── leftovers ───────────────────────────────────────────────────────────────────────────
+
+EARLIER = """
+import os, signal, sys
+from pathlib import Path
+import anyio
+from tests.executors.processes import running_children
+async def main():
+    source = "daemonise(sys.argv[1])\\nwhile True: time.sleep(1)"
+    async with running_children(Path(sys.argv[1]), source, sys.argv[2]) as children:
+        async def swallow(_): pass
+        async with children.child("slot", on_reports=print, on_output=swallow) as child:
+            while not os.path.exists(sys.argv[2]):
+                await anyio.sleep(0.01)
+            print(child.pid, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+anyio.run(main)
+"""
+
+
+async def test_what_a_killed_daemon_left_is_swept_before_anything_runs(tmp_path):
+    where = tmp_path / "offspring"
+    command = [sys.executable, "-c", EARLIER, str(tmp_path), str(where)]
+    daemon = await anyio.run_process(command, check=False, cwd=Path(__file__).parents[1])
+    assert daemon.returncode == -signal.SIGKILL, daemon.stderr.decode()
+    leftovers = [int(daemon.stdout), int(where.read_text())]
+    assert all(map(is_alive, leftovers))
+
+    async with running_children(tmp_path, LISTEN):
+        assert not any(map(is_alive, leftovers))
+        assert not list((tmp_path / "run" / "children").iterdir())
+
+
+def note(home, process, **changes):
+    folder = home / "run" / "children"
+    folder.mkdir(parents=True)
+    record = {
+        "pid": process.pid,
+        "start_ticks": read_start_ticks(process.pid),
+        "boot_id": boot_id(),
+        "role": "slot",
+    }
+    (folder / str(process.pid)).write_text(json.dumps(record | changes))
+
+
+@pytest.fixture
+def stranger():
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def test_a_recorded_group_is_swept_though_it_hides_its_environment(tmp_path, stranger):
+    note(tmp_path, stranger)
+
+    async with running_children(tmp_path, LISTEN):
+        assert not is_alive(stranger.pid)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"start_ticks": 1}, id="started-at-another-time"),
+        pytest.param({"boot_id": "another"}, id="recorded-before-a-reboot"),
+    ],
+)
+async def test_a_process_that_has_got_the_number_since_is_left_alone(tmp_path, stranger, changes):
+    note(tmp_path, stranger, **changes)
+
+    async with running_children(tmp_path, LISTEN):
+        assert is_alive(stranger.pid)
+        assert not list((tmp_path / "run" / "children").iterdir())
+
+
+async def test_a_record_torn_by_a_crash_does_not_stop_the_start(tmp_path):
+    folder = tmp_path / "run" / "children"
+    folder.mkdir(parents=True)
+    (folder / "123").write_text('{"pid": 12')
+
+    async with running_children(tmp_path, LISTEN):
+        assert not list(folder.iterdir())
+
+
+async def test_children_of_another_home_are_left_alone(tmp_path):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    other.mkdir()
+    assert home_mark(mine) != home_mark(other)
+    async with (
+        running_children(other, LISTEN) as others,
+        others.child("slot", on_reports=ignore, on_output=swallow) as child,
+        running_children(mine, LISTEN),
+    ):
+        assert is_alive(child.pid)

@@ -1,0 +1,140 @@
+"""What is sealed opens with its key and in its place, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.errors import SettingsError
+from aioflow.secrets import Vault
+
+OLD, NEW = b"o" * 32, b"n" * 32
+
+
+@given(plaintext=st.binary(), table=st.text(), number=st.integers())
+def test_what_is_sealed_opens_in_its_place(plaintext, table, number):
+    vault = Vault([NEW])
+
+    assert vault.unseal(table, number, vault.seal(table, number, plaintext)) == plaintext
+
+
+@pytest.mark.parametrize(
+    ("table", "number"), [("other", 7), ("trigger", 8)], ids=["other-table", "other-row"]
+)
+def test_it_opens_in_no_other_place(table, number):
+    vault = Vault([NEW])
+
+    assert vault.unseal(table, number, vault.seal("trigger", 7, b"x")) is None
+
+
+def test_no_two_envelopes_are_alike():
+    vault = Vault([NEW])
+
+    assert vault.seal("t", 1, b"x") != vault.seal("t", 1, b"x")
+
+
+def test_the_first_key_seals_and_all_open():
+    sealed = Vault([OLD]).seal("t", 1, b"x")
+    rotating = Vault([NEW, OLD])
+
+    assert rotating.unseal("t", 1, sealed) == b"x"
+    assert Vault([NEW]).unseal("t", 1, sealed) is None
+    assert Vault([NEW]).unseal("t", 1, rotating.seal("t", 1, b"y")) == b"y"
+
+
+@pytest.mark.parametrize("place", [0, 1, 9, 21, -1], ids=str)
+def test_an_envelope_with_one_bit_changed_does_not_open(place):
+    vault = Vault([NEW])
+    sealed = bytearray(vault.seal("t", 1, b"plain"))
+    sealed[place] ^= 1
+
+    assert vault.unseal("t", 1, bytes(sealed)) is None
+
+
+@given(st.binary(max_size=60))
+def test_what_was_never_sealed_does_not_open(junk):
+    assert Vault([NEW]).unseal("t", 1, junk) is None
+
+
+@pytest.mark.parametrize("keys", [[], [b"short"], [NEW, b"x" * 31]], ids=["none", "short", "one"])
+def test_a_bad_key_is_refused(keys):
+    with pytest.raises(SettingsError):
+        Vault(keys)
+
+
+# ── The key file ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_missing_key_file_is_created_for_its_owner_alone(tmp_path):
+    path = tmp_path / "key"
+    previous = os.umask(0)
+    try:
+        vault = Vault.open(path)
+    finally:
+        os.umask(previous)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(bytes.fromhex(path.read_text())) == 32
+    assert [file.name for file in tmp_path.iterdir()] == ["key"]
+    assert Vault.open(path).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
+
+
+def test_all_who_create_the_key_file_at_once_get_one_key(tmp_path):
+    path = tmp_path / "key"
+    with ThreadPoolExecutor(8) as threads:
+        vaults = list(threads.map(Vault.open, [path] * 8))
+
+    sealed = vaults[0].seal("t", 1, b"x")
+    assert {vault.unseal("t", 1, sealed) for vault in vaults} == {b"x"}
+
+
+def test_a_key_file_may_hold_several_keys_the_newest_first(tmp_path):
+    path = tmp_path / "key"
+    path.write_text(f"{NEW.hex()}\n{OLD.hex()}\n")
+
+    vault = Vault.open(path)
+
+    assert vault.unseal("t", 1, Vault([OLD]).seal("t", 1, b"x")) == b"x"
+    assert Vault([NEW]).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"abcd", b"zz" * 32, NEW, NEW.hex().encode()[:-2], b"\xff" * 64],
+    ids=["empty", "blank", "short", "no-hex", "raw", "cut-off", "binary"],
+)
+def test_a_key_file_with_anything_but_keys_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "key"
+    path.write_bytes(content)
+
+    with pytest.raises(SettingsError) as refused:
+        Vault.open(path)
+
+    assert path.read_bytes() == content
+    assert "abcd" not in str(refused.value)
+
+
+def test_a_link_in_place_of_the_key_file_is_refused(tmp_path):
+    real = tmp_path / "real"
+    Vault.open(real)
+    (tmp_path / "key").symlink_to(real)
+
+    with pytest.raises(SettingsError):
+        Vault.open(tmp_path / "key")
+
+
+def test_a_pipe_in_place_of_the_key_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "key")
+
+    with pytest.raises(SettingsError):
+        Vault.open(tmp_path / "key")
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(SettingsError, match="no/key"):
+        Vault.open(tmp_path / "no" / "key")

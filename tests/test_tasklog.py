@@ -1,0 +1,205 @@
+"""Output is kept per try, live, capped, and its loss is said and harms nobody."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import aclosing
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow import tasklog
+from aioflow.clock import SystemClock
+from aioflow.tasklog import Attribution, LogKey, TaskLog
+from tests.executors.processes import running
+
+NONCE = "0123456789abcdef"
+
+
+def key(position=0, map_index=-1, try_number=1, start_no=1):
+    return LogKey(
+        run_no=7,
+        position=position,
+        map_index=map_index,
+        task_no=100 + position,
+        start_no=start_no,
+        try_number=try_number,
+    )
+
+
+def marker(task_no, start_no, nonce=NONCE):
+    return f"\x1e{nonce} {task_no} {start_no}\n".encode()
+
+
+async def written(folder, *outputs, **options):
+    """Write ``(key, data)`` pairs through a log of their own."""
+    log = TaskLog(folder, SystemClock(), **options)
+    async with running(log):
+        opened = {}
+        for whose, data in outputs:
+            await opened.setdefault(whose, log.open(whose)).write(data)
+    return log
+
+
+async def test_a_task_reads_what_it_printed(tmp_path):
+    log = await written(tmp_path, (key(), b"one\n"), (key(position=1), b"x"), (key(), b"two\n"))
+
+    assert await log.read(7, 0) == b"one\ntwo\n"
+    assert await log.read(7, 0, offset=4) == b"two\n"
+    assert await log.read(7, 0, offset=1, limit=3) == b"ne\n"
+    assert await log.read(8, 0) == b""
+
+
+async def test_tries_can_be_told_apart(tmp_path):
+    log = await written(tmp_path, (key(), b"first"), (key(try_number=2, start_no=2), b"second"))
+
+    assert await log.read(7, 0, try_number=2) == b"second"
+    assert await log.read(7, 0) == b"firstsecond"
+
+
+async def test_a_thousand_mapped_children_share_a_file(tmp_path):
+    outputs = [(key(map_index=index), b"%d\n" % index) for index in range(1500)]
+    log = await written(tmp_path, *outputs)
+
+    assert sorted(path.name for path in tmp_path.rglob("*.log")) == ["0.0.log", "0.1.log"]
+    assert await log.read(7, 0, 999) == b"999\n"
+    assert await log.read(7, 0, 1000) == b"1000\n"
+
+
+async def test_output_over_the_cap_is_dropped_and_that_is_said(tmp_path):
+    log = await written(
+        tmp_path, (key(), b"a" * 60), (key(), b"b" * 60), (key(), b"c"), cap_bytes=100
+    )
+
+    found = await log.read(7, 0)
+    assert found.startswith(b"a" * 60 + b"b" * 40 + b"\n[aioflow: ")
+    assert found.count(b"truncated") == 1
+    assert b"c\n" not in found.replace(b"truncated", b"")
+
+
+async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    async with running(log), aclosing(log.follow(7, 0)) as following:
+        out = log.open(key())
+        await out.write(b"early")
+        assert await anext(following) == b"early"
+        async with anyio.create_task_group() as group:
+            group.start_soon(out.write, b"late")
+            assert await anext(following) == b"late"
+
+
+async def test_a_full_disk_costs_output_but_nobody_else(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    async with running(log), aclosing(log.follow(7, 0)) as following:
+        out, other = log.open(key()), log.open(key(position=1))
+        log.path(7, 0).parent.mkdir(parents=True)
+        log.path(7, 0).symlink_to("/dev/full")
+        await out.write(b"lost")
+        await other.write(b"kept")
+        async with aclosing(log.follow(7, 1)) as others:
+            assert await anext(others) == b"kept"
+        log.path(7, 0).unlink()
+        await out.write(b"back")
+        found = await anext(following)
+
+    assert b"output is missing" in found
+    assert b"No space left" in found
+    assert found.endswith(b"back")
+
+
+async def test_a_writer_waits_while_the_disk_is_slow(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasklog, "WAITING_BYTES", 1000)
+    log = TaskLog(tmp_path, SystemClock())
+    out = log.open(key())
+    done = anyio.Event()
+
+    async def write():
+        await out.write(b"x" * 1000)
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        await anyio.wait_all_tasks_blocked()
+        assert not done.is_set()  # nobody writes to the disk yet
+        out.offer(b"dropped")
+        async with running(log):
+            await done.wait()
+            out.offer(b"taken")
+    found = await log.read(7, 0)
+    assert b"too slow" in found
+    assert b"dropped" not in found
+    assert found.endswith(b"taken")
+
+
+@pytest.mark.parametrize("cut", [1, 10, 35, 38])
+async def test_after_a_torn_record_reading_goes_on_at_the_next(tmp_path, cut):
+    log = await written(tmp_path, (key(), b"torn"))
+    path = log.path(7, 0)
+    os.truncate(path, path.stat().st_size - cut)
+
+    await written(tmp_path, (key(), b"sound"), (key(), b"sounder"))
+
+    assert (await log.read(7, 0)).endswith(b"sounder")
+
+
+async def test_user_output_that_looks_like_a_record_is_only_output(tmp_path):
+    nasty = b"\x1eLOG" * 50
+    log = await written(tmp_path, (key(), nasty), (key(map_index=3), nasty), (key(), b"end"))
+
+    assert await log.read(7, 0) == nasty + b"end"
+
+
+# ── attribution ─────────────────────────────────────────────────────────────────────────
+
+
+def attributed(chunks):
+    parser = Attribution(NONCE)
+    pieces = list(itertools.chain.from_iterable(map(parser.feed, chunks))) + parser.finish()
+    found = {}
+    for whose, data in pieces:
+        found[whose] = found.get(whose, b"") + data
+    return found
+
+
+def test_output_belongs_to_the_marker_before_it():
+    stream = b"import noise" + marker(1, 1) + b"a\n" + marker(2, 1) + marker(3, 2) + b"c"
+
+    assert attributed([stream]) == {
+        None: b"import noise",
+        (1, 1): b"a\n",
+        (2, 1): b"",
+        (3, 2): b"c",
+    }
+
+
+BITS = [b"\x1e", b"a", b"\n", NONCE.encode(), b" 1", marker(9, 9, "f" * 16)]
+
+
+@given(
+    outputs=st.lists(
+        st.lists(
+            st.sampled_from([b"\x1e", b"a", b"\n", NONCE.encode(), b" 1", marker(9, 9, "f" * 16)])
+        ).map(b"".join),
+        max_size=4,
+    ),
+    cuts=st.lists(st.integers(0, 300), max_size=8),
+)
+def test_chunk_borders_make_no_difference(outputs, cuts):
+    expected = {(n, 1): data for n, data in enumerate(outputs)}
+    stream = b"".join(marker(n, 1) + data for n, data in enumerate(outputs))
+    borders = [0, *sorted(cuts), len(stream)]
+    chunks = [stream[a:b] for a, b in itertools.pairwise(borders)]
+
+    # User code does not know the nonce, so it cannot write a marker; by chance it never does.
+    if not any(marker(1, 1)[:18] in data for data in outputs):
+        assert attributed(chunks) == expected
+
+
+def test_ordinary_output_is_never_held_back():
+    parser = Attribution(NONCE)
+
+    assert parser.feed(b"progress 10 %\r") == [(None, b"progress 10 %\r")]
+    assert parser.feed(b"\x1eother") == [(None, b"\x1eother")]

@@ -1,0 +1,157 @@
+"""The triggerer: capacity, confirmation, and what becomes of triggers when their host dies."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aioflow.children import Children
+from aioflow.clock import SystemClock
+from aioflow.messages import (
+    Ask,
+    End,
+    EndHosting,
+    Fired,
+    Host,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    TriggerEnded,
+)
+from aioflow.tasklog import TaskLog
+from aioflow.triggerer import Triggerer
+from tests.executors.processes import program, running, until
+
+pytestmark = pytest.mark.process
+
+# Fires once for each trigger, confirms each end; dies of the one of class "crash".
+HOST = """
+[welcome] = link.receive()
+box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
+try:
+    while True:
+        for order in link.receive():
+            if isinstance(order, Host):
+                if order.class_path == "crash":
+                    os.pwrite(box, order.trigger_no.to_bytes(8, sys.byteorder), 0)
+                    os.kill(os.getpid(), signal.SIGABRT)
+                if order.class_path == "ask":
+                    link.send([Ask(1, order.run_no, "run", b""), Ask(2, 12345, "run", b"")])
+                link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"")])
+            elif isinstance(order, End):
+                link.send([TriggerEnded(order.trigger_no, order.hosting, 1)])
+except LinkClosed:
+    pass
+"""
+
+
+class Node:
+    def __init__(self, home, capacity):
+        self.reports, self.asked = [], []
+        self.children = Children(home, program=program(HOST))
+        self.triggerer = Triggerer(
+            self.children,
+            code=home / "code",
+            results=home / "results",
+            tasklog=TaskLog(home / "logs", SystemClock()),
+            report=self.reports.extend,
+            clock=SystemClock(),
+            ask=lambda child, ask: self.asked.append((child, ask)),
+            capacity=capacity,
+        )
+
+    def host(self, number, class_path="", hosting=1):
+        host = Host(number, hosting, 7, number, "v", class_path, b"", 0, None)
+        self.triggerer.host(HostTrigger(host))
+
+    def end(self, number, hosting=1):
+        self.triggerer.end(EndHosting(End(number, hosting, "finished")))
+
+    def of(self, kind):
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    def fired(self):
+        return [report.trigger_no for report in self.of(Fired)]
+
+    def ended(self):
+        return [report.trigger_no for report in self.of(TriggerEnded)]
+
+
+@asynccontextmanager
+async def node(tmp_path, capacity=100):
+    node = Node(tmp_path, capacity)
+    async with running(node.children, node.triggerer):
+        yield node
+
+
+async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
+    async with node(tmp_path) as n:
+        n.host(1)
+        await until(n.fired)
+        n.end(1)
+        await until(n.ended)
+        assert not n.triggerer.hosted
+
+    assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
+
+
+async def test_over_capacity_the_oldest_waits_least(tmp_path):
+    async with node(tmp_path, capacity=2) as n:
+        for number in (1, 2, 3, 4, 5):
+            n.host(number)
+        assert n.triggerer.waiting_for_capacity == {3, 4, 5}
+        n.end(4)  # one that waits is let go at once
+        assert n.ended() == [4]
+        n.end(1)
+        await until(lambda: 3 in n.fired())
+        assert n.triggerer.waiting_for_capacity == {5}
+        n.end(2)
+        await until(lambda: 5 in n.fired())
+        assert not n.triggerer.waiting_for_capacity
+
+
+async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        n.host(1)
+        n.host(1, hosting=2)
+        await until(lambda: len(n.fired()) == 2)
+        n.end(1, hosting=1)  # late: of the hosting before
+        await until(n.ended)
+        assert n.triggerer.hosted == {1}
+
+
+async def test_letting_go_of_an_unknown_trigger_is_confirmed(tmp_path):
+    async with node(tmp_path) as n:
+        n.end(99)
+
+    assert n.ended() == [99]
+
+
+async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
+    async with node(tmp_path, capacity=2) as n:
+        n.host(1)
+        await until(n.fired)
+        n.host(2, "crash")
+        n.host(3)
+        await until(lambda: len(n.of(HostUp)) == 2)
+        assert not n.triggerer.hosted
+        assert not n.triggerer.waiting_for_capacity
+        n.host(1, hosting=2)
+        await until(lambda: len(n.fired()) == 2)
+
+    [lost] = n.of(HostLost)
+    assert (lost.role, lost.culprit, lost.failure.reason) == ("triggers", 2, "crashed")
+    assert "SIGABRT" in lost.failure.message
+
+
+async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
+    async with node(tmp_path) as n:
+        n.host(1, "ask")
+        await until(n.fired)
+        [(child, asked)] = n.asked
+
+        assert asked == Ask(1, 7, "run", b"")
+        assert child.info(7) is None
+        assert child.serves(7)
+        assert not child.serves(12345)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from aioflow.author.trigger import construct, serialize
+from aioflow_triggers import folders
+from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.folders import looks
+
+POLL = 0.1
+
+
+async def event_of(trigger):
+    async with aclosing(trigger.run()) as events:
+        return await anext(events)
+
+
+async def test_a_file_that_is_there_fires_after_two_looks(tmp_path):
+    path = tmp_path / "there"
+    path.write_text("12345")
+    began = asyncio.get_running_loop().time()
+
+    event = await event_of(FileTrigger(str(path), POLL))
+
+    assert event.payload == {"path": str(path), "size_bytes": 5}
+    assert event.key == f"{path}:5"
+    assert asyncio.get_running_loop().time() - began >= POLL * 0.99
+
+
+async def test_a_file_fires_only_when_it_has_stopped_growing(tmp_path):
+    path = tmp_path / "grows"
+
+    async def grow():
+        periods = 0
+        async with aclosing(looks(str(tmp_path), "other", POLL)) as seen:
+            async for _ in seen:
+                with path.open("a") as file:
+                    file.write("x")
+                periods += 1
+                if periods == 5:
+                    return
+
+    async with anyio.create_task_group() as tg:
+        tg.start_soon(grow)
+        event = await event_of(FileTrigger(str(path), POLL))
+
+    assert event.payload["size_bytes"] == 5
+
+
+async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
+    folder = tmp_path / "later"
+
+    async def make():
+        async with aclosing(looks(str(folder), "a", POLL)) as seen:
+            async for look in seen:
+                assert not look.sizes
+                folder.mkdir()
+                (folder / "a").touch()
+                return
+
+    async with anyio.create_task_group() as tg:
+        tg.start_soon(make)
+        event = await event_of(FileTrigger(str(folder / "a"), POLL))
+
+    assert event.payload["size_bytes"] == 0
+
+
+@pytest.mark.parametrize("waits", [10, 300], ids=["looked-up-one-by-one", "listed"])
+async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeypatch, waits):
+    taken = []
+
+    def counted(at, folder, names):
+        taken.append(len(names))
+        return real(at, folder, names)
+
+    real = folders._look
+    monkeypatch.setattr(folders, "_look", counted)
+    for n in range(waits):
+        (tmp_path / str(n)).write_text("x" * n)
+    sizes = {}
+
+    async def wait(n):
+        event = await event_of(FileTrigger(str(tmp_path / str(n)), POLL))
+        sizes[n] = event.payload["size_bytes"]
+
+    async with anyio.create_task_group() as tg:
+        for n in range(waits):
+            tg.start_soon(wait, n)
+
+    assert sizes == {n: n for n in range(waits)}
+    assert len(taken) < 10  # not one per wait
+    assert not folders._watches[asyncio.get_running_loop()]  # and nothing is left of it
+
+
+async def test_one_that_gives_up_does_not_take_the_look_from_the_others(tmp_path):
+    async with anyio.create_task_group() as tg:
+        async with anyio.create_task_group() as doomed:
+            doomed.start_soon(event_of, FileTrigger(str(tmp_path / "never"), POLL))
+            await asyncio.sleep(0)
+            tg.start_soon(event_of, FileTrigger(str(tmp_path / "comes"), POLL))
+            await asyncio.sleep(0)
+            doomed.cancel_scope.cancel()
+        (tmp_path / "comes").touch()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+async def test_a_folder_one_must_not_enter_fails_the_wait(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+
+    with pytest.raises(PermissionError):
+        await event_of(FileTrigger(str(tmp_path / "closed" / "a"), POLL))
+
+
+async def test_a_file_where_a_folder_should_be_fails_the_wait(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(NotADirectoryError):
+        await event_of(FileTrigger(str(tmp_path / "file" / "a"), POLL))
+
+
+@pytest.mark.parametrize(
+    ("path", "poll_seconds"),
+    [
+        pytest.param("relative/path", 5.0, id="relative"),
+        pytest.param("/folder/", 5.0, id="names-no-file"),
+        pytest.param("/a", 0.01, id="too-often"),
+        pytest.param("/a", float("nan"), id="nan"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
+    with pytest.raises(ValueError, match="must be"):
+        FileTrigger(path, poll_seconds)
+
+
+def test_it_survives_storing():
+    trigger = FileTrigger("/a/b", 2.5)
+
+    path, stored = serialize(trigger)
+
+    assert path == "aioflow_triggers.files:FileTrigger"
+    assert construct(FileTrigger, stored) == trigger

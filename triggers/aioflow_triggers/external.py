@@ -1,0 +1,83 @@
+"""Triggers that wait for other runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypedDict
+
+from aioflow import Trigger, TriggerEvent, run_ending
+
+__all__ = ("RunEnded", "RunTrigger")
+
+
+class RunEnded(TypedDict):
+    """How the run, or its task, ended.
+
+    ``result`` is that of the task, if one was named and its result is small, else ``None``.
+    """
+
+    state: str
+    run_id: str
+    result: object
+
+
+@dataclass(frozen=True)
+class RunTrigger(Trigger[RunEnded]):
+    """Fires when a run of another DAG, or one task of it, has reached its final state.
+
+    Which run: the one named by ``run_id``; else the one for ``logical_date``, which need not
+    exist yet; else the first that ends after the task began to wait.
+
+    Attributes:
+        dag: The name of the other DAG.
+        task: Wait for this task only; a mapped one has ended with its last child.
+        run_id: This very run.
+        logical_date: The run that stands for this instant; with a time zone.
+        offset: Added to ``logical_date``; negative for an earlier run.
+
+    Raises:
+        ValueError: If ``run_id`` and ``logical_date`` are both given, if ``logical_date`` has no
+            time zone, or if there is an ``offset`` but nothing to add it to.
+
+    Events:
+        One. ``payload`` is ``{"state": str, "run_id": str, "result": ...}`` for any final state,
+        ``failed`` and ``cancelled`` too; ``key`` is the run's id, and the task's if one is
+        named.
+
+    Errors:
+        A DAG or task that does not exist fails the waiting task.
+    """
+
+    dag: str
+    task: str | None = None
+    run_id: str | None = None
+    logical_date: datetime | None = None
+    offset: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.run_id is not None and self.logical_date is not None:
+            raise ValueError("give run_id or logical_date, not both")
+        if self.logical_date is not None and self.logical_date.tzinfo is None:
+            raise ValueError(f"logical_date={self.logical_date} needs a time zone")
+        if self.offset is not None and self.logical_date is None:
+            raise ValueError("offset needs a logical_date to be added to")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[RunEnded]]:
+        """Yield one event when it has ended."""
+        ending = await run_ending(
+            self.dag,
+            task_id=self.task,
+            run_id=self.run_id,
+            logical_date=self._slot(),
+            since=self.since,
+        )
+        payload = RunEnded(state=ending.state, run_id=ending.run_id, result=ending.result)
+        key = ending.run_id if self.task is None else f"{ending.run_id}/{self.task}"
+        yield TriggerEvent(payload, key=key)
+
+    def _slot(self) -> datetime | None:
+        if self.logical_date is None or self.offset is None:
+            return self.logical_date
+        return self.logical_date + self.offset
