@@ -24,6 +24,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
+from aioflow.errors import AioflowError
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.messages import (
@@ -86,16 +87,33 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     """
     _make_home(settings.home)
     vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-    async with open_store(settings.db, vault, durability=settings.durability) as store:
-        node = _Node(settings, store)
-        async with anyio.create_task_group() as services:
-            await services.start(node.watch_signals, services.cancel_scope)
-            await node.start(services)
-            ready(node.describe())
-            await node.stopped.wait()
-            await node.drain()
-            services.cancel_scope.cancel()
+    try:
+        async with open_store(settings.db, vault, durability=settings.durability) as store:
+            await _serve(_Node(settings, store), ready)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from group
     return 0
+
+
+async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
+    async with anyio.create_task_group() as services:
+        await services.start(node.watch_signals, services.cancel_scope)
+        await node.start(services)
+        ready(node.describe())
+        await node.stopped.wait()
+        await node.drain()
+        services.cancel_scope.cancel()
+
+
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error of ours that ended the services; anything else is a defect, as it is."""
+    ours, others = group.split(AioflowError)
+    if ours is None or others is not None:
+        return group
+    first: BaseException = ours
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 def _make_home(home: Path) -> None:

@@ -21,7 +21,7 @@ __all__ = ("about", "configure")
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 10}
 _CONTROL[ord("\n")] = "\\n"
 
-_QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn.access")
+_QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn")
 """Libraries whose chatter helps nobody below a warning."""
 
 

@@ -48,6 +48,7 @@ class DaemonProcess:
         ]  # fmt: skip
         if db is not None:
             self._command += ["--db", db]
+        self.environment: dict[str, str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     # ── life ────────────────────────────────────────────────────────────────────────────
@@ -57,7 +58,8 @@ class DaemonProcess:
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env=self.environment,
             )
         eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
         self.ready_seconds = time.monotonic() - began
@@ -151,9 +153,17 @@ class DaemonProcess:
         return self.request("GET", path, status=status)
 
     def trigger(self, dag_id: str, conf: dict[str, object] | None = None, **fields: object) -> str:
-        """Start a run; return its id."""
+        """Start a run, once the DAG is known; return its id."""
         body = {"conf": conf, **fields}
-        return str(self.request("POST", f"/api/v1/dags/{dag_id}/runs", body)[1]["run_id"])
+
+        def made() -> str | None:
+            status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
+            if status == 404:
+                return None  # its file has not been parsed yet
+            assert status in {200, 201}, answer
+            return str(answer["run_id"])
+
+        return eventually(made, 30.0)
 
     def run(self, run_id: str, *, limit: int = 1000) -> dict[str, Any]:
         """What ``runs show --json`` prints."""
@@ -206,8 +216,10 @@ def eventually(
     look: Callable[[], Answer | None],
     timeout: float = 30.0,
     describe: Callable[[], str] = lambda: "",
+    *,
+    look_seconds: float = 0.01,
 ) -> Answer:
-    """Return the first true answer; look every 10 ms.
+    """Return the first true answer.
 
     Raises:
         AssertionError: If there is none in time; with what ``describe`` says.
@@ -219,7 +231,7 @@ def eventually(
             return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {describe()}")
-        time.sleep(0.01)
+        time.sleep(look_seconds)
 
 
 def succeeded(database: sqlite3.Connection) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import anyio.to_thread
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.views import (
@@ -35,6 +38,7 @@ from aioflow.model import (
     TaskState,
     Wait,
 )
+from aioflow.results import read_items, result_path
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 
@@ -55,9 +59,10 @@ _SPECS_KEPT = 256
 class RunReader:
     """Reads DAGs, runs and logs out of the store."""
 
-    def __init__(self, store: Store, tasklog: TaskLog) -> None:
+    def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store
         self._tasklog = tasklog
+        self._results = results
         self._specs: dict[tuple[str, str], DagSpec] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
@@ -213,16 +218,31 @@ class RunReader:
             found = await self.store.list_tasks_between(first, end, limit=end - first)
             rows |= {row.task_no: row for row in found}
             if any(row.state is TaskState.SUCCESS for row in found):
-                results |= {
-                    row.task_no: _result(row)
-                    for row in await self.store.list_results(first, end, limit=end - first)
-                }
+                for row in await self.store.list_results(first, end, limit=end - first):
+                    results[row.task_no] = await self._result(row)
         absent = absent_state(run.state)
         waits = await self._waits(run, _waiting(places, rows, absent))
         return [
             _task_view(layout.spec, place, rows.get(place.task_no), absent, waits, results)
             for place in places
         ]
+
+    async def _result(self, row: ResultRow) -> Any:
+        """Return a small result; a list that others expand over lies in a file of items."""
+        if row.size > RESULT_BYTES:
+            return {"size_bytes": row.size}
+        if row.body is not None:
+            return plain_bytes(row.body)
+        if row.width is None or self._results is None:
+            return {"size_bytes": row.size}
+        if row.width == 0:
+            return []
+        path = result_path(self._results, row.task_no, row.start_no)
+        try:
+            items = await anyio.to_thread.run_sync(read_items, path)
+        except (OSError, ValueError):
+            return {"size_bytes": row.size}  # deleted, or on another machine
+        return [plain_bytes(item) for item in items]
 
     async def _waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
@@ -356,9 +376,3 @@ def _task_view(
         else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),
         result=results.get(place.task_no) if state is TaskState.SUCCESS else None,
     )
-
-
-def _result(row: ResultRow) -> Any:
-    if row.body is None or row.size > RESULT_BYTES:
-        return {"size_bytes": row.size}
-    return plain_bytes(row.body)

@@ -87,7 +87,7 @@ class Api(RunReader):
         tasklog: What tries printed.
         clock: For the age of things.
         started_at: When this daemon began.
-        home: Names the daemon in errors.
+        home: Names the daemon in errors, and holds large results.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Api(RunReader):
         started_at: Instant = 0,
         home: Path | None = None,
     ) -> None:
-        super().__init__(store, tasklog)
+        super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
         self.started_at = started_at
         self._engine = engine

@@ -10,6 +10,7 @@ many coroutines outlived their cancellation.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import sys
@@ -25,6 +26,7 @@ __all__ = ("main",)
 def main() -> int:
     """Play the role that the daemon assigns; return the exit status."""
     die_with_parent()
+    faulthandler.enable()  # a crash tells where, in the log of whoever caused it
     sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
@@ -40,23 +42,23 @@ def main() -> int:
 def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
     match welcome.role:
         case "parser":
-            from aioflow.host.parse import serve
+            from aioflow.host.parse import parse_one
 
-            serve(link, first)
+            parse_one(link, first)
         case "slot":
             from aioflow.host.slot import Slot
 
             Slot(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()).run(first)
         case "async":
             from aioflow.host.coroutines import CoroutineHost
-            from aioflow.host.shared import host
+            from aioflow.host.shared import serve
 
-            return host(CoroutineHost, welcome, first, sock)
+            return serve(CoroutineHost, welcome, first, sock)
         case "triggers":
-            from aioflow.host.shared import host
+            from aioflow.host.shared import serve
             from aioflow.host.triggers import TriggerHost
 
-            return host(TriggerHost, welcome, first, sock)
+            return serve(TriggerHost, welcome, first, sock)
         case _:
             raise LinkClosed(f"there is no role {welcome.role!r}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +33,32 @@ class Code:
         dags = self._dags.get(file)
         if dags is None:
             dags = self._dags[file] = self._load(file)
-        try:
-            return dags[dag_id]
-        except KeyError:
+        dag = dags.get(dag_id)
+        if dag is None:
             raise DagError(
                 f"{file} defines no DAG {dag_id!r} in this process; does its code depend on "
                 "the environment or the machine?"
-            ) from None
+            )
+        if any(node.spec is None for node in dag.nodes):
+            describe(dag, file=file)
+        return dag
 
     def _load(self, file: str) -> dict[str, DAG]:
         forget_registered()
         try:
             self._namespace.load_file(file)
-            dags = {dag.dag_id: dag for dag in registered()}
+            found = registered()
         finally:
             forget_registered()
-        for dag in dags.values():
-            describe(dag)
-        return dags
+        own = str(self._namespace.folder / file)
+        # Of two with one name, the file's own wins over that of a file it imports.
+        return {dag.dag_id: dag for dag in sorted(found, key=lambda dag: dag.file == own)}
 
     def find_class(self, class_path: str) -> Any:
         """Return what ``module:Qualname`` names, from the version or an installed package.
 
         Raises:
-            CodeMissing: If the module is neither installed nor in the version.
+            ImportError: If the module is neither installed nor in the version.
             AttributeError: If the module has no such name.
         """
         module, _, qualname = class_path.partition(":")
@@ -99,13 +101,19 @@ class CodeShelf:
         self._codes[version] = (code, own)
         return code
 
-    def put_back(self, in_use: Collection[str]) -> None:
-        """Forget versions nobody uses, once there are many; the oldest first."""
-        if len(self._codes) <= _VERSIONS_KEPT:
-            return
-        for version in [v for v in self._codes if v not in in_use]:
-            if len(self._codes) <= _VERSIONS_KEPT:
-                return
+    def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
+        """Forget versions nobody uses, once there are many; the oldest first.
+
+        Returns:
+            Those that are gone.
+        """
+        excess = len(self._codes) - _VERSIONS_KEPT
+        if excess <= 0:
+            return []
+        used = in_use()
+        gone = [version for version in self._codes if version not in used][:excess]
+        for version in gone:
             own = self._codes.pop(version)[1]
             if own is not None:
                 own.forget()
+        return gone

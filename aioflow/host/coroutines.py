@@ -21,7 +21,7 @@ from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.code import CodeShelf
 from aioflow.host.nursery import Hosted, Nursery
-from aioflow.host.outcome import ended_badly, not_begun, now, pack, succeeded
+from aioflow.host.outcome import LostInHost, ended_badly, not_begun, now, pack, succeeded
 from aioflow.host.output import Attributed, OutputBuffer, waker
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
@@ -49,9 +49,14 @@ _TIMEOUT = "timeout"
 
 
 class HostedTry(Hosted):
-    """A try in the nursery; ``node`` and ``began_at`` are set once its body begins."""
+    """A try in the nursery.
 
-    __slots__ = ("began_at", "key", "node", "start")
+    Attributes:
+        node: Set once its body begins, as is ``began_at``.
+        is_reported: The daemon has been told how it ended.
+    """
+
+    __slots__ = ("began_at", "is_reported", "key", "node", "start")
 
     def __init__(self, start: Start) -> None:
         super().__init__()
@@ -59,6 +64,7 @@ class HostedTry(Hosted):
         self.key: Key = (start.task_no, start.start_no)
         self.node: Node | None = None
         self.began_at = 0
+        self.is_reported = False
 
 
 class CoroutineHost:
@@ -101,7 +107,7 @@ class CoroutineHost:
                 self._runs.tell(order)
             case ForgetRun():
                 self._runs.forget(order.run_no)
-                self._shelf.put_back(self._runs.versions())
+                self._shelf.put_back(self._runs.versions)
             case _:
                 raise LinkClosed(f"an async host was ordered {type(order).__name__}")
 
@@ -150,6 +156,9 @@ class CoroutineHost:
     def _forget(self, hosted: HostedTry) -> None:
         if self._hosted.get(hosted.key) is hosted:
             del self._hosted[hosted.key]
+        if not hosted.is_reported and not hosted.ending:
+            # Something in here broke. The engine must not wait for it forever.
+            self._report(hosted, not_begun(hosted.start, LostInHost()))
 
     def _abandoned(self, hosted: HostedTry) -> None:
         """Report for a try that swallows its cancellation; give up when they are many."""
@@ -165,6 +174,7 @@ class CoroutineHost:
         # What it printed stands in its log before anyone learns that it has ended.
         for output in self._output.take(hosted.key):
             self._line.report(output, len(output.data))
+        hosted.is_reported = True
         body = ended.body if isinstance(ended, Succeeded) else None
         self._line.report(ended, 0 if body is None else len(body))
 

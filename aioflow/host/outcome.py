@@ -33,6 +33,7 @@ from aioflow.model import Failure
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 
 __all__ = (
+    "LostInHost",
     "Packed",
     "ResultTooLarge",
     "ended_badly",
@@ -70,6 +71,13 @@ class NotASensor(Exception):
     def __init__(self, task_id: str, raised: NotReady) -> None:
         super().__init__(f"{task_id!r} raised NotReady, but only a sensor can be not ready yet")
         self.__cause__ = raised  # the log shows where
+
+
+class LostInHost(Exception):
+    """A try ended without an outcome: a bug of ours, for which its task must not pay."""
+
+    def __init__(self) -> None:
+        super().__init__("the host lost track of it; see the log of the daemon")
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -175,7 +183,7 @@ def not_begun(start: Start, problem: BaseException) -> Failed:
     reason = "import_error"
     if isinstance(problem, CodeMissing):
         reason = "code_missing"
-    elif isinstance(problem, RunUnknown):
+    elif isinstance(problem, RunUnknown | LostInHost):
         reason = "interrupted"
     print_traceback(problem)
     return Failed(

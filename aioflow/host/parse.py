@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,11 @@ from aioflow.host.process import limit_parser
 from aioflow.host.streams import flush, line_by_line
 from aioflow.messages import DagFailure, Order, Parse, Parsed
 
-__all__ = ("parse", "serve")
+__all__ = ("parse", "parse_one")
 
 
-def serve(link: BlockingLink, first: Sequence[Order] = ()) -> None:
-    """Take one order, answer it."""
+def parse_one(link: BlockingLink, first: Sequence[Order] = ()) -> None:
+    """Take one order, answer it, end."""
     line_by_line()
     limit_parser()
     order = (first or link.receive())[0]
@@ -30,6 +31,8 @@ def serve(link: BlockingLink, first: Sequence[Order] = ()) -> None:
     parsed = parse(Path(order.folder), order.file)
     flush()
     link.send([parsed])
+    # Threads that the file started, and what it registered for the end, have no say in this.
+    os._exit(0)
 
 
 def parse(folder: Path, file: str) -> Parsed:

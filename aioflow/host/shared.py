@@ -20,7 +20,7 @@ from aioflow.host.link import Link, child_link
 from aioflow.host.streams import configure_logging, line_by_line
 from aioflow.messages import Answer, Ask, Order, Report, Welcome
 
-__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "host")
+__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "serve")
 
 ABANDONED_LIMIT = 100
 """Coroutines that outlived their cancellation, from which on a host asks to be replaced."""
@@ -117,7 +117,7 @@ class Role(Protocol):
 RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
 
 
-def host(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: socket.socket) -> int:
+def serve(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: socket.socket) -> int:
     """Serve on one event loop until the daemon closes the link; return the exit status.
 
     The callbacks and tasks of user code may raise ``SystemExit`` or ``KeyboardInterrupt``,

@@ -19,7 +19,7 @@ from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.loader import CodeMissing
 from aioflow.host.nursery import Hosted, Nursery
-from aioflow.host.outcome import now
+from aioflow.host.outcome import LostInHost, now
 from aioflow.host.shared import Line
 from aioflow.messages import End, Fired, ForgetRun, Host, Order, RunInfo, TriggerEnded, Welcome
 from aioflow.model import Failure
@@ -143,6 +143,7 @@ class TriggerHost:
             if not (isinstance(known, type) and issubclass(known, Trigger)):
                 raise TriggerWrong("trigger_load", f"{class_path} is not a Trigger class")
             self._classes[version, class_path] = known
+            self._put_back_versions()
         found: type[Trigger[Any]] = known
         return found
 
@@ -159,6 +160,13 @@ class TriggerHost:
             raise
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong("trigger_load", f"{class_path} cannot be loaded: {exc}") from exc
+
+    def _put_back_versions(self) -> None:
+        gone = self._shelf.put_back(
+            lambda: {hosted.order.version for hosted in self._hosted.values()}
+        )
+        if gone:
+            self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
 
     async def _watch(self, trigger: Trigger[Any], hosted: HostedTrigger) -> None:
         """Wait for the first event and report it.
@@ -222,6 +230,8 @@ class TriggerHost:
         order = hosted.order
         if self._hosted.get(order.trigger_no) is hosted:
             del self._hosted[order.trigger_no]
+        if not hosted.is_over and not hosted.ending:
+            hosted.failure = failure_of(LostInHost(), "interrupted")
         self._line.report(TriggerEnded(order.trigger_no, order.hosting, now(), hosted.failure))
 
     def _abandoned(self, hosted: HostedTrigger) -> None:

@@ -40,7 +40,7 @@ def host(home, spawn):
 
     def host(source: str, **options: object) -> Child:
         write_version(home, flow=HEAD + source)
-        child = spawn("async", **options)
+        child: Child = spawn("async", **options)
         child.send(run_info())
         return child
 
@@ -396,9 +396,12 @@ with DAG("pipeline"):
 
 
 def test_a_coroutine_can_wait_for_another_run(host):
-    child = host(tasks(
-        "e = await run_ending('other', since=datetime(2026, 1, 1, tzinfo=UTC))\nreturn [e.state, e.result]"
-    ))  # fmt: skip
+    child = host(
+        tasks(
+            "e = await run_ending('other', since=datetime(2026, 1, 1, tzinfo=UTC))\n"
+            "return [e.state, e.result]"
+        )
+    )
 
     child.send(start(0))
     ask = child.expect(Ask)

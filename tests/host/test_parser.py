@@ -27,7 +27,7 @@ def parse(home, spawn):
         folder = write_version(home, **files)
         child = spawn("parser")
         child.send(Parse(str(folder), file))
-        parsed = child.expect(Parsed)
+        parsed: Parsed = child.expect(Parsed)
         assert child.process.wait(child.PATIENCE) == 0
         return parsed
 
@@ -147,3 +147,11 @@ def test_a_missing_file_is_said_to_be_gone(parse):
     parsed = parse("absent.py", flow="")
 
     assert [failure.reason for failure in parsed.failures] == ["gone"]
+
+
+def test_a_thread_the_file_left_running_does_not_keep_the_parser(parse):
+    source = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+
+    parsed = parse(flow=source + PIPELINE, helper="ANSWER = 1")
+
+    assert [dag.dag_id for dag in parsed.dags] == ["pipeline"]

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 
 import pytest
 
 from aioflow.host.blackbox import BlackBox, Stepped
+from aioflow.host.code import CodeShelf
 from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line
 from aioflow.host.loader import OwnNamespace, module_name, portable
 from aioflow.host.nursery import Hosted, Nursery
@@ -76,6 +78,7 @@ async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted()
     hosted = house.host(guest())
     await asyncio.sleep(0)
     task = hosted.task
+    assert task is not None
     house.nursery.cancel(hosted, "stop")
 
     assert await house.abandoned.get() is hosted
@@ -245,6 +248,22 @@ def test_forgetting_a_version_lets_it_be_loaded_anew(version, tmp_path):
 )
 def test_a_module_is_named_by_its_path(file, name):
     assert module_name(file) == name
+
+
+def test_versions_nobody_uses_are_put_back_once_there_are_many(tmp_path):
+    shelf = CodeShelf(tmp_path, exclusive=False)
+    for n in range(20):
+        (tmp_path / f"v{n}").mkdir()
+        (tmp_path / f"v{n}" / "flow.py").write_text("class Thing: ...")
+        shelf.version(f"v{n}").find_class("flow:Thing")
+
+    gone = shelf.put_back(lambda: {"v0", "v19"})
+
+    assert gone == ["v1", "v2", "v3", "v4"]
+    loaded = {name for name in sys.modules if name.startswith("aioflow_v_v")}
+    assert "aioflow_v_v0.flow" in loaded
+    assert "aioflow_v_v1.flow" not in loaded
+    assert shelf.put_back(lambda: {"v0", "v19"}) == []
 
 
 # ── failures and output ─────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +25,7 @@ from aioflow.messages import (
 )
 from aioflow.model import Failure, TaskState
 from aioflow.results import RESULT_LIMIT, read_item, read_value, result_path
-from tests.host.peer import MARK, kinds, result_of, run_info, start, write_version
+from tests.host.peer import MARK, Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
 
@@ -41,9 +42,9 @@ from aioflow import *
 def slot(home, spawn):
     """Return a function that starts a worker for a DAG file and tells it of a run."""
 
-    def slot(source: str, **info: object):
+    def slot(source: str, **info: Any) -> Child:
         write_version(home, flow=HEAD + source)
-        child = spawn("slot")
+        child: Child = spawn("slot")
         child.send(run_info(**info))
         return child
 
@@ -130,7 +131,7 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
     for task_no in range(1, count + 1):
         child.send(start(0, task_no=task_no))
         child.send(Recall(((task_no, 1),)))
-        child.expect(Recalled, lambda recalled: not back.update(no for no, _ in recalled.tries))
+        back |= {recalled_no for recalled_no, _ in child.expect(Recalled).tries}
         if task_no not in back:
             begun.add(child.expect(Began).task_no)
     child.close()
@@ -149,10 +150,12 @@ def test_what_is_recalled_never_begins_however_the_two_race(slot):
         pytest.param("sys.exit(4)", "", "SystemExit", "exit", True, id="exits"),
         pytest.param("sys.exit(0)", "", "SystemExit", "exit", True, id="exits-with-0"),
         pytest.param("raise KeyboardInterrupt", "", "KeyboardInterrupt", "raised", True, id="^C"),
-        pytest.param("raise GeneratorExit", "", "GeneratorExit", "raised", True, id="generator-exit"),
+        pytest.param("raise GeneratorExit", "", "GeneratorExit", "raised", True, id="closed"),
         pytest.param("raise Fail('no')", "", "Fail", "raised", False, id="fail"),
         pytest.param("return object()", "", "Unserializable", "unserializable", False, id="object"),
-        pytest.param("return lambda: 1", "", "Unserializable", "unserializable", False, id="lambda"),
+        pytest.param(
+            "return lambda: 1", "", "Unserializable", "unserializable", False, id="lambda"
+        ),
         pytest.param("raise NotReady()", "", "NotASensor", "not_ready", False, id="not-ready"),
         pytest.param(
             f"return b'x' * {RESULT_LIMIT}", "", "ResultTooLarge", "result_too_large", False,
@@ -327,6 +330,7 @@ def test_a_crash_is_a_death_by_signal(slot):
     child.send(start(0))
 
     assert child.process.wait(child.PATIENCE) == -signal.SIGSEGV
+    assert b"in work" in child.output()  # the log shows where
 
 
 def test_the_worker_knows_neither_its_link_nor_a_database(slot):
@@ -605,7 +609,8 @@ class Waiter(Operator):
         self.hours = hours
     def execute(self, context):
         try:
-            self.defer(trigger=Later(self.hours), method_name="resume", kwargs={"n": 2}, timeout="1h")
+            later = Later(self.hours)
+            self.defer(trigger=later, method_name="resume", kwargs={"n": 2}, timeout="1h")
         except Exception:
             return "swallowed"
     def resume(self, context, event=None, n=0):

@@ -142,7 +142,9 @@ class Slow(Trigger):
     [
         pytest.param("1 / 0\n        yield", "ZeroDivisionError", "trigger", id="raises"),
         pytest.param("sys.exit(1)\n        yield", "SystemExit", "trigger", id="exits"),
-        pytest.param("raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger", id="^C"),
+        pytest.param(
+            "raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger", id="^C"
+        ),
         pytest.param(
             "raise asyncio.CancelledError\n        yield", "CancelledError", "trigger", id="cancels"
         ),

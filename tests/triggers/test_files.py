@@ -10,7 +10,7 @@ import pytest
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import folders
 from aioflow_triggers.files import FileTrigger
-from aioflow_triggers.folders import looks
+from aioflow_triggers.folders import watching
 
 POLL = 0.1
 
@@ -36,14 +36,11 @@ async def test_a_file_fires_only_when_it_has_stopped_growing(tmp_path):
     path = tmp_path / "grows"
 
     async def grow():
-        periods = 0
-        async with aclosing(looks(str(tmp_path), "other", POLL)) as seen:
-            async for _ in seen:
+        with watching(str(tmp_path), "other", POLL) as watch:
+            for _ in range(5):
+                await watch.next_look()
                 with path.open("a") as file:
                     file.write("x")
-                periods += 1
-                if periods == 5:
-                    return
 
     async with anyio.create_task_group() as tg:
         tg.start_soon(grow)
@@ -56,12 +53,11 @@ async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
     folder = tmp_path / "later"
 
     async def make():
-        async with aclosing(looks(str(folder), "a", POLL)) as seen:
-            async for look in seen:
-                assert not look.sizes
-                folder.mkdir()
-                (folder / "a").touch()
-                return
+        with watching(str(folder), "a", POLL) as watch:
+            assert not (await watch.look()).sizes
+            assert not (await watch.next_look()).sizes
+            folder.mkdir()
+            (folder / "a").touch()
 
     async with anyio.create_task_group() as tg:
         tg.start_soon(make)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypedDict
 
 from aioflow import Trigger, TriggerEvent
-from aioflow_triggers.folders import looks
+from aioflow_triggers.folders import watching
 
 __all__ = ("FileSeen", "FileTrigger")
 
@@ -57,14 +56,20 @@ class FileTrigger(Trigger[FileSeen]):
 
     async def run(self) -> AsyncIterator[TriggerEvent[FileSeen]]:
         """Yield one event once the file is complete."""
+        size = await self._size_at_rest()
+        yield TriggerEvent(FileSeen(path=self.path, size_bytes=size), key=f"{self.path}:{size}")
+
+    async def _size_at_rest(self) -> int:
         folder, name = os.path.split(self.path)
+        # Clocks are floats: what was meant to be one period apart may look shorter.
+        rest_seconds = self.poll_seconds * 0.999
         size, since = -1, 0.0
-        async with aclosing(looks(folder, name, self.poll_seconds)) as seen:
-            async for look in seen:
+        with watching(folder, name, self.poll_seconds) as watch:
+            look = await watch.look()
+            while True:
                 found = look.sizes.get(name, -1)
                 if found != size:
                     size, since = found, look.at
-                # Clocks are floats: what was meant to be one period apart may look shorter.
-                elif size >= 0 and look.at - since >= self.poll_seconds * 0.999:
-                    break
-        yield TriggerEvent(FileSeen(path=self.path, size_bytes=size), key=f"{self.path}:{size}")
+                elif size >= 0 and look.at - since >= rest_seconds:
+                    return size
+                look = await watch.next_look()

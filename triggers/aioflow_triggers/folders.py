@@ -6,16 +6,16 @@ import asyncio
 import os
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ("Look", "looks")
+__all__ = ("Look", "Watch", "watching")
 
 _SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
 
-_Watches = dict[tuple[str, float], "_Watch"]
+_Watches = dict[tuple[str, float], "Watch"]
 _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watches] = (
     weakref.WeakKeyDictionary()
 )
@@ -37,44 +37,11 @@ class Look:
     sizes: Mapping[str, int]
 
 
-async def looks(folder: str, name: str, poll_seconds: float) -> AsyncIterator[Look]:
-    """Yield a look at a folder now and then one per period, forever.
+class Watch:
+    """One folder, looked at once per period however many wait for something in it.
 
-    All who share the folder and the period share the looks: they fall on the multiples of the
-    period on the loop's clock, so that everyone wakes for the same one. The first may be younger
-    than that.
-
-    Raises:
-        OSError: If the folder cannot be read; a missing one is merely empty.
+    The periods are those of the loop's clock, so that everyone wakes for the same look.
     """
-    loop = asyncio.get_running_loop()
-    with _watching(loop, folder, name, poll_seconds) as watch:
-        while True:
-            yield await watch.look()
-            await asyncio.sleep(poll_seconds - loop.time() % poll_seconds)
-
-
-@contextmanager
-def _watching(
-    loop: asyncio.AbstractEventLoop, folder: str, name: str, poll_seconds: float
-) -> Iterator[_Watch]:
-    watches = _watches.setdefault(loop, {})
-    key = (folder, poll_seconds)
-    watch = watches.get(key)
-    if watch is None:
-        watch = watches[key] = _Watch(loop, folder, poll_seconds)
-    watch.names[name] += 1
-    try:
-        yield watch
-    finally:
-        watch.names[name] -= 1
-        watch.names += Counter()  # drops what has come down to zero
-        if not watch.names:
-            watches.pop(key, None)
-
-
-class _Watch:
-    """One folder, looked at once per period however many wait for something in it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: str, poll_seconds: float) -> None:
         self.names: Counter[str] = Counter()
@@ -85,7 +52,11 @@ class _Watch:
         self._look: asyncio.Future[Look] | None = None
 
     async def look(self) -> Look:
-        """Return the look of this period; who comes first takes it."""
+        """Return the look of this period; who comes first takes it.
+
+        Raises:
+            OSError: If the folder cannot be read; a missing one is merely empty.
+        """
         period = int(self._loop.time() // self._poll_seconds)
         if self._look is None or period != self._period:
             self._period = period
@@ -94,6 +65,31 @@ class _Watch:
             )
         # One that is cancelled must not take the look from the others.
         return await asyncio.shield(self._look)
+
+    async def next_look(self) -> Look:
+        """Return the look of the next period, when it has begun."""
+        await asyncio.sleep(self._poll_seconds - self._loop.time() % self._poll_seconds)
+        return await self.look()
+
+
+@contextmanager
+def watching(folder: str, name: str, poll_seconds: float) -> Iterator[Watch]:
+    """Take part in the looks at a folder; ``name`` is what one waits for in it.
+
+    All who share the folder and the period share the looks.
+    """
+    loop = asyncio.get_running_loop()
+    watches = _watches.setdefault(loop, {})
+    watch = watches.setdefault((folder, poll_seconds), Watch(loop, folder, poll_seconds))
+    watch.names[name] += 1
+    try:
+        yield watch
+    finally:
+        watch.names[name] -= 1
+        if not watch.names[name]:
+            del watch.names[name]
+        if not watch.names:
+            del watches[folder, poll_seconds]
 
 
 def _look(at: float, folder: str, names: Collection[str]) -> Look:

@@ -1,0 +1,175 @@
+"""How a command reaches its daemon: HTTP over the home's Unix socket, or to a URL.
+
+Only the standard library: a command that asks one question must not take half a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from aioflow.errors import AioflowError, DaemonAway, SettingsError
+from aioflow.settings import find_home, socket_path
+
+__all__ = ("Client", "Refused", "connect", "connect_home")
+
+_TIMEOUT_SECONDS = 60.0
+
+
+class Refused(AioflowError):
+    """The daemon answered with an error.
+
+    Attributes:
+        told_code: The stable code it gave.
+        status: Of HTTP.
+    """
+
+    code = "remote"
+
+    def __init__(self, told_code: str, detail: str, status: int) -> None:
+        super().__init__(detail)
+        self.told_code = told_code
+        self.status = status
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        """Called by the first request."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_TIMEOUT_SECONDS)
+        try:
+            self.sock.connect(str(self._path))
+        except BaseException:
+            self.sock.close()
+            raise
+
+
+class Client:
+    """Asks one daemon, one question after another.
+
+    Args:
+        place: Names the daemon in errors.
+        token: Sent along, if there is one.
+    """
+
+    def __init__(
+        self,
+        connection: http.client.HTTPConnection,
+        *,
+        place: str,
+        prefix: str = "",
+        token: str | None = None,
+    ) -> None:
+        self._connection = connection
+        self._place = place
+        self._prefix = prefix
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def get(self, *path: str, **query: object) -> Any:
+        """Return what stands there; a query that is ``None`` is left out.
+
+        Raises:
+            DaemonAway: If no daemon answers.
+            Refused: If it answers with an error.
+        """
+        return json.loads(self.get_bytes(*path, **query))
+
+    def get_bytes(self, *path: str, **query: object) -> bytes:
+        """Return what stands there as it is."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
+
+    def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Ask for a change and return what came of it."""
+        data = None if body is None else json.dumps(body).encode()
+        return json.loads(self._ask("POST", _joined(path), data))
+
+    def _ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            self._connection.request(method, self._prefix + target, body, headers)
+            answer = self._connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as exc:
+            self._connection.close()
+            raise self._away(exc) from exc
+        if answer.status >= 400:
+            raise _refused(answer.status, data)
+        return data
+
+    def _away(self, exc: Exception) -> AioflowError:
+        if isinstance(exc, ConnectionRefusedError | FileNotFoundError):
+            return DaemonAway(self._place)
+        detail = str(exc) or type(exc).__name__
+        return Refused(DaemonAway.code, f"the daemon of {self._place} does not answer: {detail}", 0)
+
+
+def _joined(path: tuple[str, ...]) -> str:
+    return "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+
+
+def _refused(status: int, data: bytes) -> Refused:
+    try:
+        told = json.loads(data)
+        return Refused(str(told["code"]), str(told["detail"]), status)
+    except (ValueError, KeyError, TypeError):
+        return Refused("remote", f"the daemon answered with HTTP status {status}", status)
+
+
+def connect(arguments: argparse.Namespace) -> Client:
+    """Return a client of the daemon the arguments name, which need not be there."""
+    if arguments.url:
+        return _connect_url(arguments.url)
+    return connect_home(find_home(arguments.home))
+
+
+def connect_home(home: Path) -> Client:
+    """Return a client of the daemon of a home."""
+    path = socket_path(home)
+    _check_owner(path)
+    return Client(_UnixConnection(path), place=str(home))
+
+
+def _check_owner(path: Path) -> None:
+    """Somebody else's socket in a shared folder may be a trap."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return  # no daemon, as the first request will say
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in {os.getuid(), 0}:
+        raise SettingsError(f"{path} is not a socket of this user; it is not used")
+
+
+def _connect_url(url: str) -> Client:
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as exc:
+        raise SettingsError(f"--url {url!r} cannot be understood: {exc}") from exc
+    if parts.scheme not in {"http", "https"} or host is None:
+        raise SettingsError(f"--url {url!r} must begin with http:// or https://")
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        connection = http.client.HTTPSConnection(
+            host, port, timeout=_TIMEOUT_SECONDS, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+    token = os.environ.get("AIOFLOW_TOKEN") or None
+    return Client(connection, place=url, prefix=parts.path.rstrip("/"), token=token)

@@ -1,0 +1,47 @@
+"""``aioflow config``: each setting and where it came from."""
+
+from __future__ import annotations
+
+import argparse
+
+from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.output import print_json, print_table
+
+__all__ = ("add_parser",)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the command."""
+    noun = nouns.add_parser("config", help="show settings")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    add_command(
+        verbs,
+        "show",
+        _show,
+        text="show each setting and where it came from",
+        example="AIOFLOW_WEB__PORT=0 aioflow config show",
+        remote=False,
+    )
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from aioflow.settings import Settings
+
+    settings = Settings.read(arguments.home)
+    if arguments.json:
+        print_json(
+            [
+                {"name": name, "value": value, "source": settings.sources[name]}
+                for name, value in settings.values.items()
+            ]
+        )
+        return 0
+    print_table(
+        ("SETTING", "VALUE", "FROM"),
+        (
+            (name, ", ".join(value) if isinstance(value, list) else value, settings.sources[name])
+            for name, value in settings.values.items()
+        ),
+        empty="there are none",
+    )
+    return 0

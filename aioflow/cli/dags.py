@@ -1,0 +1,206 @@
+"""``aioflow dags``: what is defined, and starting it."""
+
+from __future__ import annotations
+
+import argparse
+
+from aioflow.cli.arguments import Nouns, add_command, conf, positive
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.reading import read
+
+__all__ = ("add_parser",)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("dags", help="list, show, check, test, trigger, pause DAGs")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    add_command(verbs, "list", _list, text="list every DAG", example="aioflow dags list")
+    show = add_command(
+        verbs, "show", _show, text="show a DAG with its tasks", example="aioflow dags show daily"
+    )
+    show.add_argument("dag", metavar="DAG")
+    _add_trigger(verbs)
+    for name, run, text in (
+        ("pause", _pause, "start no scheduled runs of a DAG"),
+        ("resume", _resume, "start scheduled runs of a DAG again"),
+    ):
+        parser = add_command(verbs, name, run, text=text, example=f"aioflow dags {name} daily")
+        parser.add_argument("dag", metavar="DAG")
+    upcoming = add_command(
+        verbs,
+        "next",
+        _next,
+        text="list when a DAG's schedule fires next",
+        example="aioflow dags next daily --from 2026-01-31T00:00:00Z --count 3",
+    )
+    upcoming.add_argument("dag", metavar="DAG")
+    upcoming.add_argument("--from", dest="after", metavar="T", help="after this time, not now")
+    upcoming.add_argument("--count", type=positive, default=5, metavar="N")
+    _add_files(verbs)
+
+
+def _add_trigger(verbs: Nouns) -> None:
+    parser = add_command(
+        verbs,
+        "trigger",
+        _trigger,
+        text="start a run",
+        example='aioflow dags trigger daily --conf \'{"day": "2026-01-31"}\' --wait',
+    )
+    parser.add_argument("dag", metavar="DAG")
+    parser.add_argument("--conf", type=conf, metavar="JSON", help="its parameters, an object")
+    parser.add_argument("--run-id", metavar="ID", help="its name, unique over all DAGs")
+    parser.add_argument("--logical-date", metavar="T", help="the time it stands for, ISO 8601")
+    parser.add_argument("--key", metavar="K", help="asked again with the same key: the same run")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="until it ends; exit status 0 for success, 3 for partial, else 1",
+    )
+
+
+def _add_files(verbs: Nouns) -> None:
+    check = add_command(
+        verbs,
+        "check",
+        _check,
+        text="parse and validate DAG files, without a daemon",
+        example="aioflow dags check dags/*.py",
+        remote=False,
+    )
+    check.add_argument("files", nargs="+", metavar="FILE")
+    check.add_argument("--dags", metavar="DIR", help="the DAG folder the files belong to")
+    test = add_command(
+        verbs,
+        "test",
+        _test,
+        text="run one DAG of a file to its end, on a daemon of its own",
+        example='aioflow dags test dags/daily.py --conf \'{"day": "2026-01-31"}\'',
+        remote=False,
+    )
+    test.add_argument("file", metavar="FILE")
+    test.add_argument("--dag", metavar="DAG", help="which, if the file has several")
+    test.add_argument("--conf", type=conf, metavar="JSON", help="its parameters, an object")
+    test.add_argument("--dags", metavar="DIR", help="the DAG folder the file belongs to")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: source.dags())
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("DAG", "SCHEDULE", "NEXT RUN", "FILE", "PROBLEM"),
+        (
+            (
+                dag["dag_id"],
+                dag["schedule"],
+                "paused" if dag["paused"] else dag["next_run_at"],
+                dag["file"],
+                dag["import_error"] or "",
+            )
+            for dag in found
+        ),
+        empty="no DAGs yet: put a file into the DAG folder",
+    )
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: source.dag(arguments.dag))
+    if arguments.json:
+        print_json(found)
+        return 0
+    for name in ("dag_id", "file", "version", "schedule", "timezone", "next_run_at", "doc"):
+        if found[name]:
+            print(f"{name}: {found[name]}")
+    if found["import_error"]:
+        hint(f"problem: {found['import_error']}")
+    print()
+    print_table(
+        ("TASK", "RUNS AS", "AFTER", "RULE", "TRIES", "MAPPED"),
+        (
+            (
+                task["task_id"],
+                f"{task['body']} sensor" if task["is_sensor"] else task["body"],
+                ", ".join(task["parents"]),
+                task["trigger_rule"],
+                task["max_tries"],
+                "yes" if task["is_mapped"] else "",
+            )
+            for task in found["tasks"]
+        ),
+        empty="it has no tasks",
+    )
+    return 0
+
+
+def _trigger(arguments: argparse.Namespace) -> int:
+    client = connect(arguments)
+    body = {
+        "conf": arguments.conf,
+        "run_id": arguments.run_id,
+        "logical_date": arguments.logical_date,
+        "key": arguments.key,
+    }
+    made = client.post("dags", arguments.dag, "runs", body=body)
+    status = 0
+    if arguments.wait:
+        from aioflow.cli.watching import exit_status, wait_for_end
+
+        hint(f"waiting for run {made['run_id']}")
+        made["state"] = wait_for_end(arguments, made["run_id"])
+        status = exit_status(made["state"])
+    if arguments.json:
+        print_json(made)
+        return status
+    verb = "started" if made["created"] else "exists already"
+    print(f"{made['run_id']} {verb}: {made['state']}")
+    if not arguments.wait:
+        hint(f"follow it: aioflow runs watch {made['run_id']}")
+    return status
+
+
+def _pause(arguments: argparse.Namespace) -> int:
+    return _set_paused(arguments, "pause")
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    return _set_paused(arguments, "resume")
+
+
+def _set_paused(arguments: argparse.Namespace, verb: str) -> int:
+    answer = connect(arguments).post("dags", arguments.dag, verb)
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(f"{arguments.dag} is {'paused' if answer['paused'] else 'not paused'}")
+    return 0
+
+
+def _next(arguments: argparse.Namespace) -> int:
+    slots = read(
+        arguments,
+        lambda source: source.next_slots(arguments.dag, arguments.after, arguments.count),
+    )
+    if arguments.json:
+        print_json(slots)
+    elif slots:
+        print("\n".join(slots))
+    else:
+        hint(f"{arguments.dag} has no schedule, or it has come to its end")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.checking import check
+
+    return check(arguments)
+
+
+def _test(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.trial import test
+
+    return test(arguments)

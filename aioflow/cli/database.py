@@ -1,0 +1,55 @@
+"""Opens the database of a home that no daemon serves, for reading only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from aioflow.api import Api
+from aioflow.clock import SystemClock
+from aioflow.errors import DaemonAway
+from aioflow.secrets import KEY_BYTES, Vault
+from aioflow.settings import Settings
+from aioflow.store import Store, open_store
+from aioflow.tasklog import TaskLog
+
+__all__ = ("ask_database", "opened")
+
+
+def ask_database(home: Path, question: Callable[[Api], Awaitable[Any]]) -> Any:
+    """Return the answer in JSON's terms, bytes as they are.
+
+    Raises:
+        DaemonAway: If there is no database yet.
+    """
+
+    async def ask() -> Any:
+        settings = Settings.read(home)
+        async with opened(settings) as store:
+            tasklog = TaskLog(settings.logs_folder, SystemClock())
+            answer = await question(Api.offline(store, tasklog, home=home))
+        return answer if isinstance(answer, bytes) else msgspec.to_builtins(answer)
+
+    return anyio.run(ask)
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Store]:
+    """Open the database of a home for reading.
+
+    Raises:
+        DaemonAway: If there is none yet.
+    """
+    scheme, _, path = settings.db.partition(":///")
+    if scheme == "sqlite" and not await anyio.Path(path).exists():
+        raise DaemonAway(str(settings.home))
+    # What is sealed stays sealed: a reader shows none of it, and so needs no key.
+    vault = Vault([os.urandom(KEY_BYTES)])
+    async with open_store(settings.db, vault, exclusive=False) as store:
+        yield store

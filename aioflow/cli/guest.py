@@ -1,0 +1,92 @@
+"""A daemon of our own, for as long as a command needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from aioflow.cli.board import Board
+from aioflow.cli.client import Client, connect_home
+from aioflow.cli.watching import ENDED
+from aioflow.clock import SystemClock
+from aioflow.daemon import Ready, serve
+from aioflow.settings import Settings
+
+__all__ = ("Guest", "with_daemon")
+
+_EVERY_SECONDS = 0.2
+
+
+class Guest:
+    """Asks the daemon in this very process, as any other command would.
+
+    Its questions wait in a thread, so that the daemon can answer them.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._client: Client = connect_home(home)
+        self._clock = SystemClock()
+
+    async def get(self, *path: str, **query: object) -> Any:
+        """See ``Client.get``."""
+        return await anyio.to_thread.run_sync(partial(self._client.get, *path, **query))
+
+    async def post(self, *path: str, body: dict[str, object] | None = None) -> Any:
+        """See ``Client.post``."""
+        return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))
+
+    async def watch(self, run_id: str, board: Board) -> Any:
+        """Show a run until it ends; return it as it is then."""
+        while True:
+            run = await self.get("runs", run_id)
+            board.show(run)
+            if run["state"] in ENDED:
+                return run
+            await self._clock.sleep(_EVERY_SECONDS)
+
+    async def find_dag(self, dag_id: str, *, seconds: float) -> Any:
+        """Return a DAG once it is known, ``None`` if it does not become so in time."""
+        with anyio.move_on_after(seconds):
+            while True:
+                for dag in await self.get("dags"):
+                    if dag["dag_id"] == dag_id:
+                        return dag
+                await self._clock.sleep(_EVERY_SECONDS)
+        return None
+
+
+async def with_daemon(
+    settings: Settings, visit: Callable[[Guest, Ready], Awaitable[int]], *, stay: bool = False
+) -> int:
+    """Run a daemon, and beside it ``visit``; return what that returns.
+
+    Args:
+        settings: Of the daemon.
+        visit: Called when requests are answered. If the daemon is stopped it is cancelled.
+        stay: Whether the daemon goes on after the visit, until it is stopped.
+    """
+    up = anyio.Event()
+    ready: list[Ready] = []
+    status = 1
+
+    def announce(facts: Ready) -> None:
+        ready.append(facts)
+        up.set()
+
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            await serve(settings, announce)
+            group.cancel_scope.cancel()  # it was stopped: so is its visitor
+
+        group.start_soon(run)
+        await up.wait()
+        status = await visit(Guest(settings.home), ready[0])
+        if not stay:
+            group.cancel_scope.cancel()
+    return status

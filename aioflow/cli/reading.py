@@ -1,0 +1,160 @@
+"""What reading commands ask: a daemon if one runs, else the database itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from aioflow.cli.client import Client, connect
+from aioflow.errors import DaemonAway
+from aioflow.settings import find_home
+
+__all__ = ("Source", "read")
+
+
+class Source(Protocol):
+    """Answers questions in JSON's terms. See ``api.Api`` for what they mean."""
+
+    def dags(self) -> Any:
+        """``list_dags``."""
+
+    def dag(self, dag_id: str) -> Any:
+        """``show_dag``."""
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        """``next_slots``."""
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        """``list_runs``."""
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        """``show_run``."""
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        """``why``."""
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        """``logs``, a piece of it; b"" at the end."""
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        """``list_triggers``."""
+
+    def trigger(self, trigger_id: int) -> Any:
+        """``show_trigger``."""
+
+
+def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
+    """Ask the daemon; where none runs, ask its database.
+
+    Raises:
+        DaemonAway: If there is neither.
+    """
+    try:
+        return question(_Daemon(connect(arguments)))
+    except DaemonAway:
+        if arguments.url:
+            raise
+        return question(_Database(find_home(arguments.home)))
+
+
+class _Daemon:
+    """Asks over HTTP."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def dags(self) -> Any:
+        return self._client.get("dags")
+
+    def dag(self, dag_id: str) -> Any:
+        return self._client.get("dags", dag_id)
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        return self._client.get("dags", dag_id, "next", **{"from": after, "count": count})
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        return self._client.get("runs", dag=dag, state=state, limit=limit, before=before)
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        return self._client.get("runs", run_id, offset=offset, limit=limit)
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        if task_id is None:
+            return self._client.get("runs", run_id, "why")
+        return self._client.get("runs", run_id, "tasks", task_id, "why", map=map_index)
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        query = {"map": map_index, "try": try_number, "offset": offset}
+        return self._client.get_bytes("runs", run_id, "tasks", task_id, "logs", **query)
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        return self._client.get("triggers", limit=limit, after=after)
+
+    def trigger(self, trigger_id: int) -> Any:
+        return self._client.get("triggers", str(trigger_id))
+
+
+class _Database:
+    """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def dags(self) -> Any:
+        return self._ask(lambda api: api.list_dags())
+
+    def dag(self, dag_id: str) -> Any:
+        return self._ask(lambda api: api.show_dag(dag_id))
+
+    def next_slots(self, dag_id: str, after: str | None, count: int) -> Any:
+        from aioflow.api import instant
+
+        async def ask(api: Any) -> Any:
+            start = api.clock.now() if after is None else instant(after, "--from")
+            return await api.next_slots(dag_id, start, count)
+
+        return self._ask(ask)
+
+    def runs(
+        self, *, dag: str | None, state: str | None, limit: int, before: str | None = None
+    ) -> Any:
+        return self._ask(
+            lambda api: api.list_runs(dag_id=dag, state=state, limit=limit, before=before)
+        )
+
+    def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
+        return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
+
+    def why(self, run_id: str, task_id: str | None, map_index: int) -> Any:
+        return self._ask(lambda api: api.why(run_id, task_id, map_index=map_index))
+
+    def logs(
+        self, run_id: str, task_id: str, *, map_index: int, try_number: int | None, offset: int
+    ) -> bytes:
+        found: bytes = self._ask(
+            lambda api: api.logs(
+                run_id, task_id, map_index=map_index, try_number=try_number, offset=offset
+            )
+        )
+        return found
+
+    def triggers(self, *, limit: int, after: int) -> Any:
+        return self._ask(lambda api: api.list_triggers(limit=limit, after=after))
+
+    def trigger(self, trigger_id: int) -> Any:
+        return self._ask(lambda api: api.show_trigger(trigger_id))
+
+    def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
+        from aioflow.cli.database import ask_database
+
+        return ask_database(self._home, question)

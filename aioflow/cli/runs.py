@@ -1,0 +1,228 @@
+"""``aioflow runs``: what has run, what runs, and what it waits for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.client import connect
+from aioflow.cli.output import (
+    hint,
+    print_json,
+    print_table,
+    progress_text,
+    safe,
+    state,
+    task_name,
+    wait_text,
+)
+from aioflow.cli.reading import Source, read
+
+__all__ = ("add_parser",)
+
+_PAGE = 1_000
+_TEXT_LENGTH = 80
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("runs", help="list, show, watch, explain, cancel runs")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    listing = add_command(
+        verbs,
+        "list",
+        _list,
+        text="list runs, the newest first",
+        example="aioflow runs list --dag daily --state failed",
+    )
+    listing.add_argument("--dag", metavar="DAG")
+    listing.add_argument("--state", metavar="STATE")
+    listing.add_argument("--limit", type=positive, default=100, metavar="N")
+    show = _add_one(verbs, "show", _show, "show a run and its tasks")
+    show.add_argument("--offset", type=int, default=0, metavar="N", help="skip so many tasks")
+    show.add_argument("--limit", type=positive, default=_PAGE, metavar="N")
+    _add_one(verbs, "watch", _watch, "follow a run until it ends")
+    why = _add_one(verbs, "why", _why, "say what a run or task waits for")
+    why.add_argument("task", nargs="?", metavar="TASK")
+    why.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    _add_one(verbs, "cancel", _cancel, "end a run now")
+    _add_logs(verbs)
+
+
+def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    parser = add_command(verbs, name, run, text=text, example=f"aioflow runs {name} RUN")
+    parser.add_argument("run_id", metavar="RUN")
+    return parser
+
+
+def _add_logs(verbs: Nouns) -> None:
+    logs = add_command(
+        verbs,
+        "logs",
+        _logs,
+        text="print what a task printed",
+        example="aioflow runs logs RUN settle --map 7 --follow",
+    )
+    logs.add_argument("run_id", metavar="RUN")
+    logs.add_argument("task", metavar="TASK")
+    logs.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
+    logs.add_argument("--follow", action="store_true", help="on until the task ends")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = read(
+        arguments,
+        lambda source: _pages(source, arguments.dag, arguments.state, arguments.limit),
+    )
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("RUN", "DAG", "STATE", "STARTED", "ENDED"),
+        (
+            (run["run_id"], run["dag_id"], run["state"], run["started_at"], run["ended_at"])
+            for run in found
+        ),
+        empty="no runs: aioflow dags trigger DAG",
+    )
+    return 0
+
+
+def _pages(source: Source, dag: str | None, in_state: str | None, limit: int) -> list[Any]:
+    found: list[Any] = []
+    before: str | None = None
+    while len(found) < limit:
+        wanted = min(limit - len(found), _PAGE)
+        page = source.runs(dag=dag, state=in_state, limit=wanted, before=before)
+        found += page
+        if len(page) < wanted:
+            break
+        before = page[-1]["run_id"]
+    return found
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: _run_pages(source, arguments))
+    if arguments.json:
+        print_json(found)
+        return 0
+    print(f"{found['run_id']}  {state(found['state'])}  {progress_text(found['counts'])}")
+    for name in ("logical_date", "started_at", "ended_at", "version"):
+        if found[name]:
+            print(f"{name}: {found[name]}")
+    print()
+    print_table(
+        ("TASK", "STATE", "TRY", "NOTE"),
+        (
+            (
+                task_name(task),
+                task["state"],
+                f"{task['try_number']}/{task['max_tries']}",
+                _note(task),
+            )
+            for task in found["tasks"]
+        ),
+        empty="no tasks here",
+    )
+    left = sum(found["counts"].values()) - arguments.offset - len(found["tasks"])
+    if left > 0:
+        hint(f"{left} more: --offset {arguments.offset + len(found['tasks'])}")
+    return 0
+
+
+def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
+    """Return a run with as many tasks as were asked for; the daemon gives a page at a time."""
+    limit, offset = arguments.limit, arguments.offset
+    found = source.run(arguments.run_id, offset=offset, limit=min(limit, _PAGE))
+    while len(found["tasks"]) < limit:
+        had = len(found["tasks"])
+        wanted = min(limit - had, _PAGE)
+        if had % _PAGE:
+            break
+        more = source.run(arguments.run_id, offset=offset + had, limit=wanted)["tasks"]
+        if not more:
+            break
+        found["tasks"] += more
+    return found
+
+
+def _note(task: dict[str, Any]) -> str:
+    """Return what there is to say about a task: its wait, its error, or its result."""
+    if task["waiting_on"] is not None:
+        return wait_text(task["waiting_on"])
+    if task["error"] is not None:
+        return f"{task['error']['type']}: {task['error']['message']}"[: 2 * _TEXT_LENGTH]
+    return "" if task["result"] is None else f"= {task['result']!r}"[:_TEXT_LENGTH]
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.watching import watch
+
+    return watch(arguments, arguments.run_id)
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    found = read(
+        arguments, lambda source: source.why(arguments.run_id, arguments.task, arguments.map)
+    )
+    if arguments.json:
+        print_json(found)
+        return 0
+    if not found["causes"]:
+        print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
+    for cause in found["causes"]:
+        wait = cause["waiting_on"]
+        since = f" (since {wait['since']})" if wait is not None and wait["since"] else ""
+        what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
+        indent = "  " * cause["depth"]
+        print(f"{indent}{task_name(cause)} is {state(cause['state'])}{safe(what)}")
+    if found["more"]:
+        hint(f"{found['more']} more")
+    return 0
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("runs", arguments.run_id, "cancel")
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(f"{answer['run_id']} is {state(answer['state'])}")
+    return 0
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    if arguments.follow:
+        from aioflow.cli.watching import follow_logs
+
+        return follow_logs(arguments)
+    data = read(arguments, lambda source: _whole_log(source, arguments))
+    if arguments.json:
+        text = data.decode("utf-8", "replace")
+        print_json(
+            {
+                "run_id": arguments.run_id,
+                "task_id": arguments.task,
+                "map_index": arguments.map,
+                "try_number": arguments.try_number,
+                "log": text,
+            }
+        )
+        return 0
+    sys.stdout.buffer.write(data)
+    return 0
+
+
+def _whole_log(source: Source, arguments: argparse.Namespace) -> bytes:
+    data = b""
+    while piece := source.logs(
+        arguments.run_id,
+        arguments.task,
+        map_index=arguments.map,
+        try_number=arguments.try_number,
+        offset=len(data),
+    ):
+        data += piece
+    return data

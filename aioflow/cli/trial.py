@@ -1,0 +1,89 @@
+"""``aioflow dags test``: runs one DAG of a file to its end, on a daemon that lives as long."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from aioflow import log
+from aioflow.cli.board import Board
+from aioflow.cli.checking import folder_of, parse_files
+from aioflow.cli.guest import Guest, with_daemon
+from aioflow.cli.output import hint, print_json, safe, task_name
+from aioflow.cli.watching import exit_status
+from aioflow.daemon import Ready
+from aioflow.errors import DagError, RequestError, UnknownDag
+from aioflow.messages import Parsed
+from aioflow.settings import Settings
+
+__all__ = ("test",)
+
+_PARSE_SECONDS = 60.0
+
+
+def test(arguments: argparse.Namespace) -> int:
+    """Run it; exit status as of ``trigger --wait``."""
+    log.configure(level="warning", style="auto")
+    with tempfile.TemporaryDirectory(prefix="aioflow-test-") as folder:
+        return anyio.run(_test, arguments, Path(folder), backend_options={"use_uvloop": True})
+
+
+async def _test(arguments: argparse.Namespace, folder: Path) -> int:
+    path = Path(await anyio.Path(arguments.file).resolve())
+    (parsed,) = await parse_files([path], arguments.dags)
+    dag_id = _chosen(parsed, arguments.dag, arguments.file)
+    below = folder_of(path, arguments.dags)
+    _copy(parsed, below, folder / "dags")
+    settings = Settings.read(folder / "home", {"dags": [str(folder / "dags")], "web.port": 0})
+
+    async def visit(guest: Guest, ready: Ready) -> int:
+        if await guest.find_dag(dag_id, seconds=_PARSE_SECONDS) is None:
+            raise UnknownDag(dag_id)
+        made = await guest.post("dags", dag_id, "runs", body={"conf": arguments.conf})
+        with Board(on_stderr=True) as board:
+            run = await guest.watch(made["run_id"], board)
+        await _print_end(run, guest, is_json=arguments.json)
+        return exit_status(run["state"])
+
+    return await with_daemon(settings, visit)
+
+
+def _chosen(parsed: Parsed, wanted: str | None, file: str) -> str:
+    names = [spec.dag_id for spec in parsed.dags]
+    if not names:
+        failure = parsed.failures[0] if parsed.failures else None
+        why = "it defines no DAG" if failure is None else f"line {failure.line}: {failure.message}"
+        raise DagError(f"{file} cannot be tested: {why}")
+    if wanted is None and len(names) > 1:
+        raise RequestError(f"{file} has several DAGs; choose with --dag: {', '.join(names)}")
+    if wanted is not None and wanted not in names:
+        raise UnknownDag(wanted)
+    return wanted or names[0]
+
+
+def _copy(parsed: Parsed, source: Path, target: Path) -> None:
+    """Copy the file and what it imports, and so none of its neighbours' schedules."""
+    for module in parsed.modules:
+        copy = target / module
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / module, copy)
+
+
+async def _print_end(run: dict[str, Any], guest: Guest, *, is_json: bool) -> None:
+    if is_json:
+        print_json(run)
+        return
+    for task in run["tasks"]:
+        if task["error"] is not None:
+            error = task["error"]
+            hint(safe(f"{task_name(task)} {task['state']}: {error['type']}: {error['message']}"))
+        elif task["result"] is not None and task["map_index"] < 0:
+            print(safe(f"{task_name(task)} = {task['result']!r}"))
+    print(f"{run['dag_id']} {run['state']}")
+    sys.stdout.flush()

@@ -1,0 +1,81 @@
+"""``aioflow triggers``: what is parked, and on what."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.output import print_json, print_table, safe, task_name
+from aioflow.cli.reading import Source, read
+
+__all__ = ("add_parser",)
+
+_PAGE = 1_000
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("triggers", help="list and show what is parked")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    listing = add_command(
+        verbs,
+        "list",
+        _list,
+        text="list what is parked, the oldest first",
+        example="aioflow triggers list --limit 20",
+    )
+    listing.add_argument("--limit", type=positive, metavar="N", help="all by default")
+    show = add_command(
+        verbs, "show", _show, text="show one parked wait", example="aioflow triggers show 4711"
+    )
+    show.add_argument("trigger_id", type=int, metavar="TRIGGER")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: _pages(source, arguments.limit))
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("TRIGGER", "KIND", "RUN", "TASK", "SINCE", "UNTIL", "STATE", "DETAIL"),
+        (
+            (
+                trigger["trigger_id"],
+                trigger["kind"],
+                trigger["run_id"],
+                task_name(trigger),
+                trigger["since"],
+                trigger["deadline"],
+                trigger["state"],
+                trigger["detail"],
+            )
+            for trigger in found
+        ),
+        empty="nothing is parked",
+    )
+    return 0
+
+
+def _pages(source: Source, limit: int | None) -> list[Any]:
+    """Return as many as were asked for. A page holds fewer where a run was deleted meanwhile."""
+    found: list[Any] = []
+    after = -1
+    while limit is None or len(found) < limit:
+        wanted = _PAGE if limit is None else min(limit - len(found), _PAGE)
+        page = source.triggers(limit=wanted, after=after)
+        if not page:
+            break
+        found += page
+        after = page[-1]["trigger_id"]
+    return found
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: source.trigger(arguments.trigger_id))
+    if arguments.json:
+        print_json(found)
+        return 0
+    for name, value in found.items():
+        print(f"{name}: {safe('-' if value is None else value)}")
+    return 0

@@ -1,0 +1,97 @@
+"""``aioflow up``: run the daemon."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.output import print_json
+
+__all__ = ("add_parser",)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the command."""
+    parser = add_command(
+        nouns,
+        "up",
+        _run,
+        text="run the daemon until it is stopped; the same as no command at all",
+        example="aioflow up --dags ./dags --port 0 --until-idle",
+        remote=False,
+    )
+    parser.add_argument(
+        "--dags",
+        action="append",
+        metavar="DIR",
+        help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
+    )
+    parser.add_argument("--db", metavar="URL", help="default sqlite:///HOME/aioflow.db")
+    parser.add_argument("--host", metavar="ADDRESS", help="default 127.0.0.1")
+    parser.add_argument("--port", metavar="N", help="default 8793; 0 for any free one")
+    parser.add_argument(
+        "--allow-remote",
+        action="store_true",
+        default=None,
+        help="let other machines reach it; without TLS the token travels in the open",
+    )
+    parser.add_argument("--cpu-slots", metavar="N", help="worker processes, default: cores")
+    parser.add_argument("--async-slots", metavar="N", help="coroutines at once, default 1000")
+    parser.add_argument("--trigger-capacity", metavar="N", help="waits hosted, default 100000")
+    parser.add_argument(
+        "--until-idle", action="store_true", default=None, help="end when nothing is left to do"
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "dags": arguments.dags,
+        "db.url": arguments.db,
+        "web.host": arguments.host,
+        "web.port": arguments.port,
+        "web.allow_remote": arguments.allow_remote,
+        "slots.cpu": arguments.cpu_slots,
+        "slots.async": arguments.async_slots,
+        "triggers.capacity": arguments.trigger_capacity,
+        "daemon.until_idle": arguments.until_idle,
+        "log.level": arguments.log_level,
+    }
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import anyio
+
+    from aioflow import log
+    from aioflow.daemon import Ready, serve
+    from aioflow.settings import Settings
+
+    settings = Settings.read(arguments.home, _overrides(arguments))
+    log.configure(level=settings.log_level, style=settings.log_format)
+
+    def announce(ready: Ready) -> None:
+        facts = {
+            "url": ready.url,
+            "home": str(ready.home),
+            "store": ready.store,
+            "dags": [str(folder) for folder in ready.dags],
+            "pid": ready.pid,
+        }
+        if arguments.json:
+            print_json(facts, line=True)
+        else:
+            _print_banner(facts)
+
+    return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})
+
+
+def _print_banner(facts: dict[str, Any]) -> None:
+    lines = (
+        f"aioflow is up: {facts['url']}",
+        f"  DAGs   {', '.join(facts['dags'])}",
+        f"  store  {facts['store']}",
+        f"  home   {facts['home']}",
+        f"  stop   Ctrl-C, or: kill {facts['pid']}",
+    )
+    print("\n".join(lines), flush=True)

@@ -1,0 +1,1 @@
+"""The whole product as a real process."""

@@ -1,0 +1,5 @@
+import sys
+
+import aioflow  # noqa: F401
+
+sys.exit(0)

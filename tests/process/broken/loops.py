@@ -1,0 +1,4 @@
+import aioflow  # noqa: F401
+
+while True:
+    pass

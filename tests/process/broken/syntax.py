@@ -1,0 +1,4 @@
+from aioflow import dag
+
+def broken(:
+    pass
