@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
@@ -42,6 +42,18 @@ class Trigger(Generic[T]):
 
     _hosted_since: datetime | None
     _hosted_last: TriggerEvent[T] | None
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Refuse a field that cannot travel on the line that wrote it.
+
+        Raises:
+            Unserializable: If one cannot; it is named.
+        """
+        if dataclasses.is_dataclass(cls) and not hasattr(cls, "serialize"):
+            names = (field.name for field in dataclasses.fields(cls) if field.init)
+            given = dict(zip(names, args, strict=False)) | kwargs
+            codec.encode_fields(given, cls.__name__)
+        return super().__new__(cls)
 
     def run(self) -> AsyncIterator[TriggerEvent[T]]:
         """Yield an event when what it waits for has come. Written ``async def`` with ``yield``.

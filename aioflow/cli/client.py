@@ -106,8 +106,9 @@ class Client:
             answer = self._connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as exc:
-            self._connection.close()
             raise self._away(exc) from exc
+        finally:
+            self._connection.close()  # opened anew by the next question
         if answer.status >= 400:
             raise _refused(answer.status, data)
         return data

@@ -40,13 +40,23 @@ class Guest:
         """See ``Client.post``."""
         return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))
 
+    async def whole_run(self, run_id: str) -> Any:
+        """Return a run with all of its tasks, page after page."""
+        run = await self.get("runs", run_id)
+        while len(run["tasks"]) < sum(run["counts"].values()):
+            page = await self.get("runs", run_id, offset=len(run["tasks"]))
+            if not page["tasks"]:
+                break
+            run["tasks"] += page["tasks"]
+        return run
+
     async def watch(self, run_id: str, board: Board) -> Any:
-        """Show a run until it ends; return it as it is then."""
+        """Show a run until it ends; return it as it is then, with all of its tasks."""
         while True:
             run = await self.get("runs", run_id)
             board.show(run)
             if run["state"] in ENDED:
-                return run
+                return await self.whole_run(run_id)
             await self._clock.sleep(_EVERY_SECONDS)
 
     async def find_dag(self, dag_id: str, *, seconds: float) -> Any:

@@ -48,7 +48,7 @@ async def _test(arguments: argparse.Namespace, folder: Path) -> int:
         made = await guest.post("dags", dag_id, "runs", body={"conf": arguments.conf})
         with Board(on_stderr=True) as board:
             run = await guest.watch(made["run_id"], board)
-        await _print_end(run, guest, is_json=arguments.json)
+        _print_end(run, is_json=arguments.json)
         return exit_status(run["state"])
 
     return await with_daemon(settings, visit)
@@ -75,7 +75,7 @@ def _copy(parsed: Parsed, source: Path, target: Path) -> None:
         shutil.copyfile(source / module, copy)
 
 
-async def _print_end(run: dict[str, Any], guest: Guest, *, is_json: bool) -> None:
+def _print_end(run: dict[str, Any], *, is_json: bool) -> None:
     if is_json:
         print_json(run)
         return

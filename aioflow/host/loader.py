@@ -58,9 +58,11 @@ class Namespace(Protocol):
         Raises:
             CodeMissing: If the version has no such file.
         """
+        ...
 
     def load_module(self, name: str) -> ModuleType:
         """Import a module by the name ``module_name`` gives it, or an installed one."""
+        ...
 
 
 class WholeProcess:

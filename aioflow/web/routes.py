@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from aioflow.api import Api, instant
@@ -169,6 +169,6 @@ def _add_triggers(router: APIRouter, api: Api) -> None:
         return _Json(await api.list_triggers(limit=limit, after=after))
 
     @router.get("/triggers/{trigger_id}")
-    async def show_trigger(trigger_id: int) -> Response:
+    async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""
         return _Json(await api.show_trigger(trigger_id))

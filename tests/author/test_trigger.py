@@ -114,13 +114,26 @@ def test_a_trigger_may_name_another_class():
 @pytest.mark.parametrize(
     ("trigger", "complaint"),
     [
-        pytest.param(Holder(object()), r"Holder\.value", id="a-field-that-cannot-travel"),
         pytest.param(Silent(NOW), "define serialize", id="no-way-to-serialize"),
         pytest.param(Shrinking(NOW), "Shrinking", id="no-way-back"),
     ],
 )
 def test_what_cannot_be_parked_is_refused_at_once(trigger, complaint):
     with pytest.raises(Unserializable, match=complaint):
+        serialize(trigger)
+
+
+@pytest.mark.parametrize("make", [lambda: Holder(object()), lambda: Holder(value=object())])
+def test_a_field_that_cannot_travel_is_refused_on_its_own_line(make):
+    with pytest.raises(Unserializable, match=r"Holder\.value"):
+        make()
+
+
+def test_a_field_set_later_is_refused_when_it_is_parked():
+    trigger = Holder(1)
+    trigger.value = object()
+
+    with pytest.raises(Unserializable, match=r"Holder\.value"):
         serialize(trigger)
 
 

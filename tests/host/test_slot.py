@@ -608,8 +608,8 @@ class Waiter(Operator):
         super().__init__(**rest)
         self.hours = hours
     def execute(self, context):
+        later = Later(self.hours)
         try:
-            later = Later(self.hours)
             self.defer(trigger=later, method_name="resume", kwargs={"n": 2}, timeout="1h")
         except Exception:
             return "swallowed"

@@ -7,6 +7,7 @@ from contextlib import aclosing
 import anyio
 import pytest
 
+from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import folders
 from aioflow_triggers.files import FileTrigger
@@ -125,12 +126,23 @@ async def test_a_file_where_a_folder_should_be_fails_the_wait(tmp_path):
         pytest.param("relative/path", 5.0, id="relative"),
         pytest.param("/folder/", 5.0, id="names-no-file"),
         pytest.param("/a", 0.01, id="too-often"),
-        pytest.param("/a", float("nan"), id="nan"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_written(path, poll_seconds):
     with pytest.raises(ValueError, match="must be"):
         FileTrigger(path, poll_seconds)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        pytest.param({"path": "/a", "poll_seconds": float("nan")}, "poll_seconds", id="nan"),
+        pytest.param({"path": lambda: "/a"}, "path", id="lambda"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_with_its_field(fields, named):
+    with pytest.raises(Unserializable, match=rf"FileTrigger\.{named}"):
+        FileTrigger(**fields)
 
 
 def test_it_survives_storing():

@@ -1,0 +1,434 @@
+"""The command line as scripts and people use it: real processes, a real daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+DAGS = """
+import sys
+from pathlib import Path
+
+from aioflow import Retry, dag, sensor, task
+
+once = Retry(tries=1)
+
+
+@task
+def numbers(n: int) -> list[int]:
+    print("counting to", n)
+    return list(range(n))
+
+
+@task
+def square(i: int) -> int:
+    print("square of", i)
+    return i * i
+
+
+@task
+def total(values: list[int]) -> int:
+    return sum(values)
+
+
+@task(retry=once)
+def bad() -> int:
+    raise ValueError("no money \\x1b[31m today")
+
+
+@task(trigger_rule="all_done")
+def after(value: int | None) -> str:
+    return "done"
+
+
+@sensor(interval="0.2s")
+async def arrived(path: str) -> bool:
+    return Path(path).exists()
+
+
+@dag
+def sums(n: int = 3) -> None:
+    total(square.expand(i=numbers(n)))
+
+
+@dag
+def breaks() -> None:
+    bad()
+
+
+@dag
+def halves() -> None:
+    after(bad())
+
+
+@dag(schedule="0 3 * * *")
+def waits(path: str = "/nonexistent/file") -> None:
+    total([arrived(path)])
+"""
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def run(*words: object, home: Path | None = None, **environment: str) -> Done:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
+    if home is not None:
+        clean["AIOFLOW_HOME"] = str(home)
+    done = subprocess.run(
+        [sys.executable, "-m", "aioflow", *map(str, words)],
+        env=clean | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Daemon:
+    def __init__(self, home: Path, dags: Path) -> None:
+        self.home = home
+        words = [sys.executable, "-m", "aioflow", "--json", "--home", str(home)]
+        self.process = subprocess.Popen(
+            [*words, "--dags", str(dags), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=(home.parent / "daemon.log").open("wb"),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.facts = json.loads(self.process.stdout.readline())
+
+    def run(self, *words: object) -> Done:
+        return run(*words, home=self.home)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "dags").mkdir()
+    (folder / "dags" / "flows.py").write_text(DAGS)
+    (folder / "dags" / "broken.py").write_text("import aioflow\n\ndef f(:\n")
+    daemon = Daemon(folder / "home", folder / "dags")
+    yield daemon
+    assert daemon.stop() == 0
+
+
+# ── a daemon's commands ─────────────────────────────────────────────────────────────────
+
+
+def test_a_run_is_triggered_waited_for_and_shown(daemon):
+    made = daemon.run("dags", "trigger", "sums", "--conf", '{"n": 4}', "--wait", "--json")
+    shown = daemon.run("runs", "show", made.json["run_id"], "--json").json
+
+    assert made.status == 0
+    assert made.json.keys() == {"run_id", "dag_id", "state", "created"}
+    assert (made.json["state"], made.json["created"]) == ("success", True)
+    assert shown["counts"] == {"success": 6}
+    assert [task["map_index"] for task in shown["tasks"]] == [-1, 0, 1, 2, 3, -1]
+    assert shown["tasks"][0]["result"] == [0, 1, 2, 3]
+    assert shown["tasks"][5]["result"] == 14
+
+
+@pytest.mark.parametrize(
+    ("dag", "state", "status"), [("breaks", "failed", 1), ("halves", "partial", 3)]
+)
+def test_the_exit_status_tells_a_script_how_a_run_ended(daemon, dag, state, status):
+    made = daemon.run("dags", "trigger", dag, "--wait", "--json")
+
+    assert (made.json["state"], made.status) == (state, status)
+
+
+def test_the_same_id_is_the_same_run_and_another_conf_a_conflict(daemon):
+    words = ("dags", "trigger", "sums", "--run-id", "mine", "--json")
+    first = daemon.run(*words)
+    again = daemon.run(*words)
+    other = daemon.run(*words, "--conf", '{"n": 9}')
+
+    assert (first.json["created"], again.json["created"]) == (True, False)
+    assert other.status == 1
+    assert other.out == ""
+    assert other.err.startswith("aioflow: run 'mine' exists already")
+    assert other.err.rstrip().endswith("[request.run_exists]")
+
+
+def test_what_a_child_printed_is_found_under_its_index(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+
+    assert daemon.run("runs", "logs", run_id, "square", "--map", "2").out == "square of 2\n"
+    assert daemon.run("runs", "logs", run_id, "numbers", "--follow").out == "counting to 3\n"
+    as_json = daemon.run("runs", "logs", run_id, "numbers", "--json").json
+    assert (as_json["task_id"], as_json["log"]) == ("numbers", "counting to 3\n")
+
+
+def test_a_wait_is_explained_and_a_run_cancelled(daemon):
+    run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
+    chain = daemon.run("runs", "why", run_id, "total", "--json").json
+    told = daemon.run("runs", "why", run_id, "total").out
+    cancelled = daemon.run("runs", "cancel", run_id, "--json").json
+    after = daemon.run("runs", "show", run_id, "--json").json
+    watched = daemon.run("runs", "watch", run_id)
+
+    assert [cause["task_id"] for cause in chain["causes"]] == ["total", "arrived"]
+    assert "waits for upstream" in told
+    assert cancelled["state"] == "cancelled"
+    assert after["counts"] == {"cancelled": 2}
+    assert watched.status == 1
+    assert "cancelled" in watched.out
+
+
+def test_dags_are_listed_with_their_schedule_and_what_is_wrong(daemon):
+    dags = {dag["dag_id"]: dag for dag in daemon.run("dags", "list", "--json").json}
+    upcoming = daemon.run(
+        "dags", "next", "waits", "--from", "2026-01-31T00:00:00Z", "--count", "2", "--json"
+    ).json
+
+    assert dags["waits"]["schedule"] == "0 3 * * *"
+    assert dags["waits"]["next_run_at"].endswith("T03:00:00Z")
+    assert dags["sums"]["import_error"] is None
+    assert "syntax_error" in dags[None]["import_error"]
+    assert upcoming == ["2026-01-31T03:00:00Z", "2026-02-01T03:00:00Z"]
+
+
+def test_a_dag_is_paused_and_resumed(daemon):
+    assert daemon.run("dags", "pause", "waits", "--json").json == {
+        "dag_id": "waits",
+        "paused": True,
+    }
+    paused = {dag["dag_id"]: dag["paused"] for dag in daemon.run("dags", "list", "--json").json}
+    assert paused["waits"]
+    assert daemon.run("dags", "resume", "waits", "--json").json["paused"] is False
+
+
+def test_a_remote_daemon_is_reached_by_url_with_a_token(daemon):
+    url, _, token = daemon.facts["url"].partition("/?token=")
+
+    with_token = run("dags", "list", "--json", "--url", url, AIOFLOW_TOKEN=token)
+    without = run("dags", "list", "--json", "--url", url)
+
+    assert len(with_token.json) == 5
+    assert (without.status, without.out) == (1, "")
+    assert "[web.unauthorized]" in without.err
+
+
+def test_a_message_cannot_steer_the_terminal(daemon):
+    run_id = daemon.run("dags", "trigger", "breaks", "--wait", "--json").json["run_id"]
+
+    shown = daemon.run("runs", "show", run_id)
+
+    assert "no money" in shown.out
+    assert "\x1b" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("runs", "show", "nobody"), "request.unknown_run"),
+        (("runs", "cancel", "nobody"), "request.unknown_run"),
+        (("dags", "trigger", "nobody"), "request.unknown_dag"),
+        (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
+        (("dags", "trigger", "sums", "--logical-date", "soon"), "request"),
+        (("triggers", "show", "7"), "request"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
+    done = daemon.run(*words)
+
+    assert done.status == 1
+    assert done.out == ""
+    assert re.fullmatch(rf"aioflow: .+ \[{re.escape(code)}\]\n", done.err)
+
+
+def test_the_database_is_what_its_journal_says(daemon):
+    assert daemon.run("db", "check", "--json").json == {"ok": True, "differences": []}
+
+
+def test_a_second_daemon_on_one_home_is_refused(daemon):
+    done = run("up", "--home", daemon.home, "--port", "0")
+
+    assert done.status == 1
+    assert "[home.busy]" in done.err
+    assert "Traceback" not in done.err
+
+
+# ── without a daemon ────────────────────────────────────────────────────────────────────
+
+
+def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "flows.py").write_text(DAGS)
+    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    assert daemon.stop() == 0
+
+    assert daemon.run("runs", "show", run_id, "--json").json["counts"] == {"success": 5}
+    assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
+    assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
+    assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
+    assert len(daemon.run("dags", "list", "--json").json) == 4
+    assert daemon.run("triggers", "list", "--json").json == []
+    for words in (
+        ("runs", "cancel", run_id),
+        ("dags", "trigger", "sums"),
+        ("dags", "pause", "sums"),
+    ):
+        refused = daemon.run(*words)
+        assert refused.status == 1
+        assert refused.err.endswith("start it with `aioflow up` [daemon.away]\n")
+
+
+def test_until_idle_it_ends_by_itself(tmp_path):
+    (tmp_path / "dags").mkdir()
+
+    done = run(
+        "--home", tmp_path / "home", "--dags", tmp_path / "dags", "--port", 0, "--until-idle"
+    )
+
+    assert done.status == 0
+    assert re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", done.out)
+
+
+def test_where_nothing_ever_was_a_question_says_how_to_begin(tmp_path):
+    done = run("dags", "list", home=tmp_path / "nowhere")
+
+    assert done.status == 1
+    assert "[daemon.away]" in done.err
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nonsense",),
+        ("dags",),
+        ("dags", "trigger", "d", "--conf", "{"),
+        ("dags", "trigger", "d", "--conf", "[1]"),
+        ("runs", "list", "--limit", "0"),
+        ("up", "--port", "x"),
+        ("up", "--host", "0.0.0.0"),
+        ("--port", "99999"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_two_and_no_traceback(tmp_path, words):
+    done = run(*words, home=tmp_path / "home")
+
+    assert done.status == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+def test_check_names_file_line_and_code(tmp_path):
+    good, wrong, empty = (tmp_path / name for name in ("good.py", "wrong.py", "empty.py"))
+    good.write_text(DAGS)
+    wrong.write_text("from aioflow import dag\n\n\ndef f(:\n")
+    empty.write_text("import aioflow\n")
+
+    done = run("dags", "check", good, wrong, empty)
+    as_json = run("dags", "check", "--json", good)
+
+    lines = done.out.splitlines()
+    assert done.status == 1
+    assert lines[0].startswith(f"{wrong}:4: syntax_error ")
+    assert lines[1].startswith(f"{empty}:0: dag.none ")
+    assert as_json.status == 0
+    assert as_json.json == [
+        {"file": str(good), "dags": ["sums", "breaks", "halves", "waits"], "problems": []}
+    ]
+
+
+def test_check_sees_a_name_that_two_files_give(tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(DAGS)
+
+    done = run("dags", "check", tmp_path / "a.py", tmp_path / "b.py")
+
+    assert done.status == 1
+    assert f"{tmp_path}/b.py:" in done.out
+    assert "dag.duplicate_dag" in done.out
+
+
+def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
+    (tmp_path / "flows.py").write_text(DAGS)
+
+    done = run("dags", "test", tmp_path / "flows.py", "--dag", "sums", "--conf", '{"n": 4}')
+    which = run("dags", "test", tmp_path / "flows.py")
+    failed = run("dags", "test", tmp_path / "flows.py", "--dag", "breaks", "--json")
+
+    assert done.status == 0
+    assert "total = 14" in done.out
+    assert which.status == 1
+    assert "choose with --dag" in which.err
+    assert (failed.status, failed.json["state"]) == (1, "failed")
+    assert os.listdir(tmp_path) == ["flows.py"]
+
+
+def test_settings_are_shown_with_their_source(tmp_path):
+    found = run("config", "show", "--json", home=tmp_path, AIOFLOW_WEB__PORT="7").json
+
+    port = next(entry for entry in found if entry["name"] == "web.port")
+    assert port == {"name": "web.port", "value": 7, "source": "environment AIOFLOW_WEB__PORT"}
+
+
+# ── help ────────────────────────────────────────────────────────────────────────────────
+
+COMMANDS = [
+    "up", "demo", "dags list", "dags show", "dags check", "dags trigger", "dags test", "dags pause",
+    "dags resume", "dags next", "runs list", "runs show", "runs watch", "runs why", "runs logs",
+    "runs cancel", "triggers list", "triggers show", "db check", "config show",
+]  # fmt: skip
+
+
+def test_every_command_has_help_with_an_example_and_speaks_json(capsys):
+    from aioflow.cli import main
+
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), "--help"])
+        text = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert re.search(r"example:\n  .*aioflow ", text), command
+        assert "--json" in text, command
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ("anyio", "fastapi", "pydantic", "rich", "sqlalchemy", "structlog", "uvicorn")
+    program = (
+        "import sys\nfrom aioflow.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stderr == "[]\n"
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path):
+    script = f"{sys.executable} -m aioflow config show --json --home {tmp_path} | head -c 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True)
+
+    assert done.stderr == ""

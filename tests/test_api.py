@@ -1,0 +1,429 @@
+"""Requests and answers over a real engine and a real database."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from aioflow.api import Api, instant, iso
+from aioflow.api.layout import Layout
+from aioflow.api.views import plain
+from aioflow.clock import SystemClock
+from aioflow.errors import (
+    BadConf,
+    DaemonAway,
+    RequestError,
+    RunExists,
+    UnknownDag,
+    UnknownRun,
+    UnknownTask,
+)
+from aioflow.model import ExpansionRow, RunRow, RunState, TaskState
+from aioflow.results import result_path, write_list
+from aioflow.secrets import Vault
+from aioflow.store import open_store
+from aioflow.tasklog import LogKey, TaskLog
+from tests.web.node import CHAIN, FAN, node
+
+
+def states(run) -> dict[str, str]:
+    return {
+        task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]": task.state
+        for task in run.tasks
+    }
+
+
+# ── starting ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_same_request_makes_one_run_while_it_lives_and_after_it_ended(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        first = await n.api.trigger("chain", run_id="r", conf={"day": "d", "n": 1})
+        again = await n.api.trigger("chain", run_id="r", conf={"n": 1, "day": "d"})
+        await n.api.cancel("r")
+        later = await n.api.trigger("chain", run_id="r", conf={"day": "d", "n": 1})
+
+    assert (first.created, again.created, later.created) == (True, False, False)
+    assert (first.state, later.state) == ("running", "cancelled")
+
+
+async def test_an_id_taken_by_another_request_is_refused_while_it_lives_and_after(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r", conf={"n": 1})
+        with pytest.raises(RunExists):
+            await n.api.trigger("chain", run_id="r", conf={"n": 2})
+        await n.api.cancel("r")
+        with pytest.raises(RunExists):
+            await n.api.trigger("chain", run_id="r")
+
+
+async def test_a_key_finds_its_run_also_after_it_ended(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        first = await n.api.trigger("chain", key="k")
+        await n.api.cancel(first.run_id)
+        again = await n.api.trigger("chain", key="k")
+        other = await n.api.trigger("chain", key="k2")
+
+    assert (again.run_id, again.created) == (first.run_id, False)
+    assert other.created
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        pytest.param({"conf": {"nonsense": 1}}, BadConf, id="unknown-parameter"),
+        pytest.param({"run_id": "../etc"}, RequestError, id="no-id"),
+        pytest.param({"run_id": ""}, RequestError, id="empty-id"),
+        pytest.param({"logical_date": "yesterday"}, RequestError, id="no-time"),
+        pytest.param({"key": "a\nb"}, RequestError, id="no-key"),
+        pytest.param({"conf": {"n": "x" * 2_000_000}}, BadConf, id="too-large"),
+    ],
+)
+async def test_a_request_that_cannot_be_met_makes_nothing(tmp_path, arguments, error):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        with pytest.raises(error):
+            await n.api.trigger("chain", **arguments)
+        assert await n.api.list_runs() == []
+
+
+async def test_a_dag_nobody_wrote_is_unknown(tmp_path):
+    async with node(tmp_path) as n:
+        for question in (
+            n.api.trigger("nobody"),
+            n.api.set_paused("nobody", paused=True),
+            n.api.show_dag("nobody"),
+        ):
+            with pytest.raises(UnknownDag):
+                await question
+
+
+# ── showing ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_tasks_without_rows_are_pending_and_say_for_what_they_wait(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r", conf={"n": 3})
+        run = await n.api.show_run("r")
+
+    assert states(run) == {"first": "running", "second": "pending", "third": "pending"}
+    assert run.counts == {"pending": 2, "running": 1}
+    assert [task.waiting_on and task.waiting_on.kind for task in run.tasks] == [
+        None,
+        "upstream",
+        "upstream",
+    ]
+    assert run.tasks[1].waiting_on.detail.startswith("first")
+    assert run.conf == {"n": 3}
+
+
+async def test_without_rows_in_a_cancelled_run_they_are_cancelled_and_wait_for_nothing(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        answer = await n.api.cancel("r")
+        run = await n.api.show_run("r")
+
+    assert answer["state"] == "cancelled"
+    assert set(states(run).values()) == {"cancelled"}
+    assert run.counts == {"cancelled": 3}
+    assert all(task.waiting_on is None for task in run.tasks)
+
+
+async def test_cancelling_what_has_ended_changes_nothing(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        for _ in CHAIN.tasks:
+            await n.succeed()
+        await n.engine.wait_until_idle()
+
+        assert (await n.api.cancel("r"))["state"] == "success"
+        assert (await n.api.show_run("r")).state == "success"
+        with pytest.raises(UnknownRun):
+            await n.api.cancel("nobody")
+
+
+async def test_a_failed_task_tells_its_error_and_its_children_none(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        await n.fail("no money")
+        await n.engine.wait_until_idle()
+        run = await n.api.show_run("r")
+
+    assert run.state == "failed"
+    assert states(run) == {
+        "first": "failed",
+        "second": "upstream_failed",
+        "third": "upstream_failed",
+    }
+    assert run.tasks[0].error.message == "no money"
+    assert run.tasks[0].error.reason == "raised"
+    assert run.tasks[1].error is None
+
+
+async def test_small_results_are_shown_and_large_ones_measured(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        await n.succeed({"net": Decimal("1.10")})
+        await n.succeed("x" * 5_000)
+        await n.succeed(None)
+        await n.engine.wait_until_idle()
+        run = await n.api.show_run("r")
+
+    assert run.tasks[0].result == {"net": "1.10"}
+    assert run.tasks[1].result == {"size_bytes": 5_003}
+    assert run.tasks[2].result is None
+
+
+async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows(tmp_path):
+    width = 2_500
+    async with node(tmp_path) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=width)
+        await n.outlets.next_start()
+        pages = [await n.api.show_run("r", offset=offset) for offset in (0, 1_000, 2_000, 3_000)]
+
+    tasks = [task for page in pages for task in page.tasks]
+    assert [len(page.tasks) for page in pages] == [1_000, 1_000, 502, 0]
+    assert [task.map_index for task in tasks] == [-1, *range(width), -1]
+    assert sum(pages[0].counts.values()) == width + 2
+    assert pages[0].counts["pending"] > width / 2
+    assert tasks[2_000].waiting_on.kind == "slot"
+
+
+async def test_a_small_list_that_is_expanded_over_is_read_from_its_file(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        start = n.outlets.starts[0].start if n.outlets.starts else None
+        while start is None:
+            effect = await n.outlets.next_start()
+            n.outlets.starts.insert(0, effect)
+            start = effect.start
+        path = result_path(n.home / "results", start.task_no, start.start_no)
+        write_list(path, [b"\x01", b"\xa1b"])
+        await n.succeed(width=2)
+        await n.outlets.next_start()
+        run = await n.api.show_run("r", limit=1)
+
+    assert run.tasks[0].result == [1, "b"]
+
+
+async def test_runs_are_listed_newest_first_in_pages(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, FAN)
+        for name in ("a", "b", "c"):
+            await n.api.trigger("chain", run_id=name)
+        await n.api.trigger("fan", run_id="d")
+        await n.api.cancel("b")
+
+        assert [run.run_id for run in await n.api.list_runs()] == ["d", "c", "b", "a"]
+        assert [run.run_id for run in await n.api.list_runs(dag_id="chain", limit=2)] == ["c", "b"]
+        assert [run.run_id for run in await n.api.list_runs(before="b")] == ["a"]
+        assert [run.run_id for run in await n.api.list_runs(state="cancelled")] == ["b"]
+        with pytest.raises(RequestError):
+            await n.api.list_runs(state="gone")
+
+
+async def test_dags_are_listed_with_what_is_wrong_with_their_files(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        n.break_file("chain.py")
+        n.break_file("other.py")
+        await n.api.set_paused("chain", paused=True)
+        chain, other = await n.api.list_dags()
+
+    assert (chain.dag_id, chain.paused) == ("chain", True)
+    assert chain.import_error == "syntax_error: line 3: what"
+    assert (other.dag_id, other.file) == (None, "other.py")
+
+
+# ── explaining ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_chain_of_causes_leads_down_to_what_runs(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        chain = await n.api.why("r", "third")
+
+    assert [(c.depth, c.task_id, c.state) for c in chain.causes] == [
+        (0, "third", "pending"),
+        (1, "second", "pending"),
+        (2, "first", "running"),
+    ]
+    assert chain.causes[2].waiting_on is None
+
+
+async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp_path):
+    async with node(tmp_path, cpu_slots=1) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=50)
+        await n.outlets.next_start()
+        chain = await n.api.why("r", "total")
+
+    assert [c.map_index for c in chain.causes] == [-1, 0, 1, 2]
+    assert chain.causes[1].state == "running"
+    assert chain.causes[2].waiting_on.kind == "slot"
+    assert chain.more == 47
+
+
+async def test_a_run_waits_for_its_unfinished_tasks_that_wait_for_no_other(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        chain = await n.api.why("r")
+        await n.api.cancel("r")
+        after = await n.api.why("r")
+
+    assert [c.task_id for c in chain.causes] == ["first"]
+    assert after.causes == []
+
+
+async def test_a_task_nobody_wrote_is_unknown(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        with pytest.raises(UnknownTask):
+            await n.api.why("r", "nobody")
+        with pytest.raises(UnknownTask):
+            await n.api.logs("r", "each", map_index=7)
+
+
+# ── without a daemon ────────────────────────────────────────────────────────────────────
+
+
+async def test_without_a_daemon_everything_but_waits_can_be_read_and_nothing_changed(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        run = await n.store.find_run("r")
+        log = n.api._tasklog.open(
+            LogKey(
+                run_no=run.run_no,
+                position=0,
+                map_index=-1,
+                task_no=run.first_task_no,
+                start_no=1,
+                try_number=1,
+            )
+        )
+        log.offer(b"hello\n")
+
+    url, clock = f"sqlite:///{tmp_path}/aioflow.db", SystemClock()
+    async with open_store(url, Vault([b"x" * 32]), exclusive=False) as store:
+        api = Api.offline(store, TaskLog(tmp_path / "logs", clock), home=tmp_path)
+        shown = await api.show_run("r")
+
+        assert shown.counts == {"pending": 2, "running": 1}
+        assert all(task.waiting_on is None for task in shown.tasks)
+        assert [dag.dag_id for dag in await api.list_dags()] == ["chain"]
+        assert await api.logs("r", "first") == b"hello\n"
+        assert await api.list_triggers() == []
+        for change in (
+            api.trigger("chain"),
+            api.cancel("r"),
+            api.set_paused("chain", paused=True),
+            api.health(),
+        ):
+            with pytest.raises(DaemonAway):
+                await change
+
+
+# ── watching over ───────────────────────────────────────────────────────────────────────
+
+
+async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
+    async with node(tmp_path) as n:
+        before = await n.api.health()
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        after = await n.api.health()
+
+    assert (before.status, before.checks["hosts"]) == ("not_ready", False)
+    assert after.status == "ready"
+
+
+async def test_numbers_follow_what_goes_on(tmp_path):
+    async with node(tmp_path, cpu_slots=3) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain")
+        now = n.api.metrics()
+
+    assert (now.slots, now.slots_used, now.live_runs) == (3, 1, 1)
+    assert now.turns > 0
+
+
+# ── pieces ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Decimal("1.50"), "1.50"),
+        (date(2026, 1, 31), "2026-01-31"),
+        (timedelta(minutes=1), 60.0),
+        (b"\0\1", "AAE="),
+        ((1, {2}), [1, [2]]),
+        ({1: "a", (1, 2): "b"}, {"1": "a", "[1, 2]": "b"}),
+        (1 << 60, str(1 << 60)),
+        (Path("/x"), "/x"),
+        (True, True),
+    ],
+)
+def test_values_become_the_nearest_json(value, expected):
+    assert plain(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31T03:00:00Z", datetime(2026, 1, 31, 3, tzinfo=UTC)),
+        ("2026-01-31T03:00:00", datetime(2026, 1, 31, 3, tzinfo=UTC)),
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T05:30:00+05:30", datetime(2026, 1, 31, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_read_and_written(text, moment):
+    at = instant(text, "T")
+
+    assert at == int(moment.timestamp()) * 1_000_000
+    assert iso(at) == moment.replace(tzinfo=None).isoformat() + "Z"
+
+
+def test_an_instant_no_calendar_has_is_not_shown():
+    assert iso(1 << 62) is None
+
+
+def test_neighbouring_rows_are_read_together():
+    run = RunRow(
+        run_no=1,
+        run_id="r",
+        dag_id="fan",
+        version="v",
+        state=RunState.RUNNING,
+        cause="manual",
+        first_task_no=10,
+    )
+    expansion = ExpansionRow(run_no=1, position=1, width=5, first_task_no=100)
+    layout = Layout(run, FAN, [expansion])
+
+    places = layout.page(0, 100)
+
+    assert list(layout.ranges(places, 3)) == [(10, 11), (100, 103), (103, 105), (12, 13)]
+    assert [layout.find(place.task_no) for place in places] == places
+    assert layout.page(3, 2) == places[3:5]
+    counted = layout.counts([(1, TaskState.SUCCESS, 2)], RunState.RUNNING)
+    assert counted == {"pending": 5, "success": 2}

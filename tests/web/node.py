@@ -1,0 +1,195 @@
+"""A node without processes: a real engine on a real database, the test is the executor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+
+from aioflow.api import Api
+from aioflow.author.codec import encode
+from aioflow.clock import SystemClock
+from aioflow.core.slots import Slots
+from aioflow.engine import Engine
+from aioflow.messages import (
+    Failed,
+    FileBroken,
+    FileParsed,
+    HostUp,
+    StartTry,
+    Succeeded,
+)
+from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.secrets import Vault
+from aioflow.store import Store, open_store
+from aioflow.tasklog import TaskLog
+
+ONCE = RetryPolicy(tries=1)
+
+CHAIN = DagSpec(
+    dag_id="chain",
+    file="chain.py",
+    tasks=(
+        TaskSpec(task_id="first", retry=ONCE),
+        TaskSpec(task_id="second", parents=(0,)),
+        TaskSpec(task_id="third", parents=(1,)),
+    ),
+    parameters=("day", "n"),
+)
+FAN = DagSpec(
+    dag_id="fan",
+    file="fan.py",
+    tasks=(
+        TaskSpec(task_id="list", feeds_limit=50_000),
+        TaskSpec(
+            task_id="each", parents=(0,), retry=ONCE, mapped=MapSpec((MapSource("item", 0, -1),))
+        ),
+        TaskSpec(task_id="total", parents=(1,)),
+    ),
+)
+
+
+class Outlets:
+    """Keeps what is to be started until the test has it."""
+
+    def __init__(self) -> None:
+        self.starts: list[StartTry] = []
+        self._arrived = anyio.Event()
+
+    def _ignore(self, *effect: object) -> None:
+        """Nothing is hosted here."""
+
+    recall = forget = host = deliver = committed = stop_try = end_hosting = _ignore
+
+    def start_try(self, effect: StartTry) -> None:
+        self.starts.append(effect)
+        self._arrived.set()
+
+    async def next_start(self) -> StartTry:
+        while not self.starts:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return self.starts.pop(0)
+
+
+class Node(NamedTuple):
+    engine: Engine
+    store: Store
+    api: Api
+    outlets: Outlets
+    home: Path
+
+    def define(self, *specs: DagSpec) -> None:
+        self.engine.report([HostUp("async"), HostUp("triggers")])
+        for spec in specs:
+            source = {spec.file: b"import aioflow"}
+            version = f"v-{spec.dag_id}"
+            self.engine.report(
+                [FileParsed(file=spec.file, version=version, dags=(spec,), sources=source)]
+            )
+
+    def break_file(self, file: str) -> None:
+        self.engine.report([FileBroken(file=file, reason="syntax_error", message="line 3: what")])
+
+    async def succeed(self, value: object = None, *, width: int | None = None) -> StartTry:
+        effect = await self.outlets.next_start()
+        start, now = effect.start, SystemClock().now()
+        body = None if value is None or width is not None else encode(value, "the result")
+        size = 0 if body is None else len(body)
+        self.engine.report(
+            [Succeeded(start.task_no, start.start_no, now, now, body, size or width or 0, width)]
+        )
+        return effect
+
+    async def fail(self, message: str = "no") -> None:
+        start, now = (await self.outlets.next_start()).start, SystemClock().now()
+        failure = Failure(type="ValueError", message=message, reason="raised")
+        self.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
+
+
+@asynccontextmanager
+async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
+    home.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    async with (
+        open_store(f"sqlite:///{home}/aioflow.db", Vault([b"k" * 32])) as store,
+        anyio.create_task_group() as group,
+    ):
+        engine = Engine(
+            store, Slots(cpu_slots=cpu_slots, async_slots=10), clock=clock, chance=lambda: 0.5
+        )
+        outlets = Outlets()
+        engine.connect(outlets)
+        await group.start(engine.run)
+        tasklog = TaskLog(home / "logs", clock)
+        await group.start(tasklog.run)
+        api = Api(engine, store, tasklog, clock=clock, started_at=clock.now(), home=home)
+        yield Node(engine, store, api, outlets, home)
+        group.cancel_scope.cancel()
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+async def ask(
+    app: Any,
+    method: str,
+    target: str,
+    *,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    pieces: list[bytes] | None = None,
+) -> Answer:
+    """Call an ASGI application as a server would. ``pieces`` come without a length."""
+    given = {"host": "127.0.0.1:8793", **(headers or {})}
+    if pieces is None:
+        pieces = [body]
+        given["content-length"] = str(len(body))
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 8793),
+    }
+    waiting = [
+        {"type": "http.request", "body": piece, "more_body": index + 1 < len(pieces)}
+        for index, piece in enumerate(pieces)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    try:
+        await app(scope, receive, send)
+    except Exception:
+        if not sent:  # else the server would only have logged it
+            raise
+    return Answer(
+        sent[0]["status"],
+        {name.decode(): value.decode() for name, value in sent[0]["headers"]},
+        b"".join(message.get("body", b"") for message in sent[1:]),
+    )

@@ -1,0 +1,345 @@
+"""The application behind its guard: who may ask, what is answered, how it fails."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aioflow.errors import StoreUnavailable
+from aioflow.web.app import create_app
+from aioflow.web.guard import BODY_LIMIT, Trusted
+from aioflow.web.tokens import Token
+from tests.web.node import CHAIN, FAN, ask, node
+
+TOKEN = Token("t" * 43)
+BEARER = {"authorization": f"Bearer {TOKEN.secret}"}
+SESSION = {"cookie": f"{TOKEN.cookie_name}={TOKEN.session}"}
+JSON = {"content-type": "application/json"}
+
+
+@asynccontextmanager
+async def app(tmp_path, **options):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, FAN)
+        await n.api.set_paused("chain", paused=False)
+        yield n, create_app(n.api, TOKEN, **options)
+
+
+# ── who may ask ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_every_route_there_is_needs_a_token_but_health(tmp_path):
+    async with app(tmp_path) as (_, web):
+        schema = (await ask(web, "GET", "/api/v1/openapi.json", headers=BEARER)).json
+        paths = {
+            re.sub(r"\{.*?\}", "x", path): methods for path, methods in schema["paths"].items()
+        }
+        paths |= {
+            path: {"get": 1}
+            for path in ("/", "/metrics", "/docs", "/nothing", "/api/v1/openapi.json")
+        }
+        answers = {
+            (method, path): await ask(web, method.upper(), path)
+            for path, methods in paths.items()
+            for method in methods
+        }
+        live = await ask(web, "GET", "/health/live")
+        ready = await ask(web, "GET", "/health/ready")
+
+    assert len(answers) > 15
+    assert {answer.status for answer in answers.values()} == {401}
+    assert (live.status, ready.status) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/health/live/", "/health/live/../../api/v1/dags", "//health/live", "/health/ready/x"],
+)
+async def test_what_only_looks_like_an_exempt_path_is_not(tmp_path, path):
+    async with app(tmp_path) as (_, web):
+        assert (await ask(web, "GET", path)).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"authorization": "Bearer "}, id="empty"),
+        pytest.param({"authorization": f"Bearer {TOKEN.secret[:-1]}"}, id="short"),
+        pytest.param({"authorization": f"Basic {TOKEN.secret}"}, id="scheme"),
+        pytest.param({"authorization": "Bearer ünïcode"}, id="no-ascii"),
+        pytest.param({"cookie": f"{TOKEN.cookie_name}={TOKEN.secret}"}, id="token-as-cookie"),
+        pytest.param({"authorization": f"Bearer {TOKEN.session}"}, id="session-as-token"),
+        pytest.param({"cookie": f"{TOKEN.cookie_name}="}, id="empty-cookie"),
+        pytest.param({"cookie": "a=b; \x7f;;;=; [=]"}, id="no-cookie"),
+    ],
+)
+async def test_what_is_not_quite_a_token_is_none(tmp_path, headers):
+    async with app(tmp_path) as (_, web):
+        assert (await ask(web, "GET", "/api/v1/dags", headers=headers)).status == 401
+
+
+async def test_the_link_of_the_banner_is_good_for_a_session_and_leaves_the_address_bar(tmp_path):
+    async with app(tmp_path) as (_, web):
+        visit = await ask(web, "GET", f"/?token={TOKEN.secret}")
+        cookie = visit.headers["set-cookie"].partition(";")[0]
+        page = await ask(web, "GET", "/", headers={"cookie": cookie})
+        wrong = await ask(web, "GET", "/?token=wrong")
+        elsewhere = await ask(web, "GET", f"/api/v1/dags?token={TOKEN.secret}")
+
+    assert (visit.status, visit.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict"} <= set(visit.headers["set-cookie"].split("; "))
+    assert TOKEN.secret not in visit.headers["set-cookie"]
+    assert page.status == 200
+    assert (wrong.status, elsewhere.status) == (401, 401)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 403, id="no-origin"),
+        pytest.param({"origin": "http://evil.example"}, 403, id="foreign"),
+        pytest.param({"origin": "http://127.0.0.1:9999"}, 403, id="other-port"),
+        pytest.param({"origin": "null"}, 403, id="null"),
+        pytest.param({"origin": "http://127.0.0.1:8793"}, 201, id="own"),
+    ],
+)
+async def test_a_session_changes_things_only_from_its_own_page(tmp_path, headers, status):
+    async with app(tmp_path) as (n, web):
+        answer = await ask(web, "POST", "/api/v1/dags/chain/runs", headers={**SESSION, **headers})
+        made = await n.api.list_runs()
+
+    assert answer.status == status
+    assert len(made) == (1 if status == 201 else 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8793", 200),
+        ("localhost:1", 200),
+        ("[::1]:8793", 200),
+        ("box:8793", 200),
+        ("evil.example:8793", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("10.0.0.1", 421),
+        ("", 421),
+        ("[::1", 200),
+    ],
+)
+async def test_a_name_that_is_not_ours_is_refused(tmp_path, host, status):
+    async with app(tmp_path, hosts=("box",)) as (_, web):
+        answer = await ask(web, "GET", "/api/v1/dags", headers={**BEARER, "host": host})
+
+    assert answer.status == status
+
+
+async def test_a_server_on_all_addresses_goes_by_any_address_but_no_foreign_name(tmp_path):
+    async with app(tmp_path, any_address=True) as (_, web):
+        by_address = await ask(web, "GET", "/api/v1/dags", headers={**BEARER, "host": "10.0.0.1"})
+        by_name = await ask(web, "GET", "/api/v1/dags", headers={**BEARER, "host": "evil.example"})
+
+    assert (by_address.status, by_name.status) == (200, 421)
+
+
+async def test_the_unix_socket_needs_no_token_but_has_the_same_limits(tmp_path):
+    async with app(tmp_path) as (_, web):
+        trusted = Trusted(web)
+        listed = await ask(trusted, "GET", "/api/v1/dags", headers={"host": "localhost"})
+        large = await ask(trusted, "POST", "/api/v1/dags/chain/runs", body=b" " * (BODY_LIMIT + 1))
+
+    assert (listed.status, large.status) == (200, 413)
+
+
+# ── how much, and with what headers ─────────────────────────────────────────────────────
+
+
+async def test_a_body_sent_in_pieces_is_limited_too(tmp_path):
+    async with app(tmp_path) as (n, web):
+        answer = await ask(
+            web,
+            "POST",
+            "/api/v1/dags/chain/runs",
+            headers={**BEARER, **JSON},
+            pieces=[b'{"conf": {"n": "', b"x" * BODY_LIMIT, b'"}}'],
+        )
+        made = await n.api.list_runs()
+
+    assert (answer.status, answer.json["code"], made) == (413, "web.too_large", [])
+
+
+@pytest.mark.parametrize("target", ["/", "/api/v1/dags", "/nothing", "/health/live"])
+@pytest.mark.parametrize("headers", [BEARER, {}], ids=["known", "unknown"])
+async def test_every_answer_carries_what_browsers_need_to_be_careful(tmp_path, target, headers):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "GET", target, headers=headers)
+
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+# ── what is answered ────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_is_made_once_per_key_and_shown(tmp_path):
+    async with app(tmp_path) as (_, web):
+        headers = {**BEARER, **JSON, "idempotency-key": "k"}
+        body = b'{"conf": {"n": 1}, "logical_date": "2026-01-31T03:00:00Z"}'
+        first = await ask(web, "POST", "/api/v1/dags/chain/runs", body=body, headers=headers)
+        again = await ask(web, "POST", "/api/v1/dags/chain/runs", body=body, headers=headers)
+        run_id = first.json["run_id"]
+        shown = await ask(web, "GET", f"/api/v1/runs/{run_id}", headers=BEARER)
+        tasks = await ask(web, "GET", f"/api/v1/runs/{run_id}/tasks?limit=2", headers=BEARER)
+        why = await ask(web, "GET", f"/api/v1/runs/{run_id}/tasks/third/why", headers=BEARER)
+
+    assert (first.status, first.json["created"]) == (201, True)
+    assert (again.status, again.json["run_id"], again.json["created"]) == (200, run_id, False)
+    assert first.json.keys() == {"run_id", "dag_id", "state", "created"}
+    assert shown.json["logical_date"] == "2026-01-31T03:00:00Z"
+    assert shown.json.keys() == {
+        "run_id",
+        "dag_id",
+        "state",
+        "logical_date",
+        "started_at",
+        "ended_at",
+        "conf",
+        "version",
+        "counts",
+        "tasks",
+    }
+    assert shown.json["tasks"][0].keys() == {
+        "task_id",
+        "map_index",
+        "round",
+        "map_label",
+        "state",
+        "try_number",
+        "max_tries",
+        "interruptions",
+        "started_at",
+        "ended_at",
+        "waiting_on",
+        "error",
+        "result",
+    }
+    assert len(tasks.json) == 2
+    assert [cause["task_id"] for cause in why.json["causes"]] == ["third", "second", "first"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status", "code"),
+    [
+        ("GET", "/api/v1/dags/nobody", b"", 404, "request.unknown_dag"),
+        ("GET", "/api/v1/runs/nobody", b"", 404, "request.unknown_run"),
+        ("POST", "/api/v1/runs/nobody/cancel", b"", 404, "request.unknown_run"),
+        ("POST", "/api/v1/dags/nobody/runs", b"", 404, "request.unknown_dag"),
+        ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"x": 1}}', 422, "request.conf"),
+        ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": NaN}}', 422, "unserializable"),
+        ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": "\\ud800"}}', 422, "unserializable"),
+        ("POST", "/api/v1/dags/chain/runs", b'{"cnof": {}}', 422, "request.invalid"),
+        ("POST", "/api/v1/dags/chain/runs", b"{", 422, "request.invalid"),
+        ("POST", "/api/v1/dags/chain/runs", b"[" * 100_000, 400, "request.invalid"),
+        ("POST", "/api/v1/dags/chain/runs", b'{"run_id": "a/b"}', 400, "request"),
+        ("GET", "/api/v1/runs?limit=0", b"", 422, "request.invalid"),
+        ("GET", "/api/v1/runs?state=odd", b"", 400, "request"),
+        ("GET", "/api/v1/triggers/99999999999999999999999", b"", 422, "request.invalid"),
+        ("GET", "/api/v1/triggers/5", b"", 400, "request"),
+        ("GET", "/api/v1/nothing", b"", 404, "web.no_such_path"),
+        ("DELETE", "/api/v1/dags", b"", 405, "web.method"),
+    ],
+)
+async def test_what_cannot_be_done_is_told_with_a_stable_code(
+    tmp_path, method, target, body, status, code
+):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, method, target, body=body, headers={**BEARER, **JSON})
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json["status"] == status
+
+
+async def test_a_run_of_another_request_is_a_conflict(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.trigger("chain", run_id="r", conf={"n": 1})
+        body = b'{"run_id": "r"}'
+        answer = await ask(
+            web, "POST", "/api/v1/dags/chain/runs", body=body, headers={**BEARER, **JSON}
+        )
+
+    assert (answer.status, answer.json["code"]) == (409, "request.run_exists")
+
+
+async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, monkeypatch):
+    async with app(tmp_path) as (n, web):
+
+        class Away:
+            async def list_runs(self, **_):
+                raise StoreUnavailable("the disk is gone")
+
+        n.api.store = Away()
+        runs = await ask(web, "GET", "/api/v1/runs", headers=BEARER)
+        ready = await ask(web, "GET", "/health/ready")
+
+    assert (runs.status, runs.json["code"]) == (503, "store.unavailable")
+    assert int(runs.headers["retry-after"]) > 0
+    assert (ready.status, ready.json["checks"]["database"]) == (503, False)
+
+
+async def test_a_defect_is_told_without_its_inside(tmp_path):
+    async with app(tmp_path) as (n, web):
+
+        class Broken:
+            async def list_runs(self, **_):
+                raise RuntimeError("secret inside")
+
+        n.api.store = Broken()
+        answer = await ask(web, "GET", "/api/v1/runs", headers=BEARER)
+
+    assert (answer.status, answer.json["code"]) == (500, "defect.web")
+    assert b"secret" not in answer.body
+
+
+async def test_metrics_are_there_for_prometheus(tmp_path):
+    async with app(tmp_path, lag_seconds=lambda: 0.25) as (n, web):
+        await n.api.trigger("chain")
+        answer = await ask(web, "GET", "/metrics", headers=BEARER)
+
+    lines = answer.body.decode().splitlines()
+    assert "aioflow_live_runs 1.0" in lines
+    assert "aioflow_loop_lag_seconds 0.25" in lines
+    assert 'aioflow_slots_used{lane="def"} 1.0' in lines
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_page_shows_what_there_is_and_escapes_it(tmp_path):
+    async with app(tmp_path) as (n, web):
+        n.break_file("<script>alert(1)</script>.py")
+        await n.api.trigger("chain", run_id="r1")
+        page = await ask(web, "GET", "/", headers=SESSION)
+
+    text = page.body.decode()
+    assert page.status == 200
+    assert "r1" in text
+    assert "0 of 3" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script" not in text
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+async def test_the_pages_style_is_the_one_its_policy_allows(tmp_path):
+    import base64
+    import hashlib
+
+    async with app(tmp_path) as (_, web):
+        page = await ask(web, "GET", "/", headers=BEARER)
+
+    style = re.search(r"<style>(.*?)</style>", page.body.decode(), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in page.headers["content-security-policy"]
