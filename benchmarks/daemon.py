@@ -15,9 +15,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
@@ -38,7 +38,9 @@ class DaemonProcess:
         flags: Further flags of ``aioflow up``.
     """
 
-    def __init__(self, home: Path, dags: Path, *, db: str | None = None, flags: tuple[str, ...] = ()):
+    def __init__(
+        self, home: Path, dags: Path, *, db: str | None = None, flags: tuple[str, ...] = ()
+    ) -> None:
         self.home = home
         self.log = home.parent / f"{home.name}.log"
         self.ready_seconds = 0.0
@@ -57,8 +59,11 @@ class DaemonProcess:
         """Start it and wait until it says that it is ready."""
         began = time.monotonic()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
                 env=self.environment,
             )
         eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
@@ -109,8 +114,9 @@ class DaemonProcess:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
-    def __enter__(self) -> DaemonProcess:
-        return self.start()
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is None:
@@ -152,7 +158,9 @@ class DaemonProcess:
         """``GET``."""
         return self.request("GET", path, status=status)
 
-    def trigger(self, dag_id: str, conf: dict[str, object] | None = None, **fields: object) -> str:
+    def trigger(
+        self, dag_id: str, conf: Mapping[str, object] | None = None, **fields: object
+    ) -> str:
         """Start a run, once the DAG is known; return its id."""
         body = {"conf": conf, **fields}
 

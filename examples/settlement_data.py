@@ -42,7 +42,7 @@ def generate(
 
     The same arguments write the same file. A second call replaces it.
     """
-    dice = random.Random(f"{seed}-{day}")  # noqa: S311 - reproducible, not secret
+    dice = random.Random(f"{seed}-{day}")
     path = settlement_file(folder, day)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.part")

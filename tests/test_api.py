@@ -302,6 +302,32 @@ async def test_a_task_nobody_wrote_is_unknown(tmp_path):
             await n.api.logs("r", "each", map_index=7)
 
 
+async def test_what_is_parked_is_listed_with_its_fields_only_where_they_hold_no_secrets(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r1")
+        await n.api.trigger("chain", run_id="r2")
+        await n.defer("aioflow_triggers.files:FileTrigger", {"path": "/in/a.csv"})
+        await n.defer("mine:HttpTrigger", {"password": "hunter2"})
+        await n.api.set_paused("chain", paused=False)  # answered once both are committed
+        shown = await n.api.show_run("r1")
+        known, own = await n.api.list_triggers()
+        (second,) = await n.api.list_triggers(after=known.trigger_id)
+        one = await n.api.show_trigger(own.trigger_id)
+
+    assert (known.kind, known.run_id, known.task_id, known.state) == (
+        "file",
+        "r1",
+        "first",
+        "waiting",
+    )
+    assert known.detail == "FileTrigger(path='/in/a.csv')"
+    assert (own.kind, own.detail) == ("HttpTrigger", "mine:HttpTrigger")
+    assert second == own == one
+    assert shown.tasks[0].state == "deferred"
+    assert shown.tasks[0].waiting_on is not None
+
+
 # ── without a daemon ────────────────────────────────────────────────────────────────────
 
 

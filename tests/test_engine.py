@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -43,11 +44,11 @@ class Outlets:
 
     def __init__(self) -> None:
         self.starts: list[StartTry] = []
-        self.others: list[object] = []
+        self.others: list[Any] = []
         self.arrived = anyio.Event()
         self.batches: list[Batch] = []
 
-    def _note(self, effect: object) -> None:
+    def _note(self, effect: Any) -> None:
         self.others.append(effect)
 
     stop_try = recall = forget = host = end_hosting = deliver = _note
@@ -56,7 +57,7 @@ class Outlets:
         self.starts.append(effect)
         self.arrived.set()
 
-    def committed(self, batch: Batch, draft: object) -> None:
+    def committed(self, batch: Batch, draft: Any) -> None:
         self.batches.append(batch)
 
     async def next_start(self) -> StartTry:
@@ -69,12 +70,12 @@ class Outlets:
 class Flaky:
     """A store whose next commits go wrong as told; the rest is the real one's."""
 
-    def __init__(self, store: object) -> None:
+    def __init__(self, store: Any) -> None:
         self._store = store
         self.plan: list[str] = []
         self.refuse = lambda batch: False
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def commit(self, batch: Batch) -> None:
@@ -92,7 +93,7 @@ class Node:
     def __init__(self, store: Flaky, engine: Engine, outlets: Outlets) -> None:
         self.store, self.engine, self.outlets = store, engine, outlets
 
-    async def load(self, *tasks: TaskSpec, **fields: object) -> None:
+    async def load(self, *tasks: TaskSpec, **fields: Any) -> None:
         spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **fields)
         self.engine.report(
             [
@@ -102,11 +103,11 @@ class Node:
             ]
         )
 
-    async def trigger(self, **fields: object) -> str:
-        run_id, _ = await self.engine.ask(CreateRun(dag_id="dag", **fields))
-        return run_id
+    async def trigger(self, **fields: Any) -> str:
+        answer: Any = await self.engine.ask(CreateRun(dag_id="dag", **fields))
+        return answer[0]
 
-    def succeed(self, effect: StartTry, **fields: object) -> None:
+    def succeed(self, effect: StartTry, **fields: Any) -> None:
         start = effect.start
         self.engine.report([Succeeded(start.task_no, start.start_no, 1, 2, **fields)])
 

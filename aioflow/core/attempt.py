@@ -188,9 +188,7 @@ def requeue(live: Live, draft: Draft, slots: Slots) -> None:
     slots.offer(live)
 
 
-def look_again(
-    live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | None = None
-) -> None:
+def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | None = None) -> None:
     """A sensor that looks from a slot found nothing: put it aside until its next look."""
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only

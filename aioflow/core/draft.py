@@ -121,9 +121,7 @@ class Draft:
         row = run.row
         self.runs[run.run_no] = run
         if state is not None and not is_legal_run(row.state, state):
-            raise IllegalMove(
-                f"run {row.run_id} cannot go from {row.state.label} to {state.label}"
-            )
+            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
         self._run_states.setdefault(run.run_no, row.state)
         run.row = msgspec.structs.replace(
             row,
@@ -245,9 +243,7 @@ class Draft:
 
     def _close_run(self, row: RunRow, was: RunState) -> None:
         self.batch.run_changes.append(
-            RunChange(
-                row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine
-            )
+            RunChange(row.run_no, was, row.state, row.started_at, row.ended_at, row.quarantine)
         )
 
     def _close_wait(self, row: TriggerRow, was: TriggerState | None) -> None:

@@ -138,9 +138,7 @@ def _step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
         if verdict is Verdict.RUN:
             ended = _make_ready(run, position, draft, slots)
         else:
-            ended = (
-                TaskState.SKIPPED if verdict is Verdict.SKIP else TaskState.UPSTREAM_FAILED
-            )
+            ended = TaskState.SKIPPED if verdict is Verdict.SKIP else TaskState.UPSTREAM_FAILED
             end_unstarted(run, position, ended, draft)
         if ended is not None:
             agenda.extend(_ended(run, position, -1, ended))

@@ -382,5 +382,3 @@ def _leave_run(live: Live) -> None:
     run.running -= 1
     if live.spec.max_active_tis_per_dagrun is not None:
         run.running_at[live.position] -= 1
-
-

@@ -357,9 +357,9 @@ def _restarted(draft: Draft, slots: Slots) -> None:
     """Every process of the last incarnation is gone: go on from what the rows say."""
     memory = draft.memory
     strays, memory.stray_triggers = memory.stray_triggers, []
-    for row in strays:
+    for stray in strays:
         draft.batch.trigger_changes.append(
-            TriggerChange(row.trigger_no, row.state, None, None, None)
+            TriggerChange(stray.trigger_no, stray.state, None, None, None)
         )
     for wait in list(memory.waits.values()):
         if wait.state is TriggerState.ENDING:
@@ -385,9 +385,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
     due = Due(live.run.run_no, live.task_no)
     match live.state:
         case TaskState.RUNNING:
-            failure = Failure(
-                type="Interrupted", message="the daemon ended", reason="interrupted"
-            )
+            failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
             interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
         case TaskState.QUEUED:
             slots.offer(live)

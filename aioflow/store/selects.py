@@ -32,7 +32,7 @@ __all__ = (
     "LIVE_EXPANSIONS",
     "LIVE_RUNS",
     "LIVE_TASKS",
-    "LIVE_TRIGGERS",
+    "ALL_TRIGGERS",
     "LIVE_WIDTHS",
     "NEEDED_VERSIONS",
     "RESULTS_BETWEEN",

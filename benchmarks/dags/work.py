@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from aioflow import Operator, dag, sensor, task
 from aioflow_triggers.external import RunTrigger
@@ -65,15 +66,15 @@ def chain() -> None:
 class Late(Operator):
     """Waits for an instant; returns how many milliseconds after it the next line ran."""
 
-    def __init__(self, *, due: float, **options: object) -> None:
+    def __init__(self, *, due: float, **options: Any) -> None:
         super().__init__(**options)
         self.due = due
 
-    def execute(self, context: object) -> None:
+    def execute(self, context: Any) -> None:
         moment = datetime.fromtimestamp(self.due, UTC)
         self.defer(trigger=DateTimeTrigger(moment=moment), method_name="resumed")
 
-    def resumed(self, context: object, event: object = None) -> float:
+    def resumed(self, context: Any, event: Any = None) -> float:
         return (time.time() - self.due) * 1000
 
 
@@ -91,23 +92,23 @@ def lateness(count: int = 500, per_second: float = 100.0, after: float = 3.0) ->
 class Wait(Operator):
     """Waits for something that does not come: by turns an instant, a file, a run."""
 
-    def __init__(self, *, number: int, **options: object) -> None:
+    def __init__(self, *, number: int, **options: Any) -> None:
         super().__init__(**options)
         self.number = number
 
-    def execute(self, context: object) -> None:
+    def execute(self, context: Any) -> None:
         match self.number % 3:
             case 0:
                 never = datetime.now(UTC) + timedelta(days=30)
                 self.defer(trigger=DateTimeTrigger(moment=never), method_name="resumed")
             case 1:
-                path = f"/tmp/aioflow-never/{self.number}"  # noqa: S108 - never made
+                path = f"/tmp/aioflow-never/{self.number}"
                 self.defer(trigger=FileTrigger(path=path), method_name="resumed")
             case _:
                 trigger = RunTrigger(dag="chain", run_id=f"never-{self.number}")
                 self.defer(trigger=trigger, method_name="resumed")
 
-    def resumed(self, context: object, event: object = None) -> None:
+    def resumed(self, context: Any, event: Any = None) -> None:
         return None
 
 

@@ -10,13 +10,14 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
-from aioflow.children.leftovers import MARK, home_mark
+from aioflow.children.environment import MARK
+from aioflow.children.leftovers import home_mark
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
@@ -48,6 +49,25 @@ class Verdict:
     recovery_seconds: float
 
 
+@dataclass(frozen=True)
+class Day:
+    """One day's settlement on one home."""
+
+    home: Path
+    data: Path
+    db: str | None
+    merchants: int
+    transactions: int
+
+    def daemon(self) -> DaemonProcess:
+        """A daemon on the home, not started."""
+        return DaemonProcess(self.home, DAGS, db=self.db, flags=("--cpu-slots", "2"))
+
+    def write(self) -> Decimal:
+        """Have the bank's file arrive; return the total it must come to."""
+        return generate(self.data, DAY, merchants=self.merchants, transactions=self.transactions)
+
+
 def kill_one_run(
     folder: Path,
     phase: str,
@@ -62,53 +82,50 @@ def kill_one_run(
     A day that ends before it could be killed is no day: the next one is tried.
     """
     for attempt in range(ATTEMPTS):
-        data, home = folder / f"data{attempt}", folder / "home"
-        conf = {"folder": str(data), "day": DAY.isoformat()}
-        daemon = DaemonProcess(home, DAGS, db=db, flags=("--cpu-slots", "2")).start()
+        day = Day(folder / "home", folder / f"data{attempt}", db, merchants, transactions)
+        daemon = day.daemon().start()
+        conf = {"folder": str(day.data), "day": DAY.isoformat()}
         run_id = daemon.trigger("settlements", conf)
-        write = _writer(data, merchants, transactions)
-        total = None if phase == "waiting" else write()
+        total = None if phase == "waiting" else day.write()
         settled = _wait_for(phase, daemon, run_id, merchants)
-        killed = daemon.kill(whole_tree=whole_tree)
-        _assert_gone(killed)
+        _assert_gone(daemon.kill(whole_tree=whole_tree))
         if settled is not None:
-            break
-    assert settled is not None, f"{ATTEMPTS} runs ended before they could be killed"
+            begun, seconds = _go_on(day, run_id, total)
+            return Verdict(phase, whole_tree, settled, begun, seconds)
+    raise AssertionError(f"{ATTEMPTS} runs ended before they could be killed")
 
+
+def _go_on(day: Day, run_id: str, total: Decimal | None) -> tuple[int, float]:
+    """Start again, wait for the end, and judge."""
     began = time.monotonic()
-    with DaemonProcess(home, DAGS, db=db, flags=("--cpu-slots", "2")) as again:
+    with day.daemon() as again:
         if total is None:
-            total = write()
+            total = day.write()
         run = again.wait(run_id)
-        recovery = time.monotonic() - began
+        seconds = time.monotonic() - began
         assert run["state"] == "success", run
-        assert run["counts"] == {"success": merchants + 3}, run["counts"]
-        _assert_total(again, run_id, data, total, merchants)
-        begun = _assert_ledger(again, run_id, data, merchants)
-    _assert_nobody_left(home)
-    _assert_database(home, db)
-    return Verdict(phase, whole_tree, settled, begun, round(recovery, 2))
-
-
-def _writer(data: Path, merchants: int, transactions: int) -> Callable[[], Decimal]:
-    return lambda: generate(data, DAY, merchants=merchants, transactions=transactions)
+        assert run["counts"] == {"success": day.merchants + 3}, run["counts"]
+        _assert_total(again, run_id, day.data, total, day.merchants)
+        begun = _assert_ledger(again, run_id, day.data, day.merchants)
+    _assert_nobody_left(day.home)
+    _assert_database(day.home, day.db)
+    return begun, round(seconds, 2)
 
 
 def _wait_for(phase: str, daemon: DaemonProcess, run_id: str, merchants: int) -> int | None:
     """Wait for the phase; return how many merchants have been settled, ``None`` if missed."""
 
-    def settled(run: dict[str, object]) -> int:
-        return max(0, run["counts"].get("success", 0) - 2)  # type: ignore[attr-defined]
+    def settled(run: dict[str, Any]) -> int:
+        return max(0, run["counts"].get("success", 0) - 2)
 
-    def reached() -> dict[str, object] | None:
+    def reached() -> dict[str, Any] | None:
         run = daemon.run(run_id, limit=3)
         if run["state"] not in {"queued", "running"}:
             return run
         states = {task["task_id"]: task["state"] for task in run["tasks"][:2]}
-        width = sum(run["counts"].values())
         there = {
             "waiting": states.get("npci_file") == "sensing",
-            "expanding": width > 4,
+            "expanding": sum(run["counts"].values()) > 4,
             "settling": settled(run) >= merchants // 3,
             "totalling": settled(run) >= merchants - 1,
         }

@@ -24,9 +24,7 @@ PLANS = [
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("phase", "whole_tree", "on_postgres"), PLANS)
-def test_a_killed_run_loses_and_doubles_nothing(
-    phase, whole_tree, on_postgres, tmp_path, request
-):
+def test_a_killed_run_loses_and_doubles_nothing(phase, whole_tree, on_postgres, tmp_path, request):
     db = request.getfixturevalue("postgres_url") if on_postgres else None
 
     verdict = kill_one_run(tmp_path, phase, whole_tree=whole_tree, db=db)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,12 +108,13 @@ class Daemon:
     def __init__(self, home: Path, dags: Path) -> None:
         self.home = home
         words = [sys.executable, "-m", "aioflow", "--json", "--home", str(home)]
-        self.process = subprocess.Popen(
-            [*words, "--dags", str(dags), "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=(home.parent / "daemon.log").open("wb"),
-            text=True,
-        )
+        with (home.parent / "daemon.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*words, "--dags", str(dags), "--port", "0"],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self.process.stdout is not None
         self.facts = json.loads(self.process.stdout.readline())
 
@@ -278,6 +280,16 @@ def test_a_second_daemon_on_one_home_is_refused(daemon):
 # ── without a daemon ────────────────────────────────────────────────────────────────────
 
 
+def test_a_taken_port_is_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("up", "--port", port, home=tmp_path / "home")
+
+    assert done.status == 1
+    assert done.err.splitlines()[-1].endswith("[web.port_in_use]")
+    assert "Traceback" not in done.err
+
+
 def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "flows.py").write_text(DAGS)
@@ -384,7 +396,15 @@ def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
     assert which.status == 1
     assert "choose with --dag" in which.err
     assert (failed.status, failed.json["state"]) == (1, "failed")
-    assert os.listdir(tmp_path) == ["flows.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]
+
+
+def test_the_tour_ends_with_the_total_its_generator_says():
+    done = run("demo", "--exit", "--after", "0", "--json")
+
+    assert done.status == 0
+    assert done.json["matches"]
+    assert done.json["total"] == done.json["expected"]
 
 
 def test_settings_are_shown_with_their_source(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -54,13 +55,13 @@ class Rows:
     def __init__(self) -> None:
         self.runs: dict[int, RunRow] = {}
         self.tasks: dict[int, TaskRow] = {}
-        self.expansions: dict[tuple[int, int], object] = {}
+        self.expansions: dict[tuple[int, int], Any] = {}
         self.triggers: dict[int, TriggerRow] = {}
-        self.results: dict[int, object] = {}
-        self.tries: list[object] = []
-        self.dags: dict[str, object] = {}
-        self.files: dict[str, object] = {}
-        self.versions: dict[str, object] = {}
+        self.results: dict[int, Any] = {}
+        self.tries: list[Any] = []
+        self.dags: dict[str, Any] = {}
+        self.files: dict[str, Any] = {}
+        self.versions: dict[str, Any] = {}
         self.outbox: dict[int, OutboxRow] = {}
         self.commit_no = 0
 
@@ -143,11 +144,7 @@ class Rows:
         )
 
     def unfinished(self) -> list[int]:
-        return [
-            run_no
-            for run_no, run in self.runs.items()
-            if run.ended_at is None
-        ]
+        return [run_no for run_no, run in self.runs.items() if run.ended_at is None]
 
 
 class World:
@@ -243,7 +240,7 @@ class World:
 
     # ── what people do ──────────────────────────────────────────────────────────────────
 
-    def ask(self, request: object) -> object:
+    def ask(self, request: Any) -> Any:
         ticket = next(self._tickets)
         for effect in self.turn(Asked(ticket, request)):
             if isinstance(effect, Acknowledge) and effect.ticket == ticket:
@@ -261,7 +258,7 @@ class World:
         run_id, _ = self.ask(CreateRun(dag_id=dag_id))
         return next(no for no, run in self.rows.runs.items() if run.run_id == run_id)
 
-    def begin(self, *tasks: TaskSpec, **options: object) -> int:
+    def begin(self, *tasks: TaskSpec, **options: Any) -> int:
         """Load one DAG of these tasks and start a run of it."""
         self.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
         return self.trigger()
@@ -279,7 +276,7 @@ class World:
         plan = self.memory.plans[effect.info.version, effect.info.dag_id]
         return plan.graph.spec.tasks[effect.start.position]
 
-    def succeed(self, name: str, map_index: int = -1, **fields: object) -> list[Effect]:
+    def succeed(self, name: str, map_index: int = -1, **fields: Any) -> list[Effect]:
         effect = self.started(name, map_index)
         assert effect is not None, f"{name}[{map_index}] has not been started"
         start = self.starts.pop(effect.start.task_no).start
@@ -288,7 +285,7 @@ class World:
         )
 
     def fail(
-        self, name: str, map_index: int = -1, *, reason: str = "raised", **fields: object
+        self, name: str, map_index: int = -1, *, reason: str = "raised", **fields: Any
     ) -> list[Effect]:
         effect = self.started(name, map_index)
         assert effect is not None, f"{name}[{map_index}] has not been started"

@@ -173,7 +173,9 @@ async def test_a_restart_finds_everything_unfinished(store):
 
 async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
     old = replace(VERSION, version="old")
-    ended = replace(RUN, run_no=2, run_id="x", key=None, state=RunState.FAILED, version="old", ended_at=9)
+    ended = replace(
+        RUN, run_no=2, run_id="x", key=None, state=RunState.FAILED, version="old", ended_at=9
+    )
     await store.commit(first_batch())
     await store.commit(
         batch(

@@ -16,6 +16,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.messages import (
+    Deferred,
     Failed,
     FileBroken,
     FileParsed,
@@ -104,6 +105,13 @@ class Node(NamedTuple):
             [Succeeded(start.task_no, start.start_no, now, now, body, size or width or 0, width)]
         )
         return effect
+
+    async def defer(self, class_path: str, fields: dict[str, Any]) -> None:
+        start, now = (await self.outlets.next_start()).start, SystemClock().now()
+        kwargs = encode(fields, "the fields")
+        self.engine.report(
+            [Deferred(start.task_no, start.start_no, now, now, class_path, kwargs, "resume")]
+        )
 
     async def fail(self, message: str = "no") -> None:
         start, now = (await self.outlets.next_start()).start, SystemClock().now()

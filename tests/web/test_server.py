@@ -138,7 +138,7 @@ def test_the_first_token_is_made_once_for_the_owner_alone(tmp_path):
     assert first.secret == second.secret
     assert len(first.secret) >= 43
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == ["token"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 40 + " y", "\xff" * 40])

@@ -341,5 +341,6 @@ async def test_the_pages_style_is_the_one_its_policy_allows(tmp_path):
         page = await ask(web, "GET", "/", headers=BEARER)
 
     style = re.search(r"<style>(.*?)</style>", page.body.decode(), re.DOTALL)
+    assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert f"'sha256-{digest}'" in page.headers["content-security-policy"]

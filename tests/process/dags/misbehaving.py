@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from aioflow import Operator, Retry, dag, sensor, task
 from aioflow_triggers.files import FileTrigger
@@ -116,7 +117,7 @@ def too_large() -> bytes:
 
 
 @task(retry=ONCE)
-def unserializable() -> object:
+def unserializable() -> Any:
     return lambda: 1
 
 
@@ -143,7 +144,7 @@ async def exits_async() -> None:
 
 @task(retry=ONCE)
 def kills_itself() -> None:
-    subprocess.run(["kill", "-9", str(os.getpid())], check=True)  # noqa: S607
+    subprocess.run(["kill", "-9", str(os.getpid())], check=True)
 
 
 @dag
@@ -172,10 +173,11 @@ def too_wide(count: int = 51) -> None:
 class LambdaArgument(Operator):
     """Waits with something that cannot be stored."""
 
-    def execute(self, context: object) -> None:
-        self.defer(trigger=FileTrigger(path=lambda: "/tmp/x"), method_name="resumed")
+    def execute(self, context: Any) -> None:
+        path: Any = (lambda: "/tmp/x",)[0]
+        self.defer(trigger=FileTrigger(path=path), method_name="resumed")
 
-    def resumed(self, context: object, event: object = None) -> None:
+    def resumed(self, context: Any, event: Any = None) -> None:
         return None
 
 
@@ -187,28 +189,26 @@ def lambda_argument() -> None:
 class WaitForFile(Operator):
     """Waits for a file; returns what its event said."""
 
-    def __init__(self, *, path: str, **options: object) -> None:
+    def __init__(self, *, path: str, **options: Any) -> None:
         super().__init__(**options)
         self.path = path
 
-    def execute(self, context: object) -> None:
+    def execute(self, context: Any) -> None:
         trigger = FileTrigger(path=self.path, poll_seconds=0.1)
         self.defer(trigger=trigger, method_name="resumed", kwargs={"n": 1})
 
-    def resumed(self, context: object, event: object = None, n: int = 0) -> dict[str, object]:
+    def resumed(self, context: Any, event: Any = None, n: int = 0) -> dict[str, Any]:
         return {"event": event, "n": n}
 
 
 class WaitForever(Operator):
     """Waits for an instant that is far away, but not for long."""
 
-    def execute(self, context: object) -> None:
+    def execute(self, context: Any) -> None:
         moment = datetime.now(UTC) + timedelta(days=1)
-        self.defer(
-            trigger=DateTimeTrigger(moment=moment), method_name="resumed", timeout="500ms"
-        )
+        self.defer(trigger=DateTimeTrigger(moment=moment), method_name="resumed", timeout="500ms")
 
-    def resumed(self, context: object, event: object = None) -> None:
+    def resumed(self, context: Any, event: Any = None) -> None:
         return None
 
 
