@@ -27,7 +27,7 @@ from aioflow.engine import Engine
 from aioflow.errors import AioflowError
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
-from aioflow.messages import (
+from aioflow.inputs import (
     Deliver,
     Delivered,
     Drain,
@@ -37,7 +37,8 @@ from aioflow.messages import (
     StartTry,
     StopTry,
 )
-from aioflow.model import Alert, Batch, Body, RunNo, RunRow
+from aioflow.model import Body, RunNo
+from aioflow.rows import Alert, Batch, RunRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store

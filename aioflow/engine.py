@@ -24,14 +24,13 @@ from aioflow.core.run import restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
-from aioflow.messages import (
+from aioflow.inputs import (
     Acknowledge,
     Asked,
     Continue,
     Deliver,
     Effect,
     EndHosting,
-    ForgetRun,
     HostTrigger,
     Input,
     RecallTries,
@@ -41,7 +40,9 @@ from aioflow.messages import (
     StopTry,
     WakeAt,
 )
-from aioflow.model import Batch, RunNo, Snapshot, TaskState
+from aioflow.messages import ForgetRun
+from aioflow.model import RunNo, TaskState
+from aioflow.rows import Batch, Snapshot
 from aioflow.store import Store
 from aioflow.timers import Timers
 

@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.messages import Due, Input
+from aioflow.inputs import Due, Input
 from aioflow.model import Instant
 
 __all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")

@@ -15,17 +15,8 @@ from aioflow.children import Children
 from aioflow.clock import Clock
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
-from aioflow.messages import (
-    Ask,
-    EndHosting,
-    Fired,
-    Host,
-    HostTrigger,
-    Input,
-    Report,
-    RunInfo,
-    TriggerEnded,
-)
+from aioflow.inputs import EndHosting, HostTrigger, Input
+from aioflow.messages import Ask, Fired, Host, Report, RunInfo, TriggerEnded
 from aioflow.model import RunNo, TriggerNo
 from aioflow.tasklog import TaskLog
 

@@ -20,21 +20,16 @@ from aioflow.host.questions import (
     RunWanted,
 )
 from aioflow.messages import Answer, Ask, RunInfo
-from aioflow.model import (
+from aioflow.model import DagSpec, Failure, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.rows import (
     Batch,
     DagRow,
-    DagSpec,
     ExpansionRow,
-    Failure,
-    MapSpec,
     ResultRow,
     RunChange,
     RunRow,
-    RunState,
     TaskChange,
     TaskRow,
-    TaskSpec,
-    TaskState,
     VersionRow,
 )
 from tests.executors.processes import running

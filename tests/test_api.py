@@ -21,8 +21,9 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.model import ExpansionRow, RunRow, RunState, TaskState
+from aioflow.model import RunState, TaskState
 from aioflow.results import result_path, write_list
+from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.tasklog import LogKey, TaskLog

@@ -14,8 +14,8 @@ from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.messages import FileBroken, FileGone, FileParsed
-from aioflow.model import DagFileRow, VersionRow
+from aioflow.inputs import FileBroken, FileGone, FileParsed
+from aioflow.rows import DagFileRow, VersionRow
 from tests.executors.processes import is_alive, running, until
 
 pytestmark = pytest.mark.process

@@ -13,26 +13,10 @@ from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
-from aioflow.messages import (
-    CreateRun,
-    Deferred,
-    Delivered,
-    Failed,
-    FileParsed,
-    HostUp,
-    StartTry,
-    Succeeded,
-)
-from aioflow.model import (
-    Batch,
-    DagSpec,
-    Failure,
-    MapSource,
-    MapSpec,
-    RunState,
-    TaskSpec,
-    TaskState,
-)
+from aioflow.inputs import CreateRun, Delivered, FileParsed, HostUp, StartTry
+from aioflow.messages import Deferred, Failed, Succeeded
+from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 

@@ -8,17 +8,8 @@ import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.messages import (
-    Ask,
-    End,
-    EndHosting,
-    Fired,
-    Host,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    TriggerEnded,
-)
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
+from aioflow.messages import Ask, End, Fired, Host, TriggerEnded
 from aioflow.tasklog import TaskLog
 from aioflow.triggerer import Triggerer
 from tests.executors.processes import program, running, until

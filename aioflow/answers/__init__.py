@@ -22,7 +22,8 @@ from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Asker, refuse
 from aioflow.host.questions import ResultsPage, ResultsWanted, RunEnding, RunWanted
 from aioflow.messages import Answer, Ask, RunInfo
-from aioflow.model import Batch, RunNo, RunRow, TaskNo, TaskSpec, TaskState
+from aioflow.model import RunNo, TaskNo, TaskSpec, TaskState
+from aioflow.rows import Batch, RunRow
 
 __all__ = ("Answers", "Reader")
 

@@ -8,18 +8,8 @@ import msgspec
 
 from aioflow.host.questions import PAGE_BYTES, PAGE_ITEMS, ResultsPage, ResultsWanted
 from aioflow.messages import RunInfo
-from aioflow.model import (
-    DagRow,
-    ExpansionRow,
-    Instant,
-    ResultRow,
-    RunNo,
-    RunRow,
-    TaskNo,
-    TaskRow,
-    TaskState,
-    VersionRow,
-)
+from aioflow.model import Instant, RunNo, TaskNo, TaskState
+from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow, VersionRow
 
 __all__ = ("Reader", "find_expansion", "read_page")
 

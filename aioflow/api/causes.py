@@ -10,7 +10,8 @@ import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.views import CauseView, wait_view
-from aioflow.model import LIVE_TASK_STATES, RunRow, TaskRow, TaskState, Wait, WaitKind
+from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
+from aioflow.rows import RunRow, TaskRow
 from aioflow.store import Store
 
 __all__ = ("CHAIN_LIMIT", "Chain", "Explained")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from aioflow.model import DagSpec, ExpansionRow, RunRow, RunState, TaskNo, TaskState
+from aioflow.model import DagSpec, RunState, TaskNo, TaskState
+from aioflow.rows import ExpansionRow, RunRow
 
 __all__ = ("Layout", "Place", "absent_state")
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from aioflow.api.layout import Layout
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.model import RunNo, RunRow, TriggerNo, TriggerRow
+from aioflow.model import RunNo, TriggerNo
+from aioflow.rows import RunRow, TriggerRow
 
 __all__ = ("Parked", "kind_of")
 

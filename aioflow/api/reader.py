@@ -25,20 +25,9 @@ from aioflow.api.views import (
 )
 from aioflow.core import timetable
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
-from aioflow.model import (
-    DagFileRow,
-    DagRow,
-    DagSpec,
-    Instant,
-    ResultRow,
-    RunRow,
-    RunState,
-    TaskNo,
-    TaskRow,
-    TaskState,
-    Wait,
-)
+from aioflow.model import DagSpec, Instant, RunState, TaskNo, TaskState, Wait
 from aioflow.results import read_items, result_path
+from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 

@@ -33,8 +33,9 @@ from aioflow.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from aioflow.messages import CancelRun, CreateRun, Explain, Request, SetPaused
-from aioflow.model import Batch, Instant, RunRow, RunState, TriggerNo, TriggerState, Wait
+from aioflow.inputs import CancelRun, CreateRun, Explain, Request, SetPaused
+from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait
+from aioflow.rows import Batch, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 

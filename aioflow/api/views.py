@@ -15,7 +15,8 @@ import msgspec
 
 from aioflow.author.codec import decode
 from aioflow.errors import RequestError, Unserializable
-from aioflow.model import Instant, RunRow, ScheduleSpec, Wait
+from aioflow.model import Instant, ScheduleSpec, Wait
+from aioflow.rows import RunRow
 
 __all__ = (
     "CauseView",

@@ -24,8 +24,9 @@ from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
 from aioflow.children import Children
 from aioflow.clock import Clock
-from aioflow.messages import DagFailure, FileBroken, FileGone, FileParsed, Input, Parsed
-from aioflow.model import DagFileRow, VersionRow
+from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
+from aioflow.messages import DagFailure, Parsed
+from aioflow.rows import DagFileRow, VersionRow
 
 __all__ = ("Catalog", "Limits")
 

@@ -7,15 +7,10 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import Live
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Grant, Slots
-from aioflow.messages import Due, Start, StartTry
-from aioflow.model import (
-    Body,
-    Failure,
-    Instant,
-    TaskState,
-    TriggerState,
-    TryRow,
-)
+from aioflow.inputs import Due, StartTry
+from aioflow.messages import Start
+from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
+from aioflow.rows import TryRow
 
 __all__ = (
     "fail",

@@ -12,16 +12,9 @@ from aioflow.core.memory import Memory, Plan, Run
 from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.errors import BadConf, DagBroken, DuplicateDag, RunExists, UnknownDag
-from aioflow.messages import CreateRun, Due, FileBroken, FileGone, FileParsed
-from aioflow.model import (
-    DagFileRow,
-    DagRow,
-    DagSpec,
-    Instant,
-    RunRow,
-    RunState,
-    VersionRow,
-)
+from aioflow.inputs import CreateRun, Due, FileBroken, FileGone, FileParsed
+from aioflow.model import DagSpec, Instant, RunState
+from aioflow.rows import DagFileRow, DagRow, RunRow, VersionRow
 
 __all__ = (
     "MISSED_SLOTS_AT_ONCE",

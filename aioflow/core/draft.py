@@ -13,22 +13,18 @@ import msgspec
 from aioflow.core.memory import Live, Memory, NumberBlock, Run, WaitRecord
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
-from aioflow.messages import Continue, Deliver, Due, Effect, WakeAt
-from aioflow.model import (
+from aioflow.inputs import Continue, Deliver, Due, Effect, WakeAt
+from aioflow.model import Instant, RunNo, RunState, TaskState, TriggerState
+from aioflow.rows import (
     Alert,
     Batch,
-    Instant,
     OutboxRow,
     RunChange,
-    RunNo,
     RunRow,
-    RunState,
     TaskChange,
     TaskRow,
-    TaskState,
     TriggerChange,
     TriggerRow,
-    TriggerState,
 )
 
 __all__ = ("BATCH_ROWS", "Draft", "IllegalMove")

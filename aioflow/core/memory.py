@@ -15,23 +15,19 @@ from array import array
 from aioflow.core.graph import Graph
 from aioflow.messages import RunInfo
 from aioflow.model import (
-    DagFileRow,
-    DagRow,
     DagSpec,
-    ExpansionRow,
     Failure,
     Instant,
     RunNo,
-    RunRow,
     RunState,
     StartNo,
     TaskNo,
     TaskSpec,
     TaskState,
     TriggerNo,
-    TriggerRow,
     TriggerState,
 )
+from aioflow.rows import DagFileRow, DagRow, ExpansionRow, RunRow, TriggerRow
 
 __all__ = ("NOWHERE", "Group", "Live", "Memory", "NumberBlock", "Plan", "Run", "WaitRecord")
 

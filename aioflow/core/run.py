@@ -17,19 +17,8 @@ from aioflow.core.rules import Verdict
 from aioflow.core.rules import decide as judge
 from aioflow.core.slots import Slots
 from aioflow.messages import ForgetRun
-from aioflow.model import (
-    Alert,
-    ExpansionRow,
-    Failure,
-    Instant,
-    LiveRun,
-    RunState,
-    TaskRow,
-    TaskState,
-    TriggerRow,
-    TriggerRule,
-    TriggerState,
-)
+from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.rows import Alert, ExpansionRow, LiveRun, TaskRow, TriggerRow
 
 __all__ = ("AT_HAND_BYTES", "begin", "end", "end_unstarted", "outcome", "restore", "resume")
 

@@ -15,7 +15,8 @@ import heapq
 from collections.abc import Iterator
 
 from aioflow.core.memory import Group, Live, Memory, Run
-from aioflow.model import DEFAULT_POOL, Body, PoolRow, TaskSpec, TaskState
+from aioflow.model import DEFAULT_POOL, Body, TaskSpec, TaskState
+from aioflow.rows import PoolRow
 
 __all__ = ("CLAIM_LIMIT", "Grant", "Slots", "Worker")
 

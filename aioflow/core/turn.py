@@ -25,51 +25,43 @@ from aioflow.core.run import AT_HAND_BYTES, end, resume
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.messages import (
+from aioflow.inputs import (
     Acknowledge,
     Asked,
-    Began,
     CancelRun,
     Continue,
     CreateRun,
-    Deferred,
     Deliver,
     Delivered,
     Drain,
     Due,
     Effect,
-    Ended,
     Explain,
-    Failed,
     FileBroken,
     FileGone,
     FileParsed,
-    Fired,
-    ForgetRun,
     HostLost,
     HostUp,
     Input,
-    NotReadyYet,
-    Recalled,
     RecallTries,
     Restarted,
     SetPaused,
+)
+from aioflow.messages import (
+    Began,
+    Deferred,
+    Ended,
+    Failed,
+    Fired,
+    ForgetRun,
+    NotReadyYet,
+    Recalled,
     Skipped,
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import (
-    Batch,
-    Body,
-    Failure,
-    Instant,
-    ResultRow,
-    RunState,
-    TaskState,
-    TriggerChange,
-    TriggerState,
-    Wait,
-)
+from aioflow.model import Body, Failure, Instant, RunState, TaskState, TriggerState, Wait
+from aioflow.rows import Batch, ResultRow, TriggerChange
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
 

@@ -13,7 +13,8 @@ from aioflow.core.dag import remember_run
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
-from aioflow.model import Body, DagFileRow, DagRow, StartNo, TaskNo, TaskState
+from aioflow.model import Body, StartNo, TaskNo, TaskState
+from aioflow.rows import DagFileRow, DagRow
 
 __all__ = ("Places", "forget", "put_back", "recall_catalog")
 

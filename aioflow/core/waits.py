@@ -13,18 +13,10 @@ from aioflow.core.attempt import fail_or_retry, requeue
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Live, Memory, WaitRecord
 from aioflow.core.slots import Slots
-from aioflow.messages import (
-    Deferred,
-    Due,
-    End,
-    EndHosting,
-    Fired,
-    Host,
-    HostTrigger,
-    StopTry,
-    TriggerEnded,
-)
-from aioflow.model import Failure, TaskState, TriggerNo, TriggerRow, TriggerState
+from aioflow.inputs import Due, EndHosting, HostTrigger, StopTry
+from aioflow.messages import Deferred, End, Fired, Host, TriggerEnded
+from aioflow.model import Failure, TaskState, TriggerNo, TriggerState
+from aioflow.rows import TriggerRow
 
 __all__ = ("defer", "fire", "host_all", "let_go", "lose_host", "stop", "time_out", "trigger_ended")
 

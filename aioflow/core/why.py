@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run
 from aioflow.core.slots import Slots
-from aioflow.model import (
-    DEFAULT_POOL,
-    RunState,
-    TaskState,
-    TriggerState,
-    Wait,
-    WaitKind,
-)
+from aioflow.model import DEFAULT_POOL, RunState, TaskState, TriggerState, Wait, WaitKind
 
 __all__ = ("explain_run", "explain_task")
 

@@ -14,21 +14,19 @@ from aioflow.clock import Clock
 from aioflow.executors.printing import log_key
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
+from aioflow.inputs import Input, StartTry, StopTry
 from aioflow.messages import (
     Ask,
     Began,
     Deferred,
     Failed,
     ForgetRun,
-    Input,
     NotReadyYet,
     Output,
     Report,
     RunInfo,
     Skipped,
-    StartTry,
     Stop,
-    StopTry,
     Succeeded,
 )
 from aioflow.model import RunNo, StartNo, TaskNo

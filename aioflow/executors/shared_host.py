@@ -10,7 +10,8 @@ from anyio.abc import TaskStatus
 
 from aioflow.children import Child
 from aioflow.executors.wiring import Outgoing, Wiring
-from aioflow.messages import HostLost, HostUp, Report
+from aioflow.inputs import HostLost, HostUp
+from aioflow.messages import Report
 from aioflow.model import Failure
 
 __all__ = ("SharedHost",)

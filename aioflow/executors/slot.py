@@ -11,7 +11,7 @@ from aioflow.children import Children
 from aioflow.clock import Clock
 from aioflow.executors.wiring import AskSink, ReportSink, Wiring
 from aioflow.executors.worker import Worker
-from aioflow.messages import RecallTries, StartTry, StopTry
+from aioflow.inputs import RecallTries, StartTry, StopTry
 from aioflow.model import RunNo
 from aioflow.tasklog import TaskLog
 

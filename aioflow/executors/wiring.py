@@ -11,7 +11,8 @@ import msgspec
 
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
-from aioflow.messages import Answer, Ask, Input, RunInfo, Welcome
+from aioflow.inputs import Input
+from aioflow.messages import Answer, Ask, RunInfo, Welcome
 from aioflow.model import RunNo
 from aioflow.tasklog import TaskLog
 

@@ -16,6 +16,7 @@ import anyio
 from aioflow.children import Child
 from aioflow.executors.printing import Printing
 from aioflow.executors.wiring import Outgoing, Wiring, may_ask
+from aioflow.inputs import Input, StartTry
 from aioflow.messages import (
     Ask,
     Began,
@@ -23,14 +24,12 @@ from aioflow.messages import (
     Ended,
     Failed,
     ForgetRun,
-    Input,
     NotReadyYet,
     Recall,
     Recalled,
     Report,
     RunInfo,
     Skipped,
-    StartTry,
     Succeeded,
 )
 from aioflow.model import Failure, RunNo, StartNo, TaskNo

@@ -17,23 +17,18 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from aioflow.errors import SettingsError
-from aioflow.model import (
+from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
+from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
     ExpansionRow,
-    Instant,
     JournalRow,
     LiveRun,
     ResultRow,
-    RunNo,
     RunRow,
-    RunState,
     Snapshot,
-    TaskNo,
     TaskRow,
-    TaskState,
-    TriggerNo,
     TriggerRow,
     TryRow,
     VersionRow,

@@ -16,12 +16,12 @@ import msgspec
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Table, Text
 
 from aioflow.errors import BatchRefused
-from aioflow.model import (
+from aioflow.model import Failure
+from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
     ExpansionRow,
-    Failure,
     OutboxRow,
     PoolRow,
     ResultRow,

@@ -15,7 +15,8 @@ import msgspec
 from sqlalchemy import LargeBinary
 
 from aioflow.errors import BatchRefused
-from aioflow.model import Batch, TaskNo, TaskState
+from aioflow.model import TaskNo, TaskState
+from aioflow.rows import Batch
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
 __all__ = ("Digest", "Entry", "decode", "digest", "digested_columns", "encode")

@@ -15,7 +15,7 @@ import asyncpg
 from sqlalchemy.engine import URL
 
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.model import Batch
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind

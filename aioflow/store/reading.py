@@ -10,22 +10,17 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Select, Table
 from sqlalchemy.engine.interfaces import Dialect
 
-from aioflow.model import (
+from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
+from aioflow.rows import (
     DagFileRow,
     DagRow,
     ExpansionRow,
-    Instant,
     JournalRow,
     LiveRun,
     ResultRow,
-    RunNo,
     RunRow,
-    RunState,
     Snapshot,
-    TaskNo,
     TaskRow,
-    TaskState,
-    TriggerNo,
     TriggerRow,
     TryRow,
     VersionRow,

@@ -8,22 +8,18 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.model import (
+from aioflow.model import DagSpec, Failure, RunState, TaskState, TriggerState
+from aioflow.rows import (
     DagFileRow,
     DagRow,
-    DagSpec,
     ExpansionRow,
-    Failure,
     JournalRow,
     OutboxRow,
     PoolRow,
     ResultRow,
     RunRow,
-    RunState,
     TaskRow,
-    TaskState,
     TriggerRow,
-    TriggerState,
     TryRow,
     VersionRow,
 )

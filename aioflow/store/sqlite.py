@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from aioflow.clock import SystemClock
 from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.model import Batch
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind

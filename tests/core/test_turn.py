@@ -9,38 +9,31 @@ import msgspec
 import pytest
 
 from aioflow.errors import BadConf, DagBroken, RunExists, UnknownDag, UnknownRun
-from aioflow.messages import (
+from aioflow.inputs import (
     Asked,
-    Began,
     CancelRun,
     CreateRun,
-    Deferred,
     Drain,
     EndHosting,
     Explain,
     FileBroken,
     FileGone,
     FileParsed,
-    Fired,
     HostLost,
     HostTrigger,
     HostUp,
-    NotReadyYet,
-    Recalled,
     RecallTries,
     SetPaused,
     StartTry,
     StopTry,
-    Succeeded,
-    TriggerEnded,
 )
+from aioflow.messages import Began, Deferred, Fired, NotReadyYet, Recalled, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,
     DagSpec,
     Failure,
     MapSource,
     MapSpec,
-    PoolRow,
     RetryPolicy,
     ScheduleSpec,
     SensorSpec,
@@ -48,6 +41,7 @@ from aioflow.model import (
     TriggerRule,
     WaitKind,
 )
+from aioflow.rows import PoolRow
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

@@ -15,36 +15,24 @@ from aioflow.core.run import restore
 from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide
-from aioflow.messages import (
+from aioflow.inputs import (
     Acknowledge,
     Asked,
     Continue,
     CreateRun,
     Deliver,
     Effect,
-    Failed,
     FileParsed,
     HostUp,
     Input,
     Restarted,
     StartTry,
     StopTry,
-    Succeeded,
     WakeAt,
 )
-from aioflow.model import (
-    Batch,
-    DagSpec,
-    Failure,
-    LiveRun,
-    OutboxRow,
-    RunRow,
-    RunState,
-    TaskRow,
-    TaskSpec,
-    TaskState,
-    TriggerRow,
-)
+from aioflow.messages import Failed, Succeeded
+from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState
+from aioflow.rows import Batch, LiveRun, OutboxRow, RunRow, TaskRow, TriggerRow
 
 SECOND = 1_000_000
 

@@ -12,17 +12,8 @@ import pytest
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.messages import (
-    Answer,
-    Ask,
-    HostLost,
-    HostUp,
-    RunInfo,
-    Start,
-    StartTry,
-    StopTry,
-    Succeeded,
-)
+from aioflow.inputs import HostLost, HostUp, StartTry, StopTry
+from aioflow.messages import Answer, Ask, RunInfo, Start, Succeeded
 from aioflow.model import Body
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import program, running, until

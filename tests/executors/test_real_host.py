@@ -12,7 +12,8 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
-from aioflow.messages import Began, Failed, FileParsed, RunInfo, Start, StartTry, Succeeded
+from aioflow.inputs import FileParsed, StartTry
+from aioflow.messages import Began, Failed, RunInfo, Start, Succeeded
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import running, until
 

@@ -17,19 +17,8 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors import worker
 from aioflow.executors.slot import SlotExecutor
-from aioflow.messages import (
-    Answer,
-    Ask,
-    Began,
-    Failed,
-    Recalled,
-    RecallTries,
-    RunInfo,
-    Start,
-    StartTry,
-    StopTry,
-    Succeeded,
-)
+from aioflow.inputs import RecallTries, StartTry, StopTry
+from aioflow.messages import Answer, Ask, Began, Failed, Recalled, RunInfo, Start, Succeeded
 from aioflow.model import Body
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import SLOT, is_alive, program, running, until

@@ -12,24 +12,19 @@ import asyncpg
 import msgspec
 from sqlalchemy.engine import make_url
 
-from aioflow.model import (
+from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState, TriggerState
+from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
-    DagSpec,
     ExpansionRow,
-    Failure,
     OutboxRow,
     PoolRow,
     ResultRow,
     RunRow,
-    RunState,
     TaskChange,
     TaskRow,
-    TaskSpec,
-    TaskState,
     TriggerRow,
-    TriggerState,
     TryRow,
     VersionRow,
 )

@@ -7,14 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
-from aioflow.model import (
-    LiveRun,
-    RunChange,
-    RunState,
-    TaskState,
-    TriggerChange,
-    TriggerState,
-)
+from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.rows import LiveRun, RunChange, TriggerChange
 from aioflow.secrets import Vault
 from aioflow.store import open_store, tables
 from aioflow.store.replay import REPLAYED, compare

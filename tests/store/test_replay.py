@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from aioflow.core.transitions import TASK_MOVES
-from aioflow.model import (
-    Batch,
-    LiveRun,
-    RunChange,
-    RunState,
-    TaskState,
-    TriggerChange,
-    TriggerState,
-)
+from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.rows import Batch, LiveRun, RunChange, TriggerChange
 from aioflow.store import journal
 from aioflow.store.replay import compare
 from tests.store.samples import (

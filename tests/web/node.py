@@ -15,15 +15,8 @@ from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
-from aioflow.messages import (
-    Deferred,
-    Failed,
-    FileBroken,
-    FileParsed,
-    HostUp,
-    StartTry,
-    Succeeded,
-)
+from aioflow.inputs import FileBroken, FileParsed, HostUp, StartTry
+from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store

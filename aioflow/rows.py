@@ -1,0 +1,368 @@
+"""What a database row holds, what a batch changes, and what a restart reads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model import (
+    DagSpec,
+    Failure,
+    Instant,
+    RunNo,
+    RunState,
+    StartNo,
+    TaskNo,
+    TaskState,
+    TriggerNo,
+    TriggerState,
+)
+
+__all__ = (
+    "Alert",
+    "Batch",
+    "DagFileRow",
+    "DagRow",
+    "ExpansionRow",
+    "JournalRow",
+    "LiveRun",
+    "OutboxRow",
+    "PoolRow",
+    "ResultRow",
+    "RunChange",
+    "RunRow",
+    "Snapshot",
+    "TaskChange",
+    "TaskRow",
+    "TriggerChange",
+    "TriggerRow",
+    "TryRow",
+    "VersionRow",
+)
+
+
+class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in a DAG folder, and what came of parsing it last.
+
+    Attributes:
+        version: Its last good version; kept while the file is broken.
+        reason: ``None`` if the last parse went well, else machine-readable.
+    """
+
+    file: str
+    version: str | None
+    reason: str | None = None
+    message: str | None = None
+    parsed_at: Instant = 0
+
+
+class DagRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG by name.
+
+    Attributes:
+        version: The newest good version; new runs use it.
+        next_run_at: The slot of the schedule that comes next, if it has one.
+        gone: Its file no longer defines it; it starts no run.
+    """
+
+    dag_id: str
+    file: str
+    version: str
+    paused: bool = False
+    next_run_at: Instant | None = None
+    gone: bool = False
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of the code of one file, with the DAGs it defines.
+
+    Attributes:
+        version: Hex digest over the file and the local modules it imports.
+        dags: What it defines.
+        sources: Relative path -> content; what a snapshot folder is made of.
+    """
+
+    version: str
+    file: str
+    dags: tuple[DagSpec, ...]
+    sources: dict[str, bytes]
+    created_at: Instant
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        cause: ``manual`` or ``schedule``.
+        logical_date: The slot it stands for; ``None`` if a person started it without one.
+        conf: msgpack of the parameters that were given; ``None`` if none were.
+        key: Idempotency key, unique in its DAG.
+        quarantine: Why the engine holds it still; ``None`` for a healthy run.
+    """
+
+    run_no: RunNo
+    run_id: str
+    dag_id: str
+    version: str
+    state: RunState
+    cause: str
+    first_task_no: TaskNo
+    logical_date: Instant | None = None
+    conf: bytes | None = None
+    key: str | None = None
+    created_at: Instant = 0
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    quarantine: str | None = None
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of one run in its current try.
+
+    Attributes:
+        map_index: -1 for an unmapped task, and for a mapped one that ended unexpanded.
+        interruptions: Starts cut short by infrastructure; they cost no try.
+        due_at: When it goes on: the retry's instant, or a sensor's next look.
+        deadline_at: When a sensor gives up; set at its first look, the same in every try.
+        queued_at: When it could first have run in this try.
+        failure: Of the last failed try; kept when a later one succeeds.
+    """
+
+    task_no: TaskNo
+    run_no: RunNo
+    position: int
+    map_index: int
+    state: TaskState
+    try_number: int
+    start_no: StartNo
+    interruptions: int = 0
+    due_at: Instant | None = None
+    deadline_at: Instant | None = None
+    queued_at: Instant | None = None
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    failure: Failure | None = None
+
+
+class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How wide a mapped task of a run is. Written once, before its first child."""
+
+    run_no: RunNo
+    position: int
+    width: int
+    first_task_no: TaskNo
+
+
+class TryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A try that ended in anything but a first success, kept for people to read."""
+
+    task_no: TaskNo
+    start_no: StartNo
+    run_no: RunNo
+    try_number: int
+    state: TaskState
+    started_at: Instant | None
+    ended_at: Instant
+    failure: Failure | None
+
+
+class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task returned. ``None`` has no row.
+
+    Attributes:
+        start_no: The start that returned it; with ``task_no`` it names the file.
+        body: msgpack, at most 64 KiB; ``None`` if it is in a file.
+        size: Bytes.
+        width: Items, if it feeds an ``expand``; then it is an indexed file.
+    """
+
+    task_no: TaskNo
+    run_no: RunNo
+    start_no: StartNo
+    body: bytes | None
+    size: int
+    width: int | None = None
+
+
+class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait.
+
+    Attributes:
+        kwargs: msgpack of the trigger's fields. Sealed at rest: the store seals what it
+            writes and unseals what it reads; ``None`` where no key at hand opens it.
+        since: When its task began to wait.
+        deadline_at: When the wait fails.
+        next_method: Where the task resumes.
+        next_kwargs: msgpack, handed to ``next_method``.
+        event: msgpack of the payload, once it fired.
+    """
+
+    trigger_no: TriggerNo
+    task_no: TaskNo
+    run_no: RunNo
+    state: TriggerState
+    class_path: str
+    kwargs: bytes | None
+    since: Instant
+    deadline_at: Instant | None = None
+    next_method: str = ""
+    next_kwargs: bytes | None = None
+    event: bytes | None = None
+    event_key: str | None = None
+
+
+class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A named limit on running tasks. The default pool has no row and no limit."""
+
+    name: str
+    slots: int
+    include_deferred: bool = False
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An owed effect: done at least once, deleted by the input that reports it done."""
+
+    outbox_no: int
+    kind: str
+    body: bytes
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """An owed word to the people on call: the body of an outbox row of kind ``alert``."""
+
+    reason: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    message: str
+
+
+class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one batch changed, compactly: the audit, and what a replay rebuilds tables from."""
+
+    commit_no: int
+    at: Instant
+    body: bytes
+
+
+# ── a batch: the net change of one turn ─────────────────────────────────────────────────
+
+
+class RunChange(msgspec.Struct, frozen=True, array_like=True):
+    """A run moves from ``was`` to ``state``; the other columns take these values."""
+
+    run_no: RunNo
+    was: RunState
+    state: RunState
+    started_at: Instant | None
+    ended_at: Instant | None
+    quarantine: str | None
+
+
+class TaskChange(msgspec.Struct, frozen=True, array_like=True):
+    """A task row moves on. Guarded by ``was`` and ``was_start_no``; the rest are new values."""
+
+    task_no: TaskNo
+    was: TaskState
+    was_start_no: StartNo
+    state: TaskState
+    try_number: int
+    start_no: StartNo
+    interruptions: int
+    due_at: Instant | None
+    deadline_at: Instant | None
+    queued_at: Instant | None
+    started_at: Instant | None
+    ended_at: Instant | None
+    failure: Failure | None
+
+
+class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
+    """A trigger row moves from ``was`` to ``state``; ``None`` for the state deletes it."""
+
+    trigger_no: TriggerNo
+    was: TriggerState
+    state: TriggerState | None
+    event: bytes | None
+    event_key: str | None
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """Everything one turn changes, applied in one transaction or not at all.
+
+    Attributes:
+        number: This node's commit number, one more than the last.
+        at: When it was decided.
+        steps: The ways between: ``(task_no, state)`` for each step a task took, in order,
+            for the journal; the changes hold only the net.
+        results: Replace what an earlier try of the task left.
+        dags: Whole rows, inserted or replaced.
+        dag_files: Whole rows, inserted or replaced.
+        gone_files: Files whose row is deleted.
+        pools: Whole rows, inserted or replaced.
+        gone_pools: Names of pools whose row is deleted.
+    """
+
+    number: int
+    at: Instant
+    steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
+    new_runs: list[RunRow] = msgspec.field(default_factory=list)
+    run_changes: list[RunChange] = msgspec.field(default_factory=list)
+    new_tasks: list[TaskRow] = msgspec.field(default_factory=list)
+    task_changes: list[TaskChange] = msgspec.field(default_factory=list)
+    new_expansions: list[ExpansionRow] = msgspec.field(default_factory=list)
+    new_tries: list[TryRow] = msgspec.field(default_factory=list)
+    results: list[ResultRow] = msgspec.field(default_factory=list)
+    new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
+    trigger_changes: list[TriggerChange] = msgspec.field(default_factory=list)
+    new_versions: list[VersionRow] = msgspec.field(default_factory=list)
+    dags: list[DagRow] = msgspec.field(default_factory=list)
+    dag_files: list[DagFileRow] = msgspec.field(default_factory=list)
+    gone_files: list[str] = msgspec.field(default_factory=list)
+    new_outbox: list[OutboxRow] = msgspec.field(default_factory=list)
+    done_outbox: list[int] = msgspec.field(default_factory=list)
+    pools: list[PoolRow] = msgspec.field(default_factory=list)
+    gone_pools: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether committing it would change nothing."""
+        return not any(
+            getattr(self, name) for name in self.__struct_fields__ if name not in {"number", "at"}
+        )
+
+
+# ── what a restart reads ────────────────────────────────────────────────────────────────
+
+
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to go on with one run where it stands.
+
+    Attributes:
+        tasks: All its rows, ended ones too, by ``task_no``.
+        widths: ``(task_no, width)`` of the results that feed an ``expand``.
+        triggers: All its trigger rows.
+    """
+
+    run: RunRow
+    tasks: list[TaskRow]
+    expansions: list[ExpansionRow]
+    widths: list[tuple[TaskNo, int]]
+    triggers: list[TriggerRow]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything unfinished, read at start.
+
+    Attributes:
+        versions: The newest of each DAG and those of the live runs, without sources.
+        runs: Those that have not ended. A cancelled run ends with its last task.
+        stray_triggers: Rows of runs that have ended before a host had let go of them.
+    """
+
+    dags: list[DagRow]
+    dag_files: list[DagFileRow]
+    versions: list[VersionRow]
+    runs: list[LiveRun]
+    pools: list[PoolRow]
+    outbox: list[OutboxRow]
+    stray_triggers: list[TriggerRow] = []
