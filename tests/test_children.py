@@ -104,7 +104,7 @@ os._exit(3)
     assert reports[-1] == Recalled(((999, 999),))
     assert output.data == b"said slot\n"
     assert failure.reason == "exit"
-    assert "status 3: ...said slot" in failure.message
+    assert "status 3: said slot" in failure.message
 
 
 async def test_a_slow_reader_slows_the_child_down(tmp_path):

@@ -10,7 +10,7 @@ from aioflow.model import Failure
 
 __all__ = ("OomCounter", "describe_ending")
 
-MESSAGE_LIMIT = 4096
+MESSAGE_LIMIT = 500
 
 
 class OomCounter:
@@ -93,5 +93,6 @@ def _signal_name(number: int) -> str:
 
 
 def _told(what: str, last_words: bytes) -> str:
-    words = last_words.decode(errors="replace").strip()
-    return f"{what}: ...{words}"[:MESSAGE_LIMIT] if words else what
+    """One line: the whole of it is in the try's log."""
+    words = " ".join(last_words.decode(errors="replace").split())
+    return f"{what}: {words}"[:MESSAGE_LIMIT] if words else what

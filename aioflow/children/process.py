@@ -178,7 +178,7 @@ class Child:
         self._failure = describe_ending(
             self._process.returncode,
             out_of_memory=self._out_of_memory,
-            last_words=_MARKER.sub(b"", self._last_words),
+            last_words=_MARKER.split(self._last_words)[-1],
         )
         self._footprint.record.unlink(missing_ok=True)
         self._over.set()

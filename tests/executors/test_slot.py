@@ -168,7 +168,7 @@ async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
         await n.ended(1)
 
     assert n.of(Failed)[0].failure.message == (
-        "the process ended with exit status 9: ...Fatal: no more beans"
+        "the process ended with exit status 9: Fatal: no more beans"
     )
 
 

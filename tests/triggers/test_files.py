@@ -105,12 +105,26 @@ async def test_one_that_gives_up_does_not_take_the_look_from_the_others(tmp_path
         (tmp_path / "comes").touch()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-async def test_a_folder_one_must_not_enter_fails_the_wait(tmp_path):
-    (tmp_path / "closed").mkdir(mode=0)
+@pytest.fixture
+def closed(tmp_path):
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    return folder
 
+
+@pytest.fixture
+def ordinary_user():
+    """Root may read everything: be nobody for the length of a test."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+async def test_a_folder_one_must_not_enter_fails_the_wait(closed, ordinary_user):
     with pytest.raises(PermissionError):
-        await event_of(FileTrigger(str(tmp_path / "closed" / "a"), POLL))
+        await event_of(FileTrigger(str(closed / "a"), POLL))
 
 
 async def test_a_file_where_a_folder_should_be_fails_the_wait(tmp_path):
