@@ -7,8 +7,10 @@ CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
 
 .PHONY: run test prove lint style types layers bench clean
 
+# The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
-	$(BIN)/python -m aioflow up --dags examples/dags
+	$(BIN)/python examples/settlement_data.py
+	$(BIN)/python -m aioflow demo --home "$${AIOFLOW_HOME:-$$HOME/.aioflow}" --port 8793
 
 test: .venv/.all
 	$(BIN)/python -m pytest -n 2
@@ -31,9 +33,10 @@ types: .venv/.all
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pyright
 
-bench: .venv/.run
+bench: .venv/.all
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.latency
+	$(BIN)/python -m benchmarks.waiting
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

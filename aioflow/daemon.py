@@ -24,7 +24,6 @@ from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
-from aioflow.errors import AioflowError
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.inputs import (
@@ -84,15 +83,13 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         ready: Called once, when requests are answered and the hosts are up.
 
     Raises:
-        AioflowError: If it cannot start, or its database failed it for good.
+        AioflowError: If it cannot start, or its database failed it for good; often inside
+            an exception group, because a service was ended by it.
     """
     _make_home(settings.home)
     vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-    try:
-        async with open_store(settings.db, vault, durability=settings.durability) as store:
-            await _serve(_Node(settings, store), ready)
-    except BaseExceptionGroup as group:
-        raise _cause(group) from group
+    async with open_store(settings.db, vault, durability=settings.durability) as store:
+        await _serve(_Node(settings, store), ready)
     return 0
 
 
@@ -104,17 +101,6 @@ async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
         await node.stopped.wait()
         await node.drain()
         services.cancel_scope.cancel()
-
-
-def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error of ours that ended the services; anything else is a defect, as it is."""
-    ours, others = group.split(AioflowError)
-    if ours is None or others is not None:
-        return group
-    first: BaseException = ours
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
 
 
 def _make_home(home: Path) -> None:

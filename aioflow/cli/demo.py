@@ -19,6 +19,10 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow demo --exit",
         remote=False,
     )
+    parser.description = (
+        "A daemon with the example DAGs, a run that waits for the bank's file, the file, the "
+        "total. On a temporary home; with --home on that one, which is kept."
+    )
     parser.add_argument("--exit", action="store_true", help="end with the run; do not stay up")
     parser.add_argument("--port", metavar="N", default="0", help="of the page; default: any")
     parser.add_argument(

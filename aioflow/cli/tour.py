@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from decimal import Decimal
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 
 from aioflow import log
+from aioflow.cli.banner import banner_lines
 from aioflow.cli.board import Board
 from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json
@@ -24,7 +24,11 @@ from aioflow.settings import Settings
 
 __all__ = ("tour",)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+_IN_THE_PACKAGE = Path(__file__).parents[1] / "examples"
+_BESIDE_IT = Path(__file__).parents[2] / "examples"
+EXAMPLES = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _BESIDE_IT
+"""In a wheel they lie inside the package, in a checkout beside it."""
+
 DAG = "settlements"
 DAY = "2026-01-01"
 
@@ -41,24 +45,24 @@ print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
 
 def tour(arguments: argparse.Namespace) -> int:
     """Run it; 0 if the pipeline's total is the generator's."""
-    example = EXAMPLES / "dags" / f"{DAG}.py"
-    if not example.is_file():
-        raise SettingsError(f"the example is not here: {example}; run the demo from a checkout")
+    if not (EXAMPLES / "dags" / f"{DAG}.py").is_file():
+        raise SettingsError(f"the examples are not here: {EXAMPLES}; install aioflow again")
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-demo-") as folder:
         return anyio.run(_tour, arguments, Path(folder), backend_options={"use_uvloop": True})
 
 
 async def _tour(arguments: argparse.Namespace, folder: Path) -> int:
-    dags, data = folder / "dags", folder / "data"
-    dags.mkdir()
-    shutil.copyfile(EXAMPLES / "dags" / f"{DAG}.py", dags / f"{DAG}.py")
-    settings = Settings.read(
-        folder / "home", {"dags": [str(dags)], "web.port": arguments.port, "web.host": "127.0.0.1"}
-    )
+    data = folder / "data"
+    overrides = {
+        "dags": [str(EXAMPLES / "dags")],
+        "web.port": arguments.port,
+        "web.host": "127.0.0.1",
+    }
+    settings = Settings.read(arguments.home or folder / "home", overrides)
 
     async def visit(guest: Guest, ready: Ready) -> int:
-        hint(f"The page: {ready.url}")
+        hint(banner_lines(ready))
         if await guest.find_dag(DAG, seconds=_PARSE_SECONDS) is None:
             raise UnknownDag(DAG)
         made = await guest.post(

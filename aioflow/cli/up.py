@@ -64,6 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     import anyio
 
     from aioflow import log
+    from aioflow.cli.banner import banner_facts, banner_lines
     from aioflow.daemon import Ready, serve
     from aioflow.settings import Settings
 
@@ -71,27 +72,9 @@ def _run(arguments: argparse.Namespace) -> int:
     log.configure(level=settings.log_level, style=settings.log_format)
 
     def announce(ready: Ready) -> None:
-        facts = {
-            "url": ready.url,
-            "home": str(ready.home),
-            "store": ready.store,
-            "dags": [str(folder) for folder in ready.dags],
-            "pid": ready.pid,
-        }
         if arguments.json:
-            print_json(facts, line=True)
+            print_json(banner_facts(ready), line=True)
         else:
-            _print_banner(facts)
+            print(banner_lines(ready), flush=True)
 
     return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})
-
-
-def _print_banner(facts: dict[str, Any]) -> None:
-    lines = (
-        f"aioflow is up: {facts['url']}",
-        f"  DAGs   {', '.join(facts['dags'])}",
-        f"  store  {facts['store']}",
-        f"  home   {facts['home']}",
-        f"  stop   Ctrl-C, or: kill {facts['pid']}",
-    )
-    print("\n".join(lines), flush=True)
