@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, positive
@@ -24,6 +27,8 @@ __all__ = ("add_parser",)
 
 _PAGE = 1_000
 _TEXT_LENGTH = 80
+_FEW = 10
+"""Children of one task in one state that get a row each."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -116,21 +121,28 @@ def _show(arguments: argparse.Namespace) -> int:
     print()
     print_table(
         ("TASK", "STATE", "TRY", "NOTE"),
-        (
-            (
-                task_name(task),
-                task["state"],
-                f"{task['try_number']}/{task['max_tries']}",
-                _note(task),
-            )
-            for task in found["tasks"]
-        ),
+        _rows(found["tasks"]),
         empty="no tasks here",
     )
     left = sum(found["counts"].values()) - arguments.offset - len(found["tasks"])
     if left > 0:
         hint(f"{left} more: --offset {arguments.offset + len(found['tasks'])}")
     return 0
+
+
+def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Give each task a row; many children in a row that stand alike share one."""
+    for (task_id, standing), alike in groupby(
+        tasks, key=lambda task: (task["task_id"], task["state"])
+    ):
+        children = list(alike)
+        if len(children) > _FEW:
+            first, last = children[0]["map_index"], children[-1]["map_index"]
+            yield f"{task_id}[{first}..{last}]", standing, "", f"{len(children)} tasks"
+            continue
+        for task in children:
+            tries = f"{task['try_number']}/{task['max_tries']}"
+            yield task_name(task), standing, tries, _note(task)
 
 
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:

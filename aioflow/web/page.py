@@ -31,6 +31,7 @@ STYLE_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest
 
 _REFRESH_SECONDS = 5
 _NO_VALUE = "–"
+_WAITING = ("sensing", "deferred", "retrying")
 _ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "cancelled", "removed"})
 
 
@@ -98,7 +99,9 @@ def _progress(counts: dict[str, int]) -> str:
     ended = sum(count for state, count in counts.items() if state in _ENDED)
     failed = counts.get("failed", 0)
     bar = f'<progress max="{max(total, 1)}" value="{ended}"></progress> {ended} of {total}'
-    return bar + (f', <span class="failed">{failed} failed</span>' if failed else "")
+    waiting = [f"{counts[state]} {state}" for state in _WAITING if counts.get(state)]
+    bar += f'<br><span class="soft">{", ".join(waiting)}</span>' if waiting else ""
+    return bar + (f'<br><span class="failed">{failed} failed</span>' if failed else "")
 
 
 def _triggers(triggers: Sequence[TriggerView], parked: int) -> str:
@@ -112,8 +115,8 @@ def _triggers(triggers: Sequence[TriggerView], parked: int) -> str:
         ]
         for trigger in triggers
     )
-    title = f"Waiting: {parked}" if parked else "Waiting"
-    return _table(title, ("Task", "Kind", "For", "Since", "Until"), rows, "Nothing is parked.")
+    title = f"Parked triggers: {parked}" if parked else "Parked triggers"
+    return _table(title, ("Task", "Kind", "For", "Since", "Until"), rows, "None.")
 
 
 def _task_name(trigger: TriggerView) -> str:
