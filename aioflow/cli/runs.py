@@ -132,9 +132,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """Give each task a row; many children in a row that stand alike share one."""
-    for (task_id, standing), alike in groupby(
-        tasks, key=lambda task: (task["task_id"], task["state"])
-    ):
+    for (task_id, standing), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
             first, last = children[0]["map_index"], children[-1]["map_index"]
