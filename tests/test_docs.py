@@ -1,0 +1,266 @@
+"""What the documentation says is true: its code runs, its lists are complete, its links lead on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from fastapi.routing import APIRoute
+
+import aioflow
+from aioflow import cli, errors
+from aioflow.author.dag import DagOptions
+from aioflow.author.options import SENSOR_NAMES
+from aioflow.model import RunState, TaskState, TriggerRule, TriggerState, WaitKind
+from aioflow.settings import Settings
+from aioflow.web.routes import api_routes
+from benchmarks.daemon import DaemonProcess, eventually
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language; ``python`` is a whole file, ``py`` a part."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def quoted(page: Path) -> set[str]:
+    """Everything that stands between single backticks outside of blocks."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return set(re.findall(r"`([^`\n]+)`", prose))
+
+
+# ── code ────────────────────────────────────────────────────────────────────────────────
+
+
+DAG_FILES = [
+    pytest.param(source, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, source in enumerate(blocks(page, "python"), 1)
+]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("source", DAG_FILES)
+def test_each_python_block_is_a_dag_file_without_problems(source, tmp_path):
+    file = tmp_path / "page.py"
+    file.write_text(source)
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "aioflow", "dags", "check", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_parts_of_python_files_are_python(page):
+    for part in blocks(page, "py"):
+        compile(part, str(page), "exec")
+
+
+def test_the_readme_shows_the_pipeline_that_the_tutorial_ends_with():
+    tutorial = DOCS / "tutorial.md"
+
+    assert blocks(ROOT / "README.md", "python") == blocks(tutorial, "python")[-1:]
+
+
+@pytest.mark.process
+def test_the_tutorials_run_waits_is_killed_waits_on_and_comes_to_the_total_on_the_page(tmp_path):
+    tutorial = DOCS / "tutorial.md"
+    (sales,) = blocks(tutorial, "csv")
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "sales.py").write_text(blocks(tutorial, "python")[-1])
+    file, part = tmp_path / "sales.csv", tmp_path / "part.csv"
+    daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+
+    def states() -> dict[str, str]:
+        return {task["task_id"]: task["state"] for task in daemon.run("monday")["tasks"]}
+
+    with daemon:
+        daemon.trigger("sales", {"path": str(file)}, run_id="monday")
+        waits = {"list_shops": "pending", "sales_file": "sensing", "sold": "pending"} | {
+            "total": "pending"
+        }
+        eventually(lambda: states() == waits)
+        daemon.kill()
+        daemon.start()
+        assert states() == waits
+
+        part.write_text(sales)
+        part.rename(file)
+        daemon.wait("monday")
+        tasks = daemon.run("monday")["tasks"]
+
+    shown = dict(
+        re.findall(r"^(\w+(?:\[\d\])?) +success +1/\d  = (.+)$", tutorial.read_text(), re.MULTILINE)
+    )
+    came = {
+        task["task_id"] + (f"[{task['map_index']}]" if task["map_index"] >= 0 else ""): repr(
+            task["result"]
+        )
+        for task in tasks
+        if task["result"] is not None
+    }
+    assert {task["state"] for task in tasks} == {"success"}
+    assert came == shown
+
+
+# ── lists ───────────────────────────────────────────────────────────────────────────────
+
+
+def error_classes(kind: type[errors.AioflowError] = errors.AioflowError) -> Iterator[type[Any]]:
+    yield kind
+    for name in errors.__all__:
+        if issubclass(getattr(errors, name), kind) and getattr(errors, name) is not kind:
+            yield getattr(errors, name)
+
+
+def test_every_error_code_is_listed_with_its_class_and_no_other():
+    rows = re.findall(
+        r"^\| `([a-z_.]+)` \| `(\w+)` \|", (REFERENCE / "errors.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(rows) == sorted((kind.code, kind.__name__) for kind in error_classes())
+
+
+def test_every_reason_a_task_may_fail_for_is_listed():
+    source = "\n".join(
+        path.read_text()
+        for folder in ("core", "host", "executors", "children")
+        for path in (ROOT / "aioflow" / folder).rglob("*.py")
+        if path.name != "parse.py"
+    )
+    reasons = set(re.findall(r'reason=(?:reason or )?"([a-z_]+)"', source))
+    reasons |= set(re.findall(r'TriggerWrong\(\s*"([a-z_]+)"', source))
+    reasons |= set(re.findall(r'(?:\.stage|reason) = "([a-z_]+)"', source))
+    reasons |= set(re.findall(r'\("([a-z_]+)", (?:True|False)\)', source))
+    reasons |= set(re.findall(r'fail(?:ed|ure_of)\([^"]*, "([a-z_]+)"', source))
+
+    assert reasons <= quoted(REFERENCE / "errors.md")
+
+
+def test_every_setting_is_listed_and_no_other(tmp_path):
+    listed = re.findall(
+        r"^\| `([a-z_.]+)` \|", (REFERENCE / "settings.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(listed) == sorted(Settings.read(tmp_path).values)
+
+
+def test_every_state_and_kind_of_wait_is_listed():
+    names = {state.label for kind in (TaskState, RunState) for state in kind}
+    names |= {state.name.lower() for state in TriggerState}
+    names |= {kind.value for kind in WaitKind}
+
+    assert names <= quoted(REFERENCE / "states.md")
+
+
+def test_every_public_name_option_and_rule_is_listed():
+    listed = quoted(REFERENCE / "authoring.md")
+
+    names = {*aioflow.__all__, *DagOptions.__annotations__, *SENSOR_NAMES, *TriggerRule}
+
+    assert names <= listed
+
+
+def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
+    verbs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not verbs:
+        yield name
+    for verb, below in (verbs[0].choices if verbs else {}).items():
+        yield from commands(below, f"{name} {verb}")
+
+
+def test_every_command_is_listed_and_no_other():
+    rows = re.findall(r"^\| (`aioflow[^|]*) \|", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
+    listed = {words for row in rows for words in re.findall(r"`([a-z ]*[a-z])[^`]*`", row)}
+
+    assert listed == {"aioflow", *commands(cli._parser(), "aioflow")}
+
+
+def test_every_route_is_listed_and_no_other():
+    listed = re.findall(
+        r"^\| `([A-Z]+ /\S+)` \|", (REFERENCE / "http.md").read_text(), re.MULTILINE
+    )
+    routes = cast("list[APIRoute]", api_routes(cast("Any", None)).routes)
+
+    assert sorted(listed) == sorted(
+        f"{method} {route.path}" for route in routes for method in route.methods
+    )
+
+
+# ── the house ───────────────────────────────────────────────────────────────────────────
+
+
+def named_in_the_tree() -> set[str]:
+    """Every path in the picture of the house, relative to the checkout."""
+    (tree,) = blocks(DOCS / "architecture.md", "tree")
+    named: set[str] = set()
+    above: list[str] = []
+    for line in tree.splitlines():
+        branch, name = re.match(r"((?:[│ ]   )*(?:[├└]── )?)(\S+)", line).groups()
+        depth = len(branch) // 4
+        above[depth:] = [name.rstrip("/")]
+        named.add("/".join(above))
+    return named
+
+
+def test_the_picture_of_the_house_names_every_module_and_package_and_no_other():
+    standing = {
+        (path.parent if path.name == "__init__.py" else path).relative_to(ROOT).as_posix()
+        for folder in ("aioflow", "triggers/aioflow_triggers")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.parent.name != "versions" or path.name == "__init__.py"
+    }
+
+    assert named_in_the_tree() == standing
+
+
+# ── links ───────────────────────────────────────────────────────────────────────────────
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_inside_the_project_leads_somewhere(page):
+    for target in re.findall(r'(?:\]\(|src(?:set)?=")([^)"\s]+)', page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(found), f"{page}: {target}"
+
+
+def test_every_decision_has_its_four_parts_and_a_number_of_its_own():
+    files = sorted((DOCS / "decisions").glob("*.md"))
+
+    for number, file in enumerate(files, 1):
+        heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+        assert heads[0].startswith(f"{number}. "), file
+        assert file.name.startswith(f"{number:04}-")
+        assert heads[1:] == ["Status", "Context", "Decision", "Consequences"], file
+
+
+def test_the_picture_is_drawn_for_light_and_dark():
+    picture = (DOCS / "pictures" / "circle.svg").read_text()
+
+    assert "prefers-color-scheme: dark" in picture
+    assert os.fsencode(picture).isascii()
