@@ -342,6 +342,7 @@ class Engine:
     async def _take_back(self, draft: Draft) -> None:
         memory = self.memory
         places = undo.forget(memory, draft)
+        undo.restore_pools(draft, self.slots)
         dags, files = await self._store.list_dags(), await self._store.list_dag_files()
         undo.recall_catalog(memory, dags, files)
         runs = []

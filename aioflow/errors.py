@@ -17,6 +17,7 @@
     │   ├── UnknownTask
     │   ├── RunExists
     │   ├── BadConf
+    │   ├── BadPool
     │   └── DagBroken
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
@@ -32,7 +33,6 @@
     ├── LinkClosed                the other end of a link is gone
     └── TaskError                 user code went wrong; ends one try, not the daemon
         ├── TaskTimeout
-        ├── TriggerFailed
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
@@ -48,6 +48,7 @@ from typing import ClassVar
 __all__ = (
     "AioflowError",
     "BadConf",
+    "BadPool",
     "BadSchedule",
     "BatchRefused",
     "CycleError",
@@ -72,7 +73,6 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
-    "TriggerFailed",
     "UnknownDag",
     "UnknownParent",
     "UnknownRun",
@@ -254,13 +254,19 @@ class BadConf(RequestError):
     code = "request.conf"
 
 
+class BadPool(RequestError):
+    """A pool cannot be made like that."""
+
+    code = "request.pool"
+
+
 class DagBroken(RequestError):
     """The DAG is known by name, but its file does not import and no good version is kept."""
 
     code = "request.dag_broken"
 
     def __init__(self, dag_id: str, reason: str) -> None:
-        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file first")
+        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
         self.dag_id = dag_id
         self.reason = reason
 
@@ -368,12 +374,6 @@ class TaskTimeout(TaskError):
     """A try, a wait or a sensor took longer than it was allowed to."""
 
     code = "task.timeout"
-
-
-class TriggerFailed(TaskError):
-    """A trigger raised, or ended without an event."""
-
-    code = "task.trigger_failed"
 
 
 class FanOutCapped(TaskError):

@@ -55,6 +55,8 @@ __all__ = (
     "Request",
     "Restarted",
     "SetPaused",
+    "SetPool",
+    "ShowPools",
     "StartTry",
     "StopTry",
     "WakeAt",
@@ -101,7 +103,22 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tasks: tuple[tuple[int, int], ...] = ()
 
 
-Request: TypeAlias = CreateRun | CancelRun | SetPaused | Explain
+class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Limit a pool, or lift its limit. Answered with whether that changed anything.
+
+    Attributes:
+        slots: Weights that may run at once; ``None`` for no limit.
+    """
+
+    name: str
+    slots: int | None
+
+
+class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
+
+
+Request: TypeAlias = CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
-from aioflow.inputs import CreateRun, Delivered, FileParsed, HostUp, StartTry
+from aioflow.inputs import CreateRun, Delivered, FileParsed, HostUp, SetPool, ShowPools, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.rows import Batch
@@ -293,3 +293,18 @@ async def test_a_sealed_wait_comes_back_with_its_kwargs(store_url):
     async with node(store_url) as n:
         (wait,) = n.engine.memory.waits.values()
         assert wait.row.kwargs == b"\x81\xa1a\x01"
+
+
+async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
+    async with node(store_url) as n:
+        assert await n.engine.ask(SetPool(name="ledger", slots=3)) is True
+        assert await n.engine.ask(SetPool(name="ledger", slots=3)) is False
+
+    async with node(store_url) as n:
+        answer: Any = await n.engine.ask(ShowPools())
+        ((row, used),) = answer
+        assert (row.name, row.slots, used) == ("ledger", 3, 0)
+        await n.engine.ask(SetPool(name="ledger", slots=None))
+
+    async with node(store_url) as n:
+        assert await n.engine.ask(ShowPools()) == []

@@ -33,9 +33,17 @@ from aioflow.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from aioflow.inputs import CancelRun, CreateRun, Explain, Request, SetPaused
+from aioflow.inputs import (
+    CancelRun,
+    CreateRun,
+    Explain,
+    Request,
+    SetPaused,
+    SetPool,
+    ShowPools,
+)
 from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait
-from aioflow.rows import Batch, RunRow
+from aioflow.rows import Batch, PoolRow, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 
@@ -177,6 +185,16 @@ class Api(RunReader):
         """Pause or resume the schedule of a DAG."""
         is_paused = await self._ask(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
+
+    async def list_pools(self) -> list[dict[str, Any]]:
+        """Return the limited pools by name, with what is taken of each."""
+        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
+        return [{"name": row.name, "slots": row.slots, "used": used} for row, used in found]
+
+    async def set_pool(self, name: str, slots: int | None) -> dict[str, Any]:
+        """Limit a pool; ``None`` lifts the limit."""
+        changed = await self._ask(SetPool(name=name, slots=slots))
+        return {"name": name, "slots": slots, "changed": changed}
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
         """End a run now; an ended one stays as it is."""

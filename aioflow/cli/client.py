@@ -94,8 +94,19 @@ class Client:
 
     def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
         """Ask for a change and return what came of it."""
+        return self._change("POST", path, body)
+
+    def put(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Have something be as ``body`` says."""
+        return self._change("PUT", path, body)
+
+    def delete(self, *path: str) -> Any:
+        """Have something gone."""
+        return self._change("DELETE", path, None)
+
+    def _change(self, method: str, path: tuple[str, ...], body: Mapping[str, object] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        return json.loads(self._ask("POST", _joined(path), data))
+        return json.loads(self._ask(method, _joined(path), data))
 
     def _ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
         headers = dict(self._headers)

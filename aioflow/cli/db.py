@@ -22,6 +22,36 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow db check",
         remote=False,
     )
+    add_command(
+        verbs,
+        "migrate",
+        _migrate,
+        text="bring an older PostgreSQL schema up to date; no daemon may run meanwhile",
+        example="aioflow db migrate",
+        remote=False,
+    )
+
+
+def _migrate(arguments: argparse.Namespace) -> int:
+    import anyio
+
+    from aioflow.secrets import Vault
+    from aioflow.settings import Settings
+    from aioflow.store import open_store
+
+    settings = Settings.read(arguments.home)
+    vault = Vault.open(settings.key_file)
+
+    async def migrate() -> None:
+        async with open_store(settings.db, vault, migrate=True):
+            pass  # opening it is all there is to do
+
+    anyio.run(migrate)
+    if arguments.json:
+        print_json({"ok": True})
+    else:
+        hint("the schema is up to date")
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:

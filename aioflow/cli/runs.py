@@ -27,6 +27,7 @@ __all__ = ("add_parser",)
 
 _PAGE = 1_000
 _TEXT_LENGTH = 80
+_VERSION_DIGITS = 12
 _FEW = 10
 """Children of one task in one state that get a row each."""
 
@@ -115,9 +116,10 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     print(f"{found['run_id']}  {state(found['state'])}  {progress_text(found['counts'])}")
-    for name in ("logical_date", "started_at", "ended_at", "version"):
+    for name in ("logical_date", "started_at", "ended_at"):
         if found[name]:
             print(f"{name}: {found[name]}")
+    print(f"version: {found['version'][:_VERSION_DIGITS]}")
     print()
     print_table(
         ("TASK", "STATE", "TRY", "NOTE"),

@@ -19,6 +19,7 @@ from aioflow.rows import (
     Alert,
     Batch,
     OutboxRow,
+    PoolRow,
     RunChange,
     RunRow,
     TaskChange,
@@ -48,6 +49,7 @@ class Draft:
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
         delivered: Owed effects it wrote off.
+        pools_before: What the pools it changed were.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Draft:
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
         self.delivered: dict[int, tuple[str, bytes]] = {}
+        self.pools_before: dict[str, PoolRow | None] = {}
         self._tasks: dict[int, Live] = {}
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}

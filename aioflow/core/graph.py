@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model import DagSpec, TaskSpec
 
-__all__ = ("Graph", "orphans", "validate")
+__all__ = ("Graph", "is_identifier", "orphans", "validate")
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
 
@@ -102,6 +102,11 @@ def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
         for position, task in enumerate(tasks)
         if not task.parents and position not in connected
     ]
+
+
+def is_identifier(name: str) -> bool:
+    """Whether DAGs, tasks and pools may be called so."""
+    return _ID.fullmatch(name) is not None and name[0] != "-" and name not in {".", ".."}
 
 
 # ── what can be wrong ───────────────────────────────────────────────────────────────────

@@ -14,7 +14,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from aioflow.core.graph import is_identifier
 from aioflow.core.memory import Group, Live, Memory, Run
+from aioflow.errors import BadPool
 from aioflow.model import DEFAULT_POOL, Body, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
@@ -90,6 +92,26 @@ class Slots:
         self._used: dict[str, int] = {}
         self._queues: dict[tuple[str, str], list[tuple[int, int, int, Live | Group]]] = {}
         self._age = 0
+
+    # ── pools ───────────────────────────────────────────────────────────────────────────
+
+    def set_pool(self, name: str, slots: int | None) -> PoolRow | None:
+        """Limit a pool or, with ``None``, lift its limit; return its new row.
+
+        What runs already goes on: a pool that was made smaller drains to its new size.
+
+        Raises:
+            BadPool: If the name is no name, or the size below 1.
+        """
+        if not is_identifier(name):
+            raise BadPool(f"a pool cannot be named {name!r}; use letters, digits, _ . -")
+        if slots is None:
+            self.pools.pop(name, None)
+            return None
+        if slots < 1:
+            raise BadPool(f"pool {name!r} needs at least 1 slot, got {slots}")
+        row = self.pools[name] = PoolRow(name=name, slots=slots)
+        return row
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 

@@ -46,6 +46,8 @@ from aioflow.inputs import (
     RecallTries,
     Restarted,
     SetPaused,
+    SetPool,
+    ShowPools,
 )
 from aioflow.messages import (
     Began,
@@ -424,11 +426,28 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = _cancel(_find(run_id, draft.memory), draft, slots)
             case SetPaused(dag_id=dag_id, paused=paused):
                 answer = dag.set_paused(dag_id, paused=paused, draft=draft)
+            case SetPool(name=name, slots=count):
+                answer = _set_pool(name, count, draft, slots)
+            case ShowPools():
+                answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
             case Explain() as request:
                 answer = _explain(request, draft.memory, slots)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
     return Acknowledge(asked.ticket, answer)
+
+
+def _set_pool(name: str, count: int | None, draft: Draft, slots: Slots) -> bool:
+    before = slots.pools.get(name)
+    draft.pools_before.setdefault(name, before)
+    after = slots.set_pool(name, count)
+    if before == after:
+        return False
+    if after is None:
+        draft.batch.gone_pools.append(name)
+    else:
+        draft.batch.pools.append(after)
+    return True
 
 
 def _find(run_id: str, memory: Memory) -> Run:

@@ -16,7 +16,7 @@ from aioflow.core.slots import Slots
 from aioflow.model import Body, StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
-__all__ = ("Places", "forget", "put_back", "recall_catalog")
+__all__ = ("Places", "forget", "put_back", "recall_catalog", "restore_pools")
 
 Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 """Where each task was at the last commit, and in which start."""
@@ -44,6 +44,15 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
     """Take the DAGs and their files from their rows again."""
     memory.dags = {row.dag_id: row for row in dags}
     memory.files = {row.file: row for row in files}
+
+
+def restore_pools(draft: Draft, slots: Slots) -> None:
+    """Give the pools a draft changed the size they have."""
+    for name, before in draft.pools_before.items():
+        if before is None:
+            slots.pools.pop(name, None)
+        else:
+            slots.pools[name] = before
 
 
 def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:

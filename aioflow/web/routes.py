@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api, instant
 from aioflow.api.reader import PAGE
 
-__all__ = ("TriggerBody", "api_routes")
+__all__ = ("PoolBody", "TriggerBody", "api_routes")
 
 _COUNT = Annotated[int, Query(ge=1, le=PAGE)]
 _OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
@@ -32,6 +32,14 @@ class TriggerBody(BaseModel):
     key: str | None = None
 
 
+class PoolBody(BaseModel):
+    """The size of a pool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slots: Annotated[int, Field(ge=1, le=1 << 31)]
+
+
 class _Json(Response):
     media_type = "application/json"
 
@@ -46,6 +54,7 @@ def api_routes(api: Api) -> APIRouter:
     _add_runs(router, api)
     _add_tasks(router, api)
     _add_triggers(router, api)
+    _add_pools(router, api)
     return router
 
 
@@ -172,3 +181,20 @@ def _add_triggers(router: APIRouter, api: Api) -> None:
     async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""
         return _Json(await api.show_trigger(trigger_id))
+
+
+def _add_pools(router: APIRouter, api: Api) -> None:
+    @router.get("/pools")
+    async def list_pools() -> Response:
+        """List the pools that have a limit."""
+        return _Json(await api.list_pools())
+
+    @router.put("/pools/{name}")
+    async def set_pool(name: str, body: PoolBody) -> Response:
+        """Limit how much of a pool's tasks runs at once."""
+        return _Json(await api.set_pool(name, body.slots))
+
+    @router.delete("/pools/{name}")
+    async def delete_pool(name: str) -> Response:
+        """Lift the limit of a pool."""
+        return _Json(await api.set_pool(name, None))

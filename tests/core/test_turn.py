@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.errors import BadConf, DagBroken, RunExists, UnknownDag, UnknownRun
+from aioflow.errors import BadConf, BadPool, DagBroken, RunExists, UnknownDag, UnknownRun
 from aioflow.inputs import (
     Asked,
     CancelRun,
@@ -24,6 +24,8 @@ from aioflow.inputs import (
     HostUp,
     RecallTries,
     SetPaused,
+    SetPool,
+    ShowPools,
     StartTry,
     StopTry,
 )
@@ -873,3 +875,40 @@ def test_a_trigger_row_left_by_an_ended_run_is_swept_at_the_next_start():
     world.restart()
 
     assert not world.rows.triggers
+
+
+# ── pools ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pool_that_is_limited_while_tasks_run_drains_to_its_new_size():
+    world = World(cpu_slots=8)
+    world.begin(*(task(f"t{i}", pool="ledger") for i in range(6)))
+    assert len(world.starts) == 6
+
+    world.ask(SetPool(name="ledger", slots=1))
+    run = world.trigger()
+    for index in range(5):
+        first = next(e for e in world.starts.values() if e.info.run_no != run)
+        world.starts.pop(first.start.task_no)
+        world.turn(Succeeded(first.start.task_no, first.start.start_no, 1, 2))
+        assert len(world.starts) == 5 - index
+
+    assert world.ask(ShowPools())[0][1] == 1
+
+
+def test_lifting_a_limit_lets_the_waiting_in():
+    world = World(cpu_slots=8)
+    world.ask(SetPool(name="ledger", slots=1))
+    world.begin(*(task(f"t{i}", pool="ledger") for i in range(4)))
+    assert len(world.starts) == 1
+
+    world.ask(SetPool(name="ledger", slots=None))
+
+    assert len(world.starts) == 4
+    assert world.ask(ShowPools()) == []
+
+
+@pytest.mark.parametrize(("name", "slots"), [("", 1), ("a/b", 1), ("-x", 1), ("fine", 0)])
+def test_a_pool_that_cannot_be_is_refused(name, slots):
+    with pytest.raises(BadPool):
+        World().ask(SetPool(name=name, slots=slots))

@@ -1,0 +1,73 @@
+"""``aioflow pools``: limits on what runs at once."""
+
+from __future__ import annotations
+
+import argparse
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table
+
+__all__ = ("add_parser",)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("pools", help="limit what runs at once, by name")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    add_command(
+        verbs,
+        "list",
+        _list,
+        text="list the limited pools; a pool nobody has set has no limit",
+        example="aioflow pools list",
+    )
+    setting = add_command(
+        verbs,
+        "set",
+        _set,
+        text="limit a pool; what runs already goes on",
+        example="aioflow pools set ledger 4",
+    )
+    setting.add_argument("name", metavar="NAME")
+    setting.add_argument("slots", type=positive, metavar="SLOTS")
+    deleting = add_command(
+        verbs,
+        "delete",
+        _delete,
+        text="lift the limit of a pool",
+        example="aioflow pools delete ledger",
+    )
+    deleting.add_argument("name", metavar="NAME")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    pools = connect(arguments).get("pools")
+    if arguments.json:
+        print_json(pools)
+        return 0
+    print_table(
+        ("POOL", "SLOTS", "USED"),
+        ((pool["name"], pool["slots"], pool["used"]) for pool in pools),
+        empty="no pool has a limit",
+    )
+    return 0
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    body: dict[str, object] = {"slots": arguments.slots}
+    answer = connect(arguments).put("pools", arguments.name, body=body)
+    return _say(arguments, answer, f"pool {arguments.name} has {arguments.slots} slots")
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).delete("pools", arguments.name)
+    return _say(arguments, answer, f"pool {arguments.name} has no limit")
+
+
+def _say(arguments: argparse.Namespace, answer: object, text: str) -> int:
+    if arguments.json:
+        print_json(answer)
+    else:
+        hint(text)
+    return 0
