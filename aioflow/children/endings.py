@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ from aioflow.model import Failure
 __all__ = ("OomCounter", "describe_ending")
 
 MESSAGE_LIMIT = 500
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_OURS = "/aioflow/host/"
+_CALLS_SHOWN = 4
 
 
 class OomCounter:
@@ -94,5 +99,20 @@ def _signal_name(number: int) -> str:
 
 def _told(what: str, last_words: bytes) -> str:
     """One line: the whole of it is in the try's log."""
-    words = " ".join(last_words.decode(errors="replace").split())
+    text = last_words.decode(errors="replace")
+    words = _where_it_died(text) or " ".join(text.split())
     return f"{what}: {words}"[:MESSAGE_LIMIT] if words else what
+
+
+def _where_it_died(text: str) -> str:
+    """Return what Python's fault handler said, innermost call first, without our own frames."""
+    _, is_fatal, dump = text.partition("Fatal Python error: ")
+    _, has_thread, thread = dump.partition("Current thread ")
+    if not is_fatal or not has_thread:
+        return ""
+    calls = []
+    for file, line, function in _FRAME.findall(thread.partition("\n\n")[0]):
+        if _OURS in file:
+            break
+        calls.append(f"{function} ({Path(file).name}:{line})")
+    return f"{dump.splitlines()[0]} in {' <- '.join(calls[:_CALLS_SHOWN])}" if calls else ""

@@ -50,7 +50,9 @@ def test_a_segfault_costs_its_own_try_only(daemon):
 
     assert state == "failed"
     assert reason(tasks["segfault", -1]) == "crashed"
-    assert "SIGSEGV" in tasks["segfault", -1]["error"]["message"]
+    message = tasks["segfault", -1]["error"]["message"]
+    assert "SIGSEGV" in message
+    assert "crash (misbehaving.py:" in message
     innocents = [task for (name, _), task in tasks.items() if name == "healthy"]
     assert len(innocents) == 20
     assert {(t["state"], t["try_number"], t["interruptions"]) for t in innocents} == {
