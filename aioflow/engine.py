@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 import anyio
 import structlog
@@ -29,6 +30,7 @@ from aioflow.inputs import (
     Asked,
     Continue,
     Deliver,
+    Due,
     Effect,
     EndHosting,
     HostTrigger,
@@ -53,6 +55,9 @@ _log = structlog.get_logger(__name__)
 _NUMBERS_AT_ONCE = 1 << 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts at a database that is away
 _RECENT = 0.2
+_SLOT_AGAIN_US = 60_000_000
+
+Answer = TypeVar("Answer")
 
 
 class Outlets(Protocol):
@@ -230,6 +235,7 @@ class Engine:
         )
         if not batch.is_empty:
             await self._commit(batch, draft)
+        draft.settle()
         self._act(effects)
 
     async def _lease_numbers(self) -> None:
@@ -237,7 +243,7 @@ class Engine:
         needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
-            first = await self._store.lease_numbers(count)
+            first = await self._patiently(partial(self._store.lease_numbers, count))
             self._numbers = NumberBlock(first, first + count)
 
     async def _commit(self, batch: Batch, draft: Draft) -> None:
@@ -247,25 +253,34 @@ class Engine:
         nothing acted on it. Within an attempt it is not interrupted.
         """
         began = self._clock.monotonic_us()
+        try:
+            await self._patiently(partial(self._store.commit, batch))
+        except BatchRefused as exc:
+            raise _Refused(draft, str(exc)) from exc
+        memory = self.memory
+        memory.commit_no = batch.number
+        memory.commit_us += _RECENT * (self._clock.monotonic_us() - began - memory.commit_us)
+        self._out.committed(batch, draft)
+
+    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what the store answers, however long it is away.
+
+        Cancelled between two attempts it is given up; within one it is not interrupted.
+        """
         delay = _FIRST_DELAY
         while True:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._store.commit(batch)
-                break
+                    answer = await call()
             except StoreUnavailable as exc:
                 if self.store_away_since is None:
                     self.store_away_since = self._clock.monotonic_us()
                 _log.warning("database away, trying again", error=str(exc), seconds=delay)
                 await self._clock.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY)
-            except BatchRefused as exc:
-                raise _Refused(draft, str(exc)) from exc
-        self.store_away_since = None
-        memory = self.memory
-        memory.commit_no = batch.number
-        memory.commit_us += _RECENT * (self._clock.monotonic_us() - began - memory.commit_us)
-        self._out.committed(batch, draft)
+            else:
+                self.store_away_since = None
+                return answer
 
     @property
     def _out(self) -> Outlets:
@@ -279,7 +294,7 @@ class Engine:
                 case StartTry():
                     self._out.start_try(effect)
                 case WakeAt():
-                    self.timers.arm(effect.at, effect.due)
+                    self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
                 case HostTrigger():
@@ -343,12 +358,13 @@ class Engine:
         memory = self.memory
         places = undo.forget(memory, draft)
         undo.restore_pools(draft, self.slots)
-        dags, files = await self._store.list_dags(), await self._store.list_dag_files()
+        dags = await self._patiently(self._store.list_dags)
+        files = await self._patiently(self._store.list_dag_files)
         undo.recall_catalog(memory, dags, files)
         runs = []
         for run_no in draft.runs:
-            rows = await self._store.load_run(run_no)
-            if rows is not None:
+            rows = await self._patiently(partial(self._store.load_run, run_no))
+            if rows is not None and rows.run.ended_at is None:
                 runs.append(restore(rows, memory))
         undo.put_back(runs, places, memory, self.slots)
 
@@ -359,6 +375,12 @@ class Engine:
             error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
             self._acknowledge(Acknowledge(entry.ticket, error=error))
             return
+        if isinstance(entry, Due) and entry.dag_id:
+            later = self._clock.now() + _SLOT_AGAIN_US
+            _log.error("a slot could not be made, trying again", dag_id=entry.dag_id)
+            self.timers.arm(entry, at=later)
+            return
+        undo.free_place(entry, self.memory, self.slots)
         quarantine = Draft(
             self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers
         )
@@ -369,6 +391,7 @@ class Engine:
         batch = quarantine.close()
         if not batch.is_empty:
             await self._commit(batch, quarantine)
+            quarantine.settle()
 
 
 class _Refused(AioflowError):

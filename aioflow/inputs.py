@@ -156,15 +156,17 @@ class FileGone(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """An instant someone armed has come. Exactly one of the three is set.
+    """An instant someone armed has come.
 
     Attributes:
-        task_no: A retry, a sensor's next look or its deadline, or a wait's deadline. Which,
-            the state of the task tells; an instant that no longer matters changes nothing.
-        dag_id: The next slot of its schedule.
+        at: The instant as it was armed. Which of a task's instants it is - a retry, a
+            sensor's next look or deadline, the deadline of a wait - it is by being equal
+            to that one now; an instant that is none of them any more changes nothing.
+        task_no: Whose; -1 for a DAG.
+        dag_id: Whose next slot of the schedule.
     """
 
-    run_no: RunNo = -1
+    at: Instant
     task_no: TaskNo = -1
     dag_id: str = ""
 
@@ -293,9 +295,8 @@ class EndHosting(msgspec.Struct, frozen=True):
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Put this input into the inbox at that instant, or at once if it has passed."""
+    """Put this input into the inbox at its instant, or at once if that has passed."""
 
-    at: Instant
     due: Due
 
 

@@ -124,7 +124,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
         due_at: When it goes on: the retry's instant, or a sensor's next look.
         deadline_at: When a sensor gives up; set at its first look, the same in every try.
         queued_at: When it could first have run in this try.
-        failure: Of the last failed try; kept when a later one succeeds.
+        failure: Why the last try failed; ``None`` once a later one succeeded.
     """
 
     task_no: TaskNo

@@ -320,7 +320,7 @@ class Api(RunReader):
             slots_used=sum(not worker.is_idle for worker in slots.workers),
             coroutine_slots=slots.coroutines,
             coroutine_slots_used=slots.running_coroutines,
-            tasks_waiting_for_slots=slots.waiting(),
+            tasks_waiting_for_slots=slots.ready.count(),
             live_runs=len(memory.runs),
             live_tasks=len(memory.live),
             parked=_parked(memory),

@@ -7,7 +7,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import Live
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Grant, Slots
-from aioflow.inputs import Due, StartTry
+from aioflow.inputs import StartTry
 from aioflow.messages import Start
 from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
 from aioflow.rows import TryRow
@@ -20,6 +20,7 @@ __all__ = (
     "look_again",
     "requeue",
     "start",
+    "time_out_sensor",
     "wake_due",
 )
 
@@ -57,11 +58,12 @@ def start(grant: Grant, draft: Draft) -> None:
 
 
 def _first_look(live: Live, draft: Draft) -> None:
+    """A sensor's time begins with its first look; armed at each start, as a try may be late."""
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
     if live.deadline_at is None:
         live.deadline_at = draft.now + sensor.timeout_us
-        draft.wake(live.deadline_at, Due(live.run.run_no, live.task_no))
+    draft.wake_task(live, live.deadline_at)
 
 
 def _order(live: Live) -> Start:
@@ -149,8 +151,8 @@ def fail_or_retry(
     draft.move(live, TaskState.RETRYING)
     _forget_event(live, draft)
     slots.release(live)
-    slots.unblock(live.run)
-    draft.wake(at, Due(live.run.run_no, live.task_no))
+    slots.unblock(live)
+    draft.wake_task(live, at)
 
 
 def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
@@ -165,8 +167,9 @@ def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
 def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slots) -> None:
     """Infrastructure cut a start short: run again at once, unless that happens too often."""
     live.interruptions += 1
+    live.started_at = None  # the time it lost is not its own
     slots.release(live)
-    slots.unblock(live.run)
+    slots.unblock(live)
     if live.interruptions > limit:
         message = f"interrupted {live.interruptions} times; the last time: {failure.message}"
         fail(live, Failure(type=failure.type, message=message, reason="interrupted"), draft, slots)
@@ -198,27 +201,20 @@ def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | N
     )
     draft.move(live, TaskState.SENSING)
     slots.release(live)
-    slots.unblock(live.run)
-    draft.wake(live.due_at, Due(live.run.run_no, live.task_no))
+    slots.unblock(live)
+    draft.wake_task(live, live.due_at)
 
 
-def wake_due(live: Live, draft: Draft, slots: Slots) -> None:
-    """An instant armed for a task that waits for one has come, or seems to have."""
-    now = draft.now
-    if live.state is TaskState.RETRYING and live.due_at is not None:
-        if live.due_at > now:  # the clock was set back since this was armed
-            draft.wake(live.due_at, Due(live.run.run_no, live.task_no))
-            return
+def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
+    """An instant armed for a retry, or for a sensor's next look, has come."""
+    if live.due_at != at:
+        return  # it is past that
+    if live.state is TaskState.RETRYING:
         live.try_number += 1
         live.started_at = None
         requeue(live, draft, slots)
-    elif live.state is TaskState.SENSING and live.deadline_at is not None:
-        if live.deadline_at <= now:
-            time_out_sensor(live, draft, slots)
-        elif live.due_at is not None and live.due_at <= now:
-            requeue(live, draft, slots)
-        elif not live.is_hosted and live.due_at is not None:
-            draft.wake(live.due_at, Due(live.run.run_no, live.task_no))
+    elif live.state is TaskState.SENSING:
+        requeue(live, draft, slots)
 
 
 def time_out_sensor(live: Live, draft: Draft, slots: Slots) -> None:

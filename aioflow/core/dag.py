@@ -1,7 +1,9 @@
-"""What a DAG is owed: its newest version, the runs that are due, the limit across runs."""
+"""What a DAG is owed: the runs that are due or asked for, and the limit across them."""
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from datetime import UTC, datetime
 
 import msgspec
@@ -11,18 +13,17 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory, Plan, Run
 from aioflow.core.run import begin
 from aioflow.core.slots import Slots
-from aioflow.errors import BadConf, DagBroken, DuplicateDag, RunExists, UnknownDag
-from aioflow.inputs import CreateRun, Due, FileBroken, FileGone, FileParsed
+from aioflow.core.versions import arm_schedule, put_dag
+from aioflow.errors import BadConf, DagBroken, RequestError, RunExists, UnknownDag
+from aioflow.inputs import CreateRun
 from aioflow.model import DagSpec, Instant, RunState
-from aioflow.rows import DagFileRow, DagRow, RunRow, VersionRow
+from aioflow.rows import RunRow
 
 __all__ = (
     "MISSED_SLOTS_AT_ONCE",
+    "QUEUED_RUNS",
     "begin_queued",
     "create_run",
-    "file_broken",
-    "file_gone",
-    "file_parsed",
     "remember_run",
     "run_ended",
     "set_paused",
@@ -32,135 +33,11 @@ __all__ = (
 MISSED_SLOTS_AT_ONCE = 10
 """Runs made in one turn for slots that were missed; the rest follow in later turns."""
 
+QUEUED_RUNS = 32
+"""Runs of one DAG that may wait for ``max_active_runs`` before its schedule holds back."""
 
-# ── versions ────────────────────────────────────────────────────────────────────────────
-
-
-def file_parsed(parsed: FileParsed, draft: Draft) -> None:
-    """Make a file's DAGs the newest; those it no longer has start no more runs.
-
-    A DAG that another file defines already stays that file's; this one is told.
-    """
-    memory = draft.memory
-    failures = [(failure.reason, failure.message) for failure in parsed.failures]
-    mine = []
-    for spec in parsed.dags:
-        known = memory.dags.get(spec.dag_id)
-        if known is not None and known.file != parsed.file and not known.gone:
-            duplicate = DuplicateDag(spec.dag_id, known.file)
-            failures.append((duplicate.code, str(duplicate)))
-        else:
-            mine.append(spec)
-    _keep_version(parsed, mine, draft)
-    for spec in mine:
-        _adopt(spec, parsed, draft)
-    _retire(parsed.file, {spec.dag_id for spec in mine}, draft)
-    reason, message = failures[0] if failures else (None, None)
-    _put_file(
-        DagFileRow(
-            file=parsed.file,
-            version=parsed.version,
-            reason=reason,
-            message=message,
-            parsed_at=draft.now,
-        ),
-        draft,
-    )
-
-
-def _keep_version(parsed: FileParsed, mine: list[DagSpec], draft: Draft) -> None:
-    memory = draft.memory
-    if parsed.version not in memory.stored_versions:
-        memory.stored_versions.add(parsed.version)
-        draft.batch.new_versions.append(
-            VersionRow(
-                version=parsed.version,
-                file=parsed.file,
-                dags=parsed.dags,
-                sources=parsed.sources,
-                created_at=draft.now,
-            )
-        )
-    for spec in mine:
-        memory.add_plan(parsed.version, spec)
-
-
-def _adopt(spec: DagSpec, parsed: FileParsed, draft: Draft) -> None:
-    known = draft.memory.dags.get(spec.dag_id)
-    next_run_at = _first_slot(spec, known, draft)
-    _put_dag(
-        DagRow(
-            dag_id=spec.dag_id,
-            file=parsed.file,
-            version=parsed.version,
-            paused=known is not None and known.paused,
-            next_run_at=next_run_at,
-        ),
-        draft,
-    )
-    draft.wake(next_run_at, Due(dag_id=spec.dag_id))
-
-
-def _first_slot(spec: DagSpec, known: DagRow | None, draft: Draft) -> Instant | None:
-    """A schedule that did not change keeps its next slot, so that none is skipped."""
-    if spec.schedule is None:
-        return None
-    if known is not None and not known.gone:
-        before = draft.memory.plans.get((known.version, spec.dag_id))
-        if before is not None and known.next_run_at is not None:
-            old = before.graph.spec
-            if (old.schedule, old.timezone) == (spec.schedule, spec.timezone):
-                return known.next_run_at
-    after = draft.now
-    if spec.start_date is not None:
-        after = max(after, spec.start_date - 1)
-        if spec.catchup:
-            after = spec.start_date - 1
-    return _until_end(spec, timetable.next_slot(spec.schedule, spec.timezone, after=after))
-
-
-def _until_end(spec: DagSpec, slot: Instant | None) -> Instant | None:
-    if slot is None or (spec.end_date is not None and slot > spec.end_date):
-        return None
-    return slot
-
-
-def file_broken(broken: FileBroken, draft: Draft) -> None:
-    """A file gives nothing; its last good version stays active."""
-    known = draft.memory.files.get(broken.file)
-    _put_file(
-        DagFileRow(
-            file=broken.file,
-            version=None if known is None else known.version,
-            reason=broken.reason,
-            message=broken.message,
-            parsed_at=draft.now,
-        ),
-        draft,
-    )
-
-
-def file_gone(gone: FileGone, draft: Draft) -> None:
-    """A file was deleted. Live runs of its DAGs go on."""
-    if draft.memory.files.pop(gone.file, None) is not None:
-        draft.batch.gone_files.append(gone.file)
-    _retire(gone.file, set(), draft)
-
-
-def _retire(file: str, kept: set[str], draft: Draft) -> None:
-    for row in list(draft.memory.dags.values()):
-        if row.file == file and row.dag_id not in kept and not row.gone:
-            _put_dag(msgspec.structs.replace(row, gone=True, next_run_at=None), draft)
-
-
-def _put_dag(row: DagRow, draft: Draft) -> None:
-    draft.memory.dags[row.dag_id] = row
-    draft.batch.dags.append(row)
-
-
-def _put_file(row: DagFileRow, draft: Draft) -> None:
-    draft.memory.files[row.file] = row
-    draft.batch.dag_files.append(row)
+_MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
+"""The form of the ids made here: nobody may take one before it is made."""
 
 
 def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
@@ -173,9 +50,9 @@ def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
     if row is None:
         raise UnknownDag(dag_id)
     if row.paused != paused:
-        _put_dag(msgspec.structs.replace(row, paused=paused), draft)
-        if not paused:
-            draft.wake(row.next_run_at, Due(dag_id=dag_id))
+        row = msgspec.structs.replace(row, paused=paused)
+        put_dag(row, draft)
+        arm_schedule(row, draft)
     return paused
 
 
@@ -191,6 +68,8 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
     """
     memory = draft.memory
     same = _same_run(request, memory)
+    if request.run_id is not None and same is None and _MADE_ID.fullmatch(request.run_id):
+        raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
     if same is not None:
         return same.row.run_id, False
     row = memory.dags.get(request.dag_id)
@@ -256,7 +135,7 @@ def _add_run(
     at = draft.now if logical_date is None else logical_date
     row = RunRow(
         run_no=run_no,
-        run_id=run_id or _run_id(spec.dag_id, at, run_no, cause),
+        run_id=run_id or _run_id(spec.dag_id, at, run_no),
         dag_id=spec.dag_id,
         version=plan.version,
         state=RunState.QUEUED,
@@ -275,17 +154,17 @@ def _add_run(
     return run
 
 
-def _run_id(dag_id: str, at: Instant, run_no: int, cause: str) -> str:
-    """Readable and unique over all DAGs: a slot has one run, and a row number is unique."""
+def _run_id(dag_id: str, at: Instant, run_no: int) -> str:
+    """Readable, and unique over all DAGs because of the row's number."""
     stamp = datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{dag_id}.{stamp}" if cause == "schedule" else f"{dag_id}.{stamp}.{run_no}"
+    return f"{dag_id}.{stamp}.{run_no}"
 
 
 def remember_run(run: Run, memory: Memory) -> None:
     """Count a run into its DAG: among those that run, or that wait to."""
     dag_id = run.row.dag_id
     if run.state is RunState.QUEUED:
-        memory.queued_runs.setdefault(dag_id, []).append(run)
+        memory.queued_runs.setdefault(dag_id, deque()).append(run)
     elif run.state is RunState.RUNNING:
         memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + 1
 
@@ -295,45 +174,48 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     memory, dag_id = draft.memory, run.row.dag_id
     if was is RunState.RUNNING:
         memory.active_runs[dag_id] -= 1
-    elif run in memory.queued_runs.get(dag_id, []):
+    elif run in memory.queued_runs.get(dag_id, ()):
         memory.queued_runs[dag_id].remove(run)
     begin_queued(dag_id, draft, slots)
+    row = memory.dags.get(dag_id)
+    if row is not None and row.next_run_at is not None and row.next_run_at <= draft.now:
+        slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
 
 
 def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
     """Begin the oldest waiting runs of a DAG, as many as its limit admits."""
     memory = draft.memory
-    waiting = memory.queued_runs.get(dag_id, [])
+    waiting = memory.queued_runs.get(dag_id, deque())
     while waiting and memory.active_runs.get(dag_id, 0) < waiting[0].spec.max_active_runs:
-        run = waiting.pop(0)
+        run = waiting.popleft()
         memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + 1
         begin(run, draft, slots)
 
 
-def slot_due(dag_id: str, draft: Draft, slots: Slots) -> None:
-    """A slot of a schedule has come, or seems to have: make its run, arm the next."""
+def slot_due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
+    """A slot of a schedule has come: make its run, arm the next.
+
+    While too many runs of the DAG wait already nothing is made; the end of a run asks again.
+    """
     row = draft.memory.dags.get(dag_id)
-    if row is None or row.gone or row.paused or row.next_run_at is None:
-        return
-    if row.next_run_at > draft.now:  # armed for an earlier slot, or the clock was set back
-        draft.wake(row.next_run_at, Due(dag_id=dag_id))
-        return
+    if row is None or row.gone or row.paused or row.next_run_at != at:
+        return  # armed for another slot
     plan = draft.memory.plans[row.version, dag_id]
     spec = plan.graph.spec
-    if spec.schedule is None:
+    room = QUEUED_RUNS - len(draft.memory.queued_runs.get(dag_id, ()))
+    if spec.schedule is None or room <= 0:
         return
     due, cursor = timetable.missed(
         spec.schedule,
         spec.timezone,
-        cursor=row.next_run_at,
+        cursor=at,
         now=draft.now,
         catchup=spec.catchup,
-        limit=MISSED_SLOTS_AT_ONCE,
+        limit=min(room, MISSED_SLOTS_AT_ONCE),
     )
-    cursor = _until_end(spec, cursor)
-    _put_dag(msgspec.structs.replace(row, next_run_at=cursor), draft)
+    row = msgspec.structs.replace(row, next_run_at=cursor)
+    put_dag(row, draft)
     for slot in due:
-        if _until_end(spec, slot) is None:
-            continue  # missed while the daemon was down, and the schedule has ended since
-        _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
-    draft.wake(cursor, Due(dag_id=dag_id))
+        if spec.end_date is None or slot <= spec.end_date:
+            _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
+    arm_schedule(row, draft)

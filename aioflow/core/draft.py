@@ -14,7 +14,7 @@ from aioflow.core.memory import Live, Memory, NumberBlock, Run, WaitRecord
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Deliver, Due, Effect, WakeAt
-from aioflow.model import Instant, RunNo, RunState, TaskState, TriggerState
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskState, TriggerState
 from aioflow.rows import (
     Alert,
     Batch,
@@ -50,6 +50,7 @@ class Draft:
         ended_runs: Those that ended in it.
         delivered: Owed effects it wrote off.
         pools_before: What the pools it changed were.
+        strays: Rows of ended runs that it sweeps.
     """
 
     def __init__(
@@ -65,10 +66,14 @@ class Draft:
         self.ended_runs: list[Run] = []
         self.delivered: dict[int, tuple[str, bytes]] = {}
         self.pools_before: dict[str, PoolRow | None] = {}
+        self.strays: list[TriggerRow] = []
+        self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
         self._tasks: dict[int, Live] = {}
+        self._placed: dict[int, Live] = {}
         self._new_runs: dict[RunNo, Run] = {}
         self._run_states: dict[RunNo, RunState] = {}
-        self._waits: dict[int, tuple[WaitRecord, TriggerState | None]] = {}
+        self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
+        self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
 
     @property
@@ -79,6 +84,11 @@ class Draft:
     def touch(self, live: Live) -> None:
         """Its row changes, whether its state does or not."""
         self._tasks[live.task_no] = live
+        self.runs[live.run.run_no] = live.run
+
+    def displace(self, live: Live) -> None:
+        """Its place changes, its row does not."""
+        self._placed[live.task_no] = live
         self.runs[live.run.run_no] = live.run
 
     def move(self, live: Live, state: TaskState) -> None:
@@ -134,6 +144,7 @@ class Draft:
         """A trigger row begins to exist."""
         self.memory.waits[wait.row.trigger_no] = wait
         self._waits[wait.row.trigger_no] = (wait, None)
+        self.runs[wait.run.run_no] = wait.run
 
     def move_wait(
         self,
@@ -144,21 +155,28 @@ class Draft:
         key: str | None = None,
     ) -> None:
         """A trigger row moves on, with its event if it fired."""
-        self._waits.setdefault(wait.row.trigger_no, (wait, wait.row.state))
+        self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
+        self.runs[wait.run.run_no] = wait.run
         wait.row = msgspec.structs.replace(wait.row, state=state, event=event, event_key=key)
 
     def drop_wait(self, wait: WaitRecord) -> None:
         """A trigger row is deleted, and forgotten."""
         number = wait.row.trigger_no
-        _, was = self._waits.pop(number, (wait, wait.row.state))
-        if was is not None:
-            self.batch.trigger_changes.append(TriggerChange(number, was, None, None, None))
+        _, before = self._waits.pop(number, (wait, wait.row))
+        if before is not None:
+            self._dropped.append((wait, before))
+            self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
 
-    def wake(self, at: Instant | None, due: Due) -> None:
-        """Have ``due`` come at an instant; never, if there is none."""
+    def wake_task(self, live: Live, at: Instant | None) -> None:
+        """Have an instant come for a task; never, if there is none."""
         if at is not None:
-            self.effects.append(WakeAt(at, due))
+            self.effects.append(WakeAt(Due(at, live.task_no)))
+
+    def wake_dag(self, dag_id: str, at: Instant | None) -> None:
+        """Have a slot come for a DAG; never, if there is none."""
+        if at is not None:
+            self.effects.append(WakeAt(Due(at, dag_id=dag_id)))
 
     def put_off(self, run: Run) -> None:
         """Go on with this run in the next turn."""
@@ -174,6 +192,13 @@ class Draft:
         self.memory.outbox[number] = ("alert", body)
         self.effects.append(Deliver(number, "alert", body))
 
+    @property
+    def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
+        """``memory.refused``, to be changed; what it was is kept."""
+        if self._refused is None:
+            self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
+        return self.memory.refused
+
     def write_off(self, outbox_no: int) -> None:
         """An owed effect was done. A second word of it changes nothing."""
         owed = self.memory.outbox.pop(outbox_no, None)
@@ -183,20 +208,41 @@ class Draft:
 
     @property
     def touched(self) -> Iterable[Live]:
-        """The tasks whose rows it changes."""
-        return self._tasks.values()
+        """The tasks whose rows or places it changes."""
+        return (*self._tasks.values(), *self._placed.values())
 
     def close(self) -> Batch:
-        """Return the batch, complete. The memory now says what the rows will say."""
+        """Return the batch, complete. ``settle`` follows once it is durable."""
         for live in self._tasks.values():
             self._close_task(live)
         self.batch.new_runs.extend(run.row for run in self._new_runs.values())
         for run_no, was in self._run_states.items():
             if run_no not in self._new_runs:
                 self._close_run(self.runs[run_no].row, was)
-        for wait, was_wait in self._waits.values():
-            self._close_wait(wait.row, was_wait)
+        for wait, before in self._waits.values():
+            self._close_wait(wait.row, None if before is None else before.state)
         return self.batch
+
+    def settle(self) -> None:
+        """The batch is durable: what was decided is what is stored."""
+        for live in self._tasks.values():
+            live.stored_state = live.state
+            live.stored_start = live.start_no
+            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+        for live in self._placed.values():
+            live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+
+    def put_back(self) -> None:
+        """The batch never was: the memory has the waits and refusals it had before."""
+        if self._refused is not None:
+            self.memory.refused = self._refused
+        waits = self.memory.waits
+        for wait, before in (*self._waits.values(), *self._dropped):
+            if before is None:
+                waits.pop(wait.row.trigger_no, None)
+            else:
+                wait.row = before
+                waits[before.trigger_no] = wait
 
     def _close_task(self, live: Live) -> None:
         if live.stored_state is TaskState.PENDING:
@@ -236,9 +282,6 @@ class Draft:
                     live.failure,
                 )
             )
-        live.stored_state = live.state
-        live.stored_start = live.start_no
-        live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
 
     def _close_run(self, row: RunRow, was: RunState) -> None:
         self.batch.run_changes.append(

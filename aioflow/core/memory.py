@@ -11,6 +11,7 @@ The objects here only keep their own books straight; what happens is decided in 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 
 from aioflow.core.graph import Graph
 from aioflow.messages import RunInfo
@@ -274,12 +275,14 @@ class Run:
         source_starts: The start that wrote such a result.
         durations: Those of its plan.
         info: What its tasks share, made once.
-        blocked: Ready entries that a limit of this run keeps from a slot.
+        blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
+        blocked_at: The same by position, for the limits of single tasks and windows.
         is_forgotten: It was dropped and read again; whatever still points here is stale.
     """
 
     __slots__ = (
         "blocked",
+        "blocked_at",
         "durations",
         "graph",
         "groups",
@@ -331,7 +334,8 @@ class Run:
             first_task_no=row.first_task_no,
             cause=row.cause,
         )
-        self.blocked: list[Live | Group] = []
+        self.blocked: list[tuple[int, int, int, Live | Group]] = []
+        self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
         self.is_forgotten = False
 
     @property
@@ -373,6 +377,7 @@ class Memory:
     Attributes:
         plans: By ``(version, dag_id)``.
         stored_versions: Those the database has.
+        refused: By name, the files that define a DAG another file has, with spec and version.
         queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first.
         active_runs: How many runs of a DAG are running.
         waits: Trigger rows by number.
@@ -386,12 +391,13 @@ class Memory:
     def __init__(self, *, epoch: int) -> None:
         self.dags: dict[str, DagRow] = {}
         self.files: dict[str, DagFileRow] = {}
+        self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
         self.plans: dict[tuple[str, str], Plan] = {}
         self.stored_versions: set[str] = set()
         self.runs: dict[RunNo, Run] = {}
         self.runs_by_id: dict[str, Run] = {}
         self.run_keys: dict[tuple[str, str], Run] = {}
-        self.queued_runs: dict[str, list[Run]] = {}
+        self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
         self.live: dict[TaskNo, Live] = {}
         self.waits: dict[TriggerNo, WaitRecord] = {}

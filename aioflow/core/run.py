@@ -61,7 +61,7 @@ def end(
         draft.drop_wait(live.wait)
     if run.state is RunState.RUNNING:
         _step(run, _ended(run, live.position, live.map_index, state), draft, slots)
-        slots.unblock(run)
+        slots.unblock(live)
 
 
 def end_unstarted(

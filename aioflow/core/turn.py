@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aioflow.core import dag, waits
+from aioflow.core import dag, versions, waits
 from aioflow.core.attempt import (
     fail_or_retry,
     interrupt,
     keep_try,
     look_again,
+    requeue,
     start,
+    time_out_sensor,
     wake_due,
 )
 from aioflow.core.draft import Draft
@@ -69,6 +71,9 @@ __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
 
 TURN_INPUTS = 1_000
 """Inputs taken into one turn at most."""
+
+_OUTLIER = 10
+"""One measurement counts for this many times the expected duration at most."""
 
 _RECENT = 0.2
 """Weight of the newest measurement in a task's expected duration."""
@@ -156,11 +161,11 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
 def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
     match entry:
         case FileParsed():
-            dag.file_parsed(entry, draft)
+            versions.file_parsed(entry, draft)
         case FileBroken():
-            dag.file_broken(entry, draft)
+            versions.file_broken(entry, draft)
         case FileGone():
-            dag.file_gone(entry, draft)
+            versions.file_gone(entry, draft)
 
 
 def _take_processes(
@@ -220,7 +225,11 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
 def _learn_duration(live: Live, took_us: int) -> None:
     durations, position = live.run.durations, live.position
     known = durations[position]
-    durations[position] = took_us if known == 0 else known + _RECENT * (took_us - known)
+    took = max(0, took_us)  # these are wall times, and the clock may have been set
+    if known == 0:
+        durations[position] = took
+    else:
+        durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
 
 
 def _succeeded(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
@@ -244,6 +253,7 @@ def _succeeded(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> Non
             run.source_starts[position] = live.start_no
     if live.try_number > 1:
         keep_try(live, TaskState.SUCCESS, None, draft)
+        live.failure = None
     end(live, TaskState.SUCCESS, draft, slots, at=report.at)
 
 
@@ -281,9 +291,15 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
 def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
     for task_no, start_no in report.tries:
         live = draft.memory.live.get(task_no)
-        if live is not None and live.start_no == start_no and live.is_claimed:
-            slots.release(live)
+        if live is None or live.start_no != start_no or live.worker < 0:
+            continue
+        slots.release(live)
+        slots.unblock(live)
+        if live.state is TaskState.QUEUED:
+            draft.displace(live)
             slots.offer(live)
+        else:  # the first in its process, which died before it could begin
+            requeue(live, draft, slots)
 
 
 def _take_trigger_report(report: Fired | TriggerEnded, draft: Draft, slots: Slots) -> None:
@@ -298,28 +314,19 @@ def _take_trigger_report(report: Fired | TriggerEnded, draft: Draft, slots: Slot
 
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     if due.dag_id:
-        dag.slot_due(due.dag_id, draft, slots)
+        dag.slot_due(due.dag_id, due.at, draft, slots)
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:
         return
-    if live.state is TaskState.SENSING and live.is_hosted:
-        _sensor_due(live, draft, slots)
+    if live.spec.sensor is not None and live.deadline_at == due.at:
+        # Whatever it is doing: a look that hangs has no more time than one that does not.
+        waits.stop(live, "timeout", draft, slots)
+        time_out_sensor(live, draft, slots)
     elif live.state is TaskState.DEFERRED:
-        waits.time_out(live, draft, slots)
+        waits.time_out(live, due.at, draft, slots)
     else:
-        wake_due(live, draft, slots)
-
-
-def _sensor_due(live: Live, draft: Draft, slots: Slots) -> None:
-    """Only its deadline is armed for a hosted sensor: its looks are its host's business."""
-    if live.deadline_at is None:
-        return
-    if live.deadline_at > draft.now:  # the clock was set back since this was armed
-        draft.wake(live.deadline_at, Due(live.run.run_no, live.task_no))
-        return
-    waits.stop(live, "timeout", draft, slots)
-    wake_due(live, draft, slots)
+        wake_due(live, due.at, draft, slots)
 
 
 # ── processes ───────────────────────────────────────────────────────────────────────────
@@ -344,14 +351,15 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
             interrupt(live, lost.failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
         else:  # parked sensors are never charged
             slots.release(live)
+            draft.displace(live)
             slots.offer(live)
 
 
 def _restarted(draft: Draft, slots: Slots) -> None:
     """Every process of the last incarnation is gone: go on from what the rows say."""
     memory = draft.memory
-    strays, memory.stray_triggers = memory.stray_triggers, []
-    for stray in strays:
+    draft.strays, memory.stray_triggers = memory.stray_triggers, []
+    for stray in draft.strays:
         draft.batch.trigger_changes.append(
             TriggerChange(stray.trigger_no, stray.state, None, None, None)
         )
@@ -369,30 +377,25 @@ def _restarted(draft: Draft, slots: Slots) -> None:
             resume(run, draft, slots)
     for row in memory.dags.values():
         if not row.gone:
-            draft.wake(row.next_run_at, Due(dag_id=row.dag_id))
+            versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
     for number, (kind, body) in memory.outbox.items():
         draft.effects.append(Deliver(number, kind, body))
 
 
 def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
-    due = Due(live.run.run_no, live.task_no)
+    draft.wake_task(live, live.deadline_at)
+    draft.wake_task(live, live.due_at)
+    if live.wait is not None:
+        draft.wake_task(live, live.wait.row.deadline_at)
     match live.state:
         case TaskState.RUNNING:
             failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
             interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
         case TaskState.QUEUED:
             slots.offer(live)
-        case TaskState.SENSING:
-            draft.wake(live.deadline_at, due)
-            if live.spec.body is Body.COROUTINE:
-                slots.offer(live)
-            else:
-                draft.wake(live.due_at, due)
-        case TaskState.RETRYING:
-            draft.wake(live.due_at, due)
-        case TaskState.DEFERRED if live.wait is not None:
-            draft.wake(live.wait.row.deadline_at, due)
+        case TaskState.SENSING if live.spec.body is Body.COROUTINE:
+            slots.offer(live)
         case _:
             pass
 

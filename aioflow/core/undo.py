@@ -13,10 +13,12 @@ from aioflow.core.dag import remember_run
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
+from aioflow.inputs import Input
+from aioflow.messages import Deferred, Failed, NotReadyYet, Skipped, Succeeded
 from aioflow.model import Body, StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
-__all__ = ("Places", "forget", "put_back", "recall_catalog", "restore_pools")
+__all__ = ("Places", "forget", "free_place", "put_back", "recall_catalog", "restore_pools")
 
 Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 """Where each task was at the last commit, and in which start."""
@@ -27,6 +29,8 @@ def forget(memory: Memory, draft: Draft) -> Places:
     places: Places = {
         live.task_no: (live.stored_start, live.stored_place) for live in draft.touched
     }
+    draft.put_back()
+    memory.stray_triggers += draft.strays
     for run in draft.runs.values():
         for live in run.live.values():
             places.setdefault(live.task_no, (live.stored_start, live.stored_place))
@@ -49,10 +53,7 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
 def restore_pools(draft: Draft, slots: Slots) -> None:
     """Give the pools a draft changed the size they have."""
     for name, before in draft.pools_before.items():
-        if before is None:
-            slots.pools.pop(name, None)
-        else:
-            slots.pools[name] = before
+        slots.put_pool(name, before)
 
 
 def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:
@@ -65,10 +66,19 @@ def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> N
     slots.recount(memory)
     memory.queued_runs.clear()
     memory.active_runs.clear()
-    for run in memory.runs.values():
+    for run in sorted(memory.runs.values(), key=lambda run: run.run_no):
         remember_run(run, memory)
     for run in runs:
         _offer(run, slots)
+
+
+def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
+    """What a process reported cannot be taken, but it has ended that try all the same."""
+    if isinstance(entry, Succeeded | Failed | Skipped | NotReadyYet | Deferred):
+        live = memory.live.get(entry.task_no)
+        if live is not None and live.start_no == entry.start_no:
+            slots.release(live)
+            live.stored_place = NOWHERE
 
 
 def _offer(run: Run, slots: Slots) -> None:

@@ -13,9 +13,9 @@ from aioflow.core.attempt import fail_or_retry, requeue
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Live, Memory, WaitRecord
 from aioflow.core.slots import Slots
-from aioflow.inputs import Due, EndHosting, HostTrigger, StopTry
+from aioflow.inputs import EndHosting, HostTrigger, StopTry
 from aioflow.messages import Deferred, End, Fired, Host, TriggerEnded
-from aioflow.model import Failure, TaskState, TriggerNo, TriggerState
+from aioflow.model import Failure, Instant, TaskState, TriggerNo, TriggerState
 from aioflow.rows import TriggerRow
 
 __all__ = ("defer", "fire", "host_all", "let_go", "lose_host", "stop", "time_out", "trigger_ended")
@@ -46,8 +46,8 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
     draft.new_wait(wait)
     draft.move(live, TaskState.DEFERRED)
     slots.release(live)
-    slots.unblock(live.run)
-    draft.wake(deadline, Due(live.run.run_no, live.task_no))
+    slots.unblock(live)
+    draft.wake_task(live, deadline)
     _host(wait, draft)
 
 
@@ -114,14 +114,11 @@ def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> Non
         fail_or_retry(live, failure, draft, slots)
 
 
-def time_out(live: Live, draft: Draft, slots: Slots) -> None:
-    """A wait lasted as long as it may, or its deadline only seemed to have come."""
+def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
+    """The deadline of a wait has come."""
     wait = live.wait
-    if wait is None or wait.row.deadline_at is None:
-        return
-    if wait.row.deadline_at > draft.now:  # the clock was set back since this was armed
-        draft.wake(wait.row.deadline_at, Due(live.run.run_no, live.task_no))
-        return
+    if wait is None or wait.row.deadline_at != at:
+        return  # it waits for something else by now
     seconds = (draft.now - wait.row.since) / 1e6
     failure = Failure(
         type="TaskTimeout",

@@ -104,6 +104,9 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     if in_all is not None and run.running >= in_all:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
     pool = slots.pools.get(spec.pool)
+    if pool is not None and spec.slots > pool.slots:
+        detail = f"pool {spec.pool} has {pool.slots} slots, and it needs {spec.slots}"
+        return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
     if pool is not None and slots.used(spec.pool) + spec.slots > pool.slots:
         detail = f"pool {spec.pool}: {slots.used(spec.pool)} of {pool.slots} slots are taken"
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)

@@ -204,10 +204,11 @@ class World:
         return done
 
     def _turn(self, inputs: Iterable[Input]) -> list[Effect]:
-        batch, effects, _ = self.decide(inputs)
+        batch, effects, draft = self.decide(inputs)
         if not batch.is_empty:
             self.rows.apply(batch)
             self.memory.commit_no = batch.number
+        draft.settle()
         for effect in effects:
             if isinstance(effect, StartTry):
                 self.starts[effect.start.task_no] = effect
@@ -221,10 +222,31 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
         self.now += int(seconds * SECOND)
-        due = [wake for wake in self.armed if wake.at <= self.now]
-        self.armed = [wake for wake in self.armed if wake.at > self.now]
+        due = [wake for wake in self.armed if wake.due.at <= self.now]
+        self.armed = [wake for wake in self.armed if wake.due.at > self.now]
         if due:
             self.turn(*(wake.due for wake in due))
+
+    def refuse(self, *inputs: Input) -> None:
+        """A turn whose batch is refused: it is taken back, and its inputs come one by one."""
+        _, _, draft = self.decide(inputs)
+        self.take_back(draft)
+        for entry in inputs:
+            self.turn(entry)
+
+    def take_back(self, draft: Draft) -> None:
+        """What the engine does with a turn that was not committed."""
+        places = undo.forget(self.memory, draft)
+        undo.restore_pools(draft, self.slots)
+        undo.recall_catalog(
+            self.memory, list(self.rows.dags.values()), list(self.rows.files.values())
+        )
+        runs = [
+            restore(self.rows.live_run(run_no), self.memory)
+            for run_no in draft.runs
+            if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
+        ]
+        undo.put_back(runs, places, self.memory, self.slots)
 
     # ── what people do ──────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,172 @@
+"""Who waits for a slot, and in what order.
+
+Ready entries wait in one heap per kind of body and pool. An entry is a queued task, or a
+whole group whose fresh children are drawn from it one by one, so a fan-out of a million
+weighs as much as one task. The order is: resumed before fresh, then priority, then age.
+
+What the limits of its run keep from starting is put aside with the run, in the same order,
+and comes back one entry for each task that leaves its slot; so a limit costs no more with
+ten thousand tasks behind it than with ten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TypeAlias
+
+from aioflow.core.memory import Group, Live, Run
+from aioflow.model import Body, TaskSpec, TaskState
+from aioflow.rows import PoolRow
+
+__all__ = ("SENSOR_LANE", "Item", "Queue", "Ready", "Room", "head")
+
+Item: TypeAlias = tuple[int, int, int, Live | Group]
+"""Resumed or fresh, priority, age, and what waits."""
+
+Queue: TypeAlias = list[Item]
+
+Room: TypeAlias = Callable[[str, int], bool]
+"""Whether a pool has room for a weight."""
+
+SENSOR_LANE = "sensor"
+"""Hosted sensors wait for their host alone: they hold no slot, so no limit concerns them."""
+
+_WORTH_SWEEPING = 64
+
+
+class Ready:
+    """The queues."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._swept: dict[tuple[str, str], int] = {}
+        self._too_wide: list[Item] = []
+        self._age = 0
+
+    def offer(self, entry: Live | Group) -> None:
+        """Let a queued task, or a group with fresh children, wait for its slots."""
+        fresh = isinstance(entry, Group) or entry.wait is None
+        self._age += 1
+        self._push((int(fresh), -_spec(entry).priority, self._age, entry))
+
+    def unblock(self, live: Live) -> None:
+        """A task left its slot: let those come back that its run's limits now admit."""
+        run = live.run
+        at_position = run.blocked_at.get(live.position)
+        if at_position:
+            self._push(heapq.heappop(at_position))
+        if run.blocked:
+            self._push(heapq.heappop(run.blocked))
+
+    def repool(self) -> None:
+        """Pools changed their size: what was too wide for its pool may fit."""
+        items, self._too_wide = self._too_wide, []
+        for item in items:
+            self._push(item)
+
+    def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
+        """Return the queue of a lane with the best head that may start, if there is one."""
+        best: Queue | None = None
+        for (kind, pool), queue in self._queues.items():
+            if kind != lane or not self._clean(queue, lane, pools.get(pool)):
+                continue
+            fits = lane == SENSOR_LANE or room(pool, _spec(head(queue)).slots)
+            if fits and (best is None or queue[0] < best[0]):
+                best = queue
+        return best
+
+    def draw(self, queue: Queue) -> Live:
+        """Take one task from the head; a group stays until its last fresh child is drawn."""
+        entry = queue[0][3]
+        if isinstance(entry, Live):
+            heapq.heappop(queue)
+            return entry
+        index = entry.cursor
+        live = Live(entry.run, entry.first_task_no + index, entry.position, index)
+        entry.cursor = index + 1
+        if not entry.has_fresh:
+            heapq.heappop(queue)
+        return live
+
+    def count(self) -> int:
+        """Return how many tasks wait here; a group counts as its fresh children."""
+        total = 0
+        for queue in (*self._queues.values(), self._too_wide):
+            for _, _, _, entry in queue:
+                if _still_waits(entry):
+                    total += entry.width - entry.cursor if isinstance(entry, Group) else 1
+        return total
+
+    def _push(self, item: Item) -> None:
+        spec = _spec(item[3])
+        hosted = spec.sensor is not None and spec.body is Body.COROUTINE
+        key = (SENSOR_LANE if hosted else spec.body.value, spec.pool)
+        queue = self._queues.setdefault(key, [])
+        heapq.heappush(queue, item)
+        self._sweep(key, queue)
+
+    def _sweep(self, key: tuple[str, str], queue: Queue) -> None:
+        """Drop what is stale below the head before it outgrows what is not."""
+        if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
+            queue[:] = [item for item in queue if _still_waits(item[3])]
+            heapq.heapify(queue)
+            self._swept[key] = len(queue)
+
+    def _clean(self, queue: Queue, lane: str, pool: PoolRow | None) -> bool:
+        """Put aside what may not start from the head; whether anything is left."""
+        while queue:
+            entry = queue[0][3]
+            run = entry.run
+            if not _still_waits(entry):
+                heapq.heappop(queue)
+            elif lane == SENSOR_LANE:
+                return True
+            elif pool is not None and _spec(entry).slots > pool.slots:
+                self._too_wide.append(heapq.heappop(queue))
+            elif _is_full(run):
+                heapq.heappush(run.blocked, heapq.heappop(queue))
+            elif _is_full_at(entry):
+                aside = run.blocked_at.setdefault(entry.position, [])
+                heapq.heappush(aside, heapq.heappop(queue))
+                if run.blocked:  # it gives way to another of its run
+                    self._push(heapq.heappop(run.blocked))
+            else:
+                return True
+        return False
+
+
+def head(queue: Queue) -> Live | Group:
+    """Return what is next in a queue that is not empty."""
+    return queue[0][3]
+
+
+def _spec(entry: Live | Group) -> TaskSpec:
+    return entry.run.spec.tasks[entry.position]
+
+
+def _still_waits(entry: Live | Group) -> bool:
+    run = entry.run
+    if run.is_forgotten or run.row.quarantine is not None or not run.state.is_live:
+        return False
+    if isinstance(entry, Group):
+        return entry.has_fresh
+    if entry.worker >= 0 or entry.is_hosted:
+        return False
+    return entry.state is TaskState.QUEUED or entry.state is TaskState.SENSING
+
+
+def _is_full(run: Run) -> bool:
+    at_once = run.spec.max_active_tasks
+    return at_once is not None and run.running >= at_once
+
+
+def _is_full_at(entry: Live | Group) -> bool:
+    """Whether its own limit, or its window, is used up; a resumed task is past its window."""
+    spec = _spec(entry)
+    at_once = spec.max_active_tis_per_dagrun
+    if at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once:
+        return True
+    if isinstance(entry, Group) and spec.window is not None:
+        return entry.unfinished >= spec.window
+    return False

@@ -1,0 +1,189 @@
+"""Which version of a DAG is the newest, which file it is from, and when its schedule begins.
+
+A name belongs to the file that had it first. Another file that defines it too is told so,
+and inherits it when the first one lets it go.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core import timetable
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory
+from aioflow.errors import DuplicateDag
+from aioflow.inputs import FileBroken, FileGone, FileParsed
+from aioflow.model import DagSpec, Instant
+from aioflow.rows import DagFileRow, DagRow, VersionRow
+
+__all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag")
+
+
+def file_parsed(parsed: FileParsed, draft: Draft) -> None:
+    """Make a file's DAGs the newest; those it no longer has start no more runs."""
+    failures = [(failure.reason, failure.message) for failure in parsed.failures]
+    mine = []
+    _forget_refused(parsed.file, draft)
+    for spec in parsed.dags:
+        known = draft.memory.dags.get(spec.dag_id)
+        if known is not None and known.file != parsed.file and not known.gone:
+            duplicate = DuplicateDag(spec.dag_id, known.file)
+            failures.append((duplicate.code, str(duplicate)))
+            refused = draft.refused.setdefault(spec.dag_id, {})
+            refused[parsed.file] = (spec, parsed.version)
+        else:
+            mine.append(spec)
+    _keep_version(parsed, draft)
+    for spec in mine:
+        _adopt(spec, parsed.file, parsed.version, draft)
+    reason, message = failures[0] if failures else (None, None)
+    _put_file(
+        DagFileRow(
+            file=parsed.file,
+            version=parsed.version,
+            reason=reason,
+            message=message,
+            parsed_at=draft.now,
+        ),
+        draft,
+    )
+    _retire(parsed.file, {spec.dag_id for spec in mine}, draft)
+    _prune_plans(draft.memory)
+
+
+def file_broken(broken: FileBroken, draft: Draft) -> None:
+    """A file gives nothing; its last good version stays active."""
+    known = draft.memory.files.get(broken.file)
+    _put_file(
+        DagFileRow(
+            file=broken.file,
+            version=None if known is None else known.version,
+            reason=broken.reason,
+            message=broken.message,
+            parsed_at=draft.now,
+        ),
+        draft,
+    )
+
+
+def file_gone(gone: FileGone, draft: Draft) -> None:
+    """A file was deleted. Live runs of its DAGs go on."""
+    if draft.memory.files.pop(gone.file, None) is not None:
+        draft.batch.gone_files.append(gone.file)
+    _forget_refused(gone.file, draft)
+    _retire(gone.file, set(), draft)
+
+
+def arm_schedule(row: DagRow, draft: Draft) -> None:
+    """Have the next slot come, unless the schedule rests or has ended."""
+    plan = draft.memory.plans.get((row.version, row.dag_id))
+    if row.gone or row.paused or row.next_run_at is None or plan is None:
+        return
+    end = plan.graph.spec.end_date
+    if end is None or row.next_run_at <= end:
+        draft.wake_dag(row.dag_id, row.next_run_at)
+
+
+def put_dag(row: DagRow, draft: Draft) -> None:
+    """Write a DAG's row."""
+    draft.memory.dags[row.dag_id] = row
+    draft.batch.dags.append(row)
+
+
+def _put_file(row: DagFileRow, draft: Draft) -> None:
+    draft.memory.files[row.file] = row
+    draft.batch.dag_files.append(row)
+    if row.file in draft.batch.gone_files:
+        draft.batch.gone_files.remove(row.file)
+
+
+def _keep_version(parsed: FileParsed, draft: Draft) -> None:
+    memory = draft.memory
+    if parsed.version not in memory.stored_versions:
+        memory.stored_versions.add(parsed.version)
+        draft.batch.new_versions.append(
+            VersionRow(
+                version=parsed.version,
+                file=parsed.file,
+                dags=parsed.dags,
+                sources=parsed.sources,
+                created_at=draft.now,
+            )
+        )
+
+
+def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
+    memory = draft.memory
+    known = memory.dags.get(spec.dag_id)
+    next_run_at = _first_slot(spec, known, draft)
+    memory.add_plan(version, spec)
+    row = DagRow(
+        dag_id=spec.dag_id,
+        file=file,
+        version=version,
+        paused=known is not None and known.paused,
+        next_run_at=next_run_at,
+    )
+    put_dag(row, draft)
+    arm_schedule(row, draft)
+
+
+def _first_slot(spec: DagSpec, known: DagRow | None, draft: Draft) -> Instant | None:
+    """Where a schedule goes on: never at a slot that was dealt with, whatever was edited."""
+    if spec.schedule is None:
+        return None
+    cursor = None if known is None else known.next_run_at
+    if known is not None and cursor is not None and _is_unchanged(spec, known, draft):
+        return cursor
+    after = draft.now
+    if spec.start_date is not None:
+        after = spec.start_date - 1 if spec.catchup else max(after, spec.start_date - 1)
+    if cursor is not None:
+        after = max(after, cursor - 1)
+    return timetable.next_slot(spec.schedule, spec.timezone, after=after)
+
+
+def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
+    plan = draft.memory.plans.get((known.version, known.dag_id))
+    if plan is None or known.next_run_at is None:
+        return False
+    old = plan.graph.spec
+    begins = spec.start_date is None or spec.start_date <= known.next_run_at
+    return begins and (old.schedule, old.timezone) == (spec.schedule, spec.timezone)
+
+
+def _retire(file: str, kept: set[str], draft: Draft) -> None:
+    """Let go of the names a file no longer has. The cursor stays, for when one comes back."""
+    for row in list(draft.memory.dags.values()):
+        if row.file == file and row.dag_id not in kept and not row.gone:
+            put_dag(msgspec.structs.replace(row, gone=True), draft)
+            _inherit(row.dag_id, draft)
+
+
+def _inherit(dag_id: str, draft: Draft) -> None:
+    """Give a free name to the first of the files that were refused it."""
+    heirs = draft.refused.pop(dag_id, {})
+    if not heirs:
+        return
+    file = min(heirs)
+    spec, version = heirs.pop(file)
+    if heirs:
+        draft.refused[dag_id] = heirs
+    _adopt(spec, file, version, draft)
+    row = draft.memory.files.get(file)
+    is_clear = not any(file in others for others in draft.refused.values())
+    if row is not None and row.reason == DuplicateDag.code and is_clear:
+        _put_file(msgspec.structs.replace(row, reason=None, message=None), draft)
+
+
+def _forget_refused(file: str, draft: Draft) -> None:
+    for files in draft.refused.values():
+        files.pop(file, None)
+
+
+def _prune_plans(memory: Memory) -> None:
+    """Keep the plans that a new run or a live one may ask for."""
+    needed = {(row.version, row.dag_id) for row in memory.dags.values()}
+    needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.values()}
+    for key in memory.plans.keys() - needed:
+        del memory.plans[key]
