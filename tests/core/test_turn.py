@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 
-from aioflow.errors import BadConf, BadPool, DagBroken, RunExists, UnknownDag, UnknownRun
+from aioflow.errors import (
+    BadConf,
+    BadPool,
+    DagBroken,
+    RequestError,
+    RunExists,
+    UnknownDag,
+    UnknownRun,
+)
 from aioflow.inputs import (
     Asked,
     CancelRun,
@@ -910,3 +919,288 @@ def test_lifting_a_limit_lets_the_waiting_in():
 def test_a_pool_that_cannot_be_is_refused(name, slots):
     with pytest.raises(BadPool):
         World().ask(SetPool(name=name, slots=slots))
+
+
+# ── limits hold, also with claims, and cost what they should ────────────────────────────
+
+
+def test_claims_count_against_the_limit_of_their_run():
+    world = World(cpu_slots=2)
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=10)
+    world.succeed("work", 0)
+    limited = DagSpec(dag_id="one", file="one.py", tasks=(task("x"), task("y")), max_active_tasks=1)
+    world.load(limited, version="v1", file="one.py")
+
+    world.trigger("one")
+    world.finish_all()
+
+    starts = [e for e in world.effects if isinstance(e, StartTry) and e.info.dag_id == "one"]
+    assert len(starts) == 2
+    assert all(world.memory.active_runs[dag] == 0 for dag in world.memory.active_runs)
+
+
+def test_a_task_too_heavy_for_its_pool_says_so_and_blocks_nobody():
+    world = World(cpu_slots=8)
+    world.ask(SetPool(name="ledger", slots=2))
+    run = world.begin(
+        task("heavy", pool="ledger", slots=3, priority=9), task("light", pool="ledger")
+    )
+    assert world.state(run, "light") == "running"
+    run_id = world.rows.runs[run].run_id
+    why = world.ask(Explain(run_id=run_id, tasks=((0, -1),)))[0, -1]
+    assert "needs 3" in why.detail
+
+    world.ask(SetPool(name="ledger", slots=4))
+
+    assert world.state(run, "heavy") == "running"
+
+
+def test_a_hosted_sensor_waits_for_no_pool_and_no_limit():
+    world = World(cpu_slots=8)
+    world.ask(SetPool(name="ledger", slots=1))
+    run = world.begin(
+        task("busy", pool="ledger"),
+        task("look", pool="ledger", sensor=HOURLY, body=Body.COROUTINE),
+        max_active_tasks=1,
+    )
+
+    assert world.state(run, "look") == "sensing"
+
+
+def test_nothing_is_claimed_past_a_task_of_higher_priority_in_another_pool():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=999), mapped("work", 0, map_limit=999))
+    world.succeed("list", size=9, width=500)
+    world.load(
+        DagSpec(dag_id="urgent", file="u.py", tasks=(task("now", pool="other", priority=1000),)),
+        version="v2",
+        file="u.py",
+    )
+    world.trigger("urgent")
+
+    for _ in range(3):
+        running = next(e for e in world.starts.values() if not e.claimed)
+        start = world.starts.pop(running.start.task_no).start
+        world.turn(Succeeded(start.task_no, start.start_no, world.now, world.now + 50))
+        if world.started("now"):
+            break
+
+    assert world.started("now") is not None
+
+
+def test_what_a_limit_holds_back_costs_one_entry_per_end():
+    world = World(cpu_slots=8)
+    world.begin(*(task(f"t{i}") for i in range(400)), max_active_tasks=2)
+    looked_at = []
+    while world.starts:
+        world.succeed(world._spec(next(iter(world.starts.values()))).task_id)
+        looked_at.append(sum(len(queue) for queue in world.slots.ready._queues.values()))
+
+    assert max(looked_at) <= 2
+    assert not world.memory.runs
+
+
+# ── deadlines hold whatever a task is doing ─────────────────────────────────────────────
+
+SHORT = SensorSpec(interval_us=SECOND, timeout_us=100 * SECOND)
+
+
+def test_a_look_that_hangs_is_stopped_at_the_sensors_deadline():
+    world = World()
+    run = world.begin(task("look", sensor=SHORT))
+
+    world.pass_time(101)
+
+    assert world.state(run, "look") == "failed"
+    assert any(isinstance(effect, StopTry) for effect in world.effects)
+
+
+def test_a_sensor_that_waits_for_a_slot_times_out_there():
+    world = World(cpu_slots=1)
+    run = world.begin(task("busy", priority=1), task("look", sensor=SHORT))
+    start = world.starts
+    assert len(start) == 1
+    # Its time begins with its first look, so it looks once before the slot is taken.
+    world.turn()
+    world.succeed("busy")
+    sensing = world.starts.pop(world.started("look").start.task_no).start
+    world.turn(NotReadyYet(sensing.task_no, sensing.start_no, world.now, world.now))
+    world.trigger()
+    world.pass_time(2)
+    assert world.state(run, "look") == "queued"
+
+    world.pass_time(100)
+
+    assert world.state(run, "look") == "failed"
+
+
+def test_a_hosted_sensors_deadline_outlives_a_retry_and_a_restart():
+    world = World()
+    retrying = RetryPolicy(tries=3, delay_us=60 * SECOND, jitter=False)
+    run = world.begin(task("look", sensor=SHORT, body=Body.COROUTINE, retry=retrying))
+    world.pass_time(20)
+    world.fail("look")
+    world.restart()
+    world.pass_time(70)
+    assert world.state(run, "look") == "sensing"
+
+    world.pass_time(20)
+
+    assert world.state(run, "look") == "failed"
+
+
+def test_a_sensor_that_deferred_still_times_out():
+    world = World()
+    run = world.begin(task("look", sensor=SHORT))
+    defer(world, "look")
+
+    world.pass_time(101)
+
+    assert world.state(run, "look") == "failed"
+
+
+def test_an_interrupted_try_gets_its_whole_time_again():
+    world = World()
+    world.begin(task("a", execution_timeout_us=600 * SECOND))
+    world.now += 700 * SECOND
+
+    world.restart()
+
+    assert world.started("a").timeout_us == 600 * SECOND
+
+
+def test_instants_that_no_longer_matter_are_not_armed_again():
+    world = World()
+    world.begin(task("wait"))
+    for number in range(20):
+        hosted = defer(world, "wait", timeout_us=7200 * SECOND)
+        world.pass_time(60)
+        world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, number, world.now, b"\x01"))
+    assert len(world.armed) == 20
+
+    world.pass_time(9000)
+
+    assert not world.armed
+
+
+def test_a_success_after_a_failure_leaves_no_failure_in_its_row():
+    world = World()
+    world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=0, jitter=False)))
+    world.fail("a")
+    world.pass_time(1)
+
+    world.succeed("a")
+
+    (row,) = world.rows.tasks.values()
+    assert row.failure is None
+    assert [kept.failure is None for kept in world.rows.tries] == [False, True]
+
+
+# ── schedules survive edits ─────────────────────────────────────────────────────────────
+
+
+def scheduled(**fields: Any) -> DagSpec:
+    fields.setdefault("schedule", ScheduleSpec(every_us=60 * SECOND))
+    return DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), **fields)
+
+
+def slots_run(world: World) -> list[int]:
+    return sorted(run.logical_date for run in world.rows.runs.values() if run.logical_date)
+
+
+def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():
+    world = World(cpu_slots=50)
+    spec = scheduled(catchup=True, start_date=world.now - 300 * SECOND)
+    world.load(spec)
+    for _ in range(5):
+        world.pass_time(60)
+        world.finish_all()
+    world.turn(FileGone("dag.py"))
+    world.pass_time(120)
+    world.load(spec)
+    for _ in range(3):
+        world.pass_time(60)
+        world.finish_all()
+
+    slots = slots_run(world)
+    assert len(slots) == len(set(slots))
+    assert {b - a for a, b in pairwise(slots)} == {60 * SECOND}
+
+
+def test_a_changed_schedule_never_goes_back_over_slots_that_ran():
+    world = World(cpu_slots=50)
+    begins = world.now - 300 * SECOND
+    world.load(scheduled(catchup=True, start_date=begins))
+    for _ in range(3):
+        world.pass_time(60)
+        world.finish_all()
+    before = slots_run(world)
+
+    world.load(
+        scheduled(catchup=True, start_date=begins, schedule=ScheduleSpec(every_us=30 * SECOND)),
+        version="v2",
+    )
+    for _ in range(3):
+        world.pass_time(60)
+        world.finish_all()
+
+    after = [slot for slot in slots_run(world) if slot not in before]
+    assert after
+    assert min(after) > max(before)
+
+
+def test_a_start_date_moved_ahead_is_waited_for():
+    world = World()
+    world.load(scheduled())
+    world.load(scheduled(start_date=world.now + 86_400 * SECOND), version="v2")
+
+    for _ in range(5):
+        world.pass_time(3600)
+
+    assert not world.rows.runs
+
+
+def test_a_flood_of_missed_slots_is_made_as_runs_end():
+    world = World(cpu_slots=50)
+    world.load(scheduled(catchup=True, start_date=world.now - 86_400 * SECOND, max_active_runs=1))
+    world.pass_time(0)
+    for _ in range(30):
+        world.pass_time(0)
+    assert len(world.memory.runs) <= 34
+
+    for _ in range(100):
+        world.finish_all()
+        world.pass_time(0)
+
+    assert len(world.rows.runs) > 100
+
+
+def test_a_dag_moved_to_another_file_is_found_there():
+    world = World()
+    one = DagSpec(dag_id="x", file="a.py", tasks=(task("a"),))
+    world.load(one, file="a.py")
+    world.load(one, file="b.py", version="v2")
+    assert world.memory.files["b.py"].reason == "dag.duplicate_dag"
+
+    world.load(DagSpec(dag_id="y", file="a.py", tasks=(task("a"),)), file="a.py", version="v3")
+
+    assert (world.memory.dags["x"].file, world.memory.dags["x"].gone) == ("b.py", False)
+    assert world.memory.files["b.py"].reason is None
+    assert world.trigger("x")
+
+
+def test_nobody_may_take_the_form_of_a_made_run_id():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
+
+    with pytest.raises(RequestError):
+        world.ask(CreateRun(dag_id="dag", run_id="dag.20260101T000000Z.7"))
+
+
+def test_plans_that_nobody_needs_are_forgotten():
+    world = World()
+    for number in range(20):
+        world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)), version=f"v{number}")
+
+    assert len(world.memory.plans) == 1

@@ -1,0 +1,257 @@
+"""A refused turn leaves no trace: memory, places and waits are those of the last commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.inputs import (
+    Asked,
+    CancelRun,
+    CreateRun,
+    FileGone,
+    FileParsed,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    Restarted,
+    SetPool,
+    StopTry,
+)
+from aioflow.messages import Began, Deferred, Failed, Fired, Recalled, Succeeded, TriggerEnded
+from aioflow.model import (
+    Body,
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    SensorSpec,
+    TaskSpec,
+)
+from tests.core.world import World
+
+SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")
+
+
+def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
+    return TaskSpec(task_id=name, parents=parents, **fields)
+
+
+def claiming_world() -> tuple[World, int]:
+    """One worker that runs child 1 and has 2 and 3 claimed behind it."""
+    world = World(cpu_slots=1)
+    spec = MapSpec(sources=(MapSource("item", 0, -1),))
+    run = world.begin(task("list", feeds_limit=9), task("work", 0, mapped=spec, map_limit=9))
+    world.succeed("list", size=9, width=4)
+    world.succeed("work", 0)
+    return world, run
+
+
+def ended(world: World, name: str, index: int = -1) -> Succeeded:
+    start = world.started(name, index).start
+    return Succeeded(start.task_no, start.start_no, world.now, world.now + 5)
+
+
+def test_a_refused_begin_of_a_claimed_try_is_taken_when_it_is_repeated():
+    world, run = claiming_world()
+    second = world.started("work", 2).start
+    inputs = (ended(world, "work", 1), Began(second.task_no, second.start_no, world.now))
+
+    world.refuse(*inputs)
+
+    assert world.state(run, "work", 1) == "success"
+    assert world.state(run, "work", 2) == "running"
+    assert world.slots.workers[0].current is world.memory.live[second.task_no]
+
+
+def test_a_refused_recall_leaves_the_claims_where_they_are_until_it_is_repeated():
+    world, run = claiming_world()
+    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+
+    world.refuse(Recalled(tries))
+    world.turn(ended(world, "work", 1))
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+
+
+def test_what_an_unrelated_refusal_takes_back_does_not_bring_a_recalled_claim_back():
+    world, run = claiming_world()
+    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+    world.slots.is_open = False  # so that nothing is claimed again at once
+    world.turn(Recalled(tries))
+
+    world.refuse(ended(world, "work", 1))
+    world.slots.is_open = True
+    world.turn()
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+
+
+def test_a_refused_cancel_still_stops_what_runs_when_it_is_repeated():
+    world = World()
+    run = world.begin(task("a"))
+
+    world.refuse(Asked(7, CancelRun(run_id=world.rows.runs[run].run_id)))
+
+    assert world.run_state(run) == "cancelled"
+    assert [e.task_no for e in world.effects if isinstance(e, StopTry)]
+    assert world.slots.workers[0].is_idle
+
+
+def test_a_running_task_keeps_its_slot_through_a_refusal():
+    world = World(cpu_slots=1)
+    run = world.begin(task("a"), task("b"))
+
+    world.refuse(Asked(7, CancelRun(run_id="nobody")), ended(world, "a"))
+
+    assert world.state(run, "a") == "success"
+    assert world.state(run, "b") == "running"
+    assert not world.slots.workers[0].is_idle
+
+
+def defer(world: World, name: str) -> Deferred:
+    start = world.starts.pop(world.started(name).start.task_no).start
+    return Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "next")
+
+
+def test_a_refused_end_of_a_trigger_is_not_late_when_it_is_repeated():
+    world = World()
+    run = world.begin(task("wait", retry=RetryPolicy(tries=1)))
+    world.turn(defer(world, "wait"))
+    host = next(e for e in world.effects if isinstance(e, HostTrigger)).host
+
+    world.refuse(TriggerEnded(host.trigger_no, host.hosting, world.now, SEGFAULT))
+
+    assert world.state(run, "wait") == "failed"
+    assert not world.rows.triggers
+
+
+def test_a_refused_deferral_leaves_no_wait_that_never_was():
+    world = World()
+    world.begin(task("wait"))
+
+    world.refuse(defer(world, "wait"))
+
+    assert world.memory.waits.keys() == world.rows.triggers.keys()
+    assert len(world.memory.waits) == 1
+
+
+def test_a_refused_event_resumes_once_when_it_is_repeated():
+    world = World()
+    run = world.begin(task("wait"))
+    world.turn(defer(world, "wait"))
+    host = next(e for e in world.effects if isinstance(e, HostTrigger)).host
+
+    world.refuse(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+
+    assert world.state(run, "wait") == "running"
+    assert world.started("wait").start.start_no == 2
+
+
+def test_a_parked_sensor_is_hosted_again_though_a_turn_in_between_was_refused():
+    world = World()
+    world.begin(
+        task("look", sensor=SensorSpec(), body=Body.COROUTINE), task("other", body=Body.COROUTINE)
+    )
+    world.turn(HostLost(role="async", culprit=-1, failure=SEGFAULT, at=world.now))
+    world.starts.clear()
+
+    world.refuse(Asked(1, CreateRun(dag_id="dag")))
+    world.turn(HostUp("async"))
+
+    assert world.started("look") is not None
+
+
+def test_queued_runs_keep_their_order():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), max_active_runs=1))
+    first, second, third = (world.trigger() for _ in range(3))
+
+    world.refuse(ended(world, "a"))
+
+    assert [world.run_state(run) for run in (first, second, third)] == [
+        "success",
+        "running",
+        "queued",
+    ]
+
+
+def test_a_refused_start_up_sweeps_stray_triggers_when_it_is_repeated():
+    world = World()
+    run = world.begin(task("wait"))
+    world.turn(defer(world, "wait"))
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+    world.start_up()
+
+    world.refuse(Restarted())
+
+    assert not world.rows.triggers
+
+
+def test_a_refused_pool_keeps_its_old_size():
+    world = World()
+    world.ask(SetPool(name="ledger", slots=2))
+
+    _, _, draft = world.decide([Asked(1, SetPool(name="ledger", slots=9))])
+    world.take_back(draft)
+
+    assert world.slots.pools["ledger"].slots == 2
+
+
+def test_a_refused_move_of_a_dag_between_files_is_made_when_it_is_repeated():
+    world = World()
+    spec = DagSpec(dag_id="dag", file="a.py", tasks=(task("a"),))
+    world.load(spec, file="a.py")
+    world.load(spec, file="b.py", version="v2")
+
+    world.refuse(FileGone("a.py"))
+
+    assert (world.memory.dags["dag"].file, world.memory.dags["dag"].gone) == ("b.py", False)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_process_that_dies_before_its_first_begin_gives_the_try_back_uncharged(refused):
+    world = World(cpu_slots=1)
+    run = world.begin(task("a"))
+    start = world.starts.pop(world.started("a").start.task_no).start
+    recalled = Recalled(((start.task_no, start.start_no),))
+
+    if refused:
+        world.refuse(recalled)
+    else:
+        world.turn(recalled)
+
+    assert world.state(run, "a") == "running"
+    again = world.started("a").start
+    assert (again.start_no, again.try_number) == (2, 1)
+    assert world.memory.live[again.task_no].interruptions == 0
+
+
+def test_a_file_parsed_twice_in_refused_turns_is_one_version():
+    world = World()
+    spec = DagSpec(dag_id="dag", file="a.py", tasks=(task("a"),))
+
+    world.refuse(FileParsed(file="a.py", version="v1", dags=(spec,), sources={}))
+
+    assert list(world.rows.versions) == ["v1"]
+
+
+def test_a_report_that_cannot_be_taken_still_frees_its_slot():
+    from aioflow.core import undo
+
+    world = World(cpu_slots=1)
+    world.begin(task("a"))
+    start = world.started("a").start
+    report = Failed(start.task_no, start.start_no, 1, 2, SEGFAULT)
+
+    undo.free_place(report, world.memory, world.slots)
+
+    assert world.slots.workers[0].is_idle
