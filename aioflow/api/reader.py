@@ -60,17 +60,18 @@ class RunReader:
         """Return every DAG that can run, and every file that gives none."""
         files = {row.file: row for row in await self.store.list_dag_files()}
         rows = [row for row in await self.store.list_dags() if not row.gone]
+        specs = [await self.spec(row.version, row.dag_id) for row in rows]
         views = [
             DagView(
                 dag_id=row.dag_id,
                 file=row.file,
                 version=row.version,
                 paused=row.paused,
-                schedule=schedule_text((await self.spec(row.version, row.dag_id)).schedule),
-                next_run_at=iso(row.next_run_at),
+                schedule=schedule_text(spec.schedule),
+                next_run_at=_next_run_at(row, spec),
                 import_error=_import_error(files.get(row.file)),
             )
-            for row in rows
+            for row, spec in zip(rows, specs, strict=True)
         ]
         defining = {row.file for row in rows}
         return views + [
@@ -89,7 +90,7 @@ class RunReader:
             paused=row.paused,
             schedule=schedule_text(spec.schedule),
             timezone=spec.timezone,
-            next_run_at=iso(row.next_run_at),
+            next_run_at=_next_run_at(row, spec),
             import_error=_import_error(files.get(row.file)),
             catchup=spec.catchup,
             max_active_runs=spec.max_active_runs,
@@ -284,6 +285,14 @@ def _import_error(file: DagFileRow | None) -> str | None:
     if file is None or file.reason is None:
         return None
     return f"{file.reason}: {file.message}" if file.message else file.reason
+
+
+def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
+    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run."""
+    at = row.next_run_at
+    if at is None or row.gone or (spec.end_date is not None and at > spec.end_date):
+        return None
+    return iso(at)
 
 
 def _broken(file: DagFileRow) -> DagView:
