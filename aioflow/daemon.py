@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
+from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.inputs import (
@@ -41,6 +43,7 @@ from aioflow.rows import Alert, Batch, RunRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
+from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
 from aioflow.triggerer import Triggerer
 
@@ -83,14 +86,30 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         ready: Called once, when requests are answered and the hosts are up.
 
     Raises:
+        HomeBusy: If another daemon serves this home, whatever its database; nothing of it is
+            touched.
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
     _make_home(settings.home)
-    vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-    async with open_store(settings.db, vault, durability=settings.durability) as store:
-        await _serve(_Node(settings, store), ready)
+    with _alone(settings.home):
+        vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
+        async with open_store(settings.db, vault, durability=settings.durability) as store:
+            await _serve(_Node(settings, store), ready)
     return 0
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the home: its children are swept by its mark, so they must be nobody else's."""
+    try:
+        lock = FileLock.take(home / "run" / "lock")
+    except HomeBusy as busy:
+        raise HomeBusy(str(home), busy.holder) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
@@ -139,6 +158,7 @@ class _Node:
             "ask": self._answers.ask,
         }
         self._slot = SlotExecutor(children, settings.cpu_slots, **hosts)
+        hosts["health_seconds"] = settings.hosts_health_seconds
         self._async = AsyncExecutor(children, **hosts)
         self._triggerer = Triggerer(children, capacity=settings.trigger_capacity, **hosts)
         self._api = Api(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aioflow.api import Api, instant, iso
 from aioflow.api.layout import Layout
-from aioflow.api.views import plain
+from aioflow.api.views import plain, plain_bytes
+from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.errors import (
     BadConf,
@@ -407,11 +412,48 @@ async def test_numbers_follow_what_goes_on(tmp_path):
         ({1: "a", (1, 2): "b"}, {"1": "a", "[1, 2]": "b"}),
         (1 << 60, str(1 << 60)),
         (Path("/x"), "/x"),
+        pytest.param(1 << 20_000, hex(1 << 20_000), id="long"),
+        pytest.param({-1 << 20_000: 1}, {hex(-1 << 20_000): 1}, id="long-key"),
+        (float("nan"), "nan"),
         (True, True),
     ],
 )
 def test_values_become_the_nearest_json(value, expected):
     assert plain(value) == expected
+
+
+KEYS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(),
+    st.binary(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(),
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.dates(),
+    st.datetimes(timezones=st.none() | st.timezones()),
+    st.times(),
+    st.timedeltas(),
+    st.uuids(),
+    st.binary().map(lambda name: Path(os.fsdecode(name.replace(b"\0", b"")))),
+)
+LONG = st.integers(60, 60_000).map(lambda bits: 1 << bits)
+NESTED = st.recursive(
+    KEYS | LONG,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.frozensets(KEYS | LONG)
+        | st.dictionaries(KEYS, inner)
+    ),
+)
+
+
+@given(NESTED)
+def test_whatever_can_be_stored_can_be_shown(value):
+    shown = plain_bytes(encode(value, "the value"))
+
+    assert msgspec.json.decode(msgspec.json.encode(shown)) == shown
 
 
 @pytest.mark.parametrize(

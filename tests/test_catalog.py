@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+import resource
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import pytest
@@ -273,7 +274,18 @@ def test_links_in_a_circle_end(tmp_path):
     (tmp_path / "a" / "x.py").write_text("aioflow")
     (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
 
-    assert list(scan([tmp_path], {})) == ["a/x.py"]
+    assert list(scan([tmp_path], {}).files) == ["a/x.py"]
+
+
+def test_folders_that_link_to_each_other_are_entered_under_either_name_and_end(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text("aioflow")
+        (tmp_path / name / f"to_{other}").symlink_to(tmp_path / other)
+
+    found = scan([tmp_path], {})
+
+    assert list(found.files) == ["a/a.py", "a/to_b/b.py", "b/b.py", "b/to_a/a.py"]
 
 
 def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
@@ -281,6 +293,124 @@ def test_of_two_files_of_one_name_the_first_folder_counts(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.py").write_text(name)
 
-    found = scan([tmp_path / "one", tmp_path / "two"], {})
+    found = scan([tmp_path / "one", tmp_path / "two"], {}).files
 
     assert found["x.py"].folder == tmp_path / "one"
+
+
+# ── what cannot be looked at ────────────────────────────────────────────────────────────
+
+
+def make_unreadable(path):
+    """Put a link to itself in a file's place, at once: neither there nor gone, for root too."""
+    loop = path.with_name(f"{path.name}.loop")
+    loop.symlink_to(path)
+    loop.rename(path)
+
+
+@contextmanager
+def no_descriptors_left():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_descriptors_everything_stays_as_it_was_seen(tmp_path):
+    (tmp_path / "lib").mkdir()
+    for name in ("a.py", "lib/b.py"):
+        (tmp_path / name).write_text("aioflow")
+    before = scan([tmp_path], {}).files
+    with no_descriptors_left():
+        found = scan([tmp_path], before)
+
+    assert found.files == before
+    assert found.hides("lib/c.py")
+    assert list(found.causes) == ["Too many open files"]
+
+
+def test_only_what_lies_below_an_unreadable_place_stays(tmp_path):
+    (tmp_path / "lib").mkdir()
+    for name in ("a.py", "gone.py", "lib/b.py", "library.py"):
+        (tmp_path / name).write_text("aioflow")
+    before = scan([tmp_path], {}).files
+    for name in ("gone.py", "lib/b.py", "library.py"):
+        (tmp_path / name).unlink()
+    (tmp_path / "lib").rmdir()
+    (tmp_path / "lib").symlink_to("lib")
+    found = scan([tmp_path], before)
+
+    assert set(found.files) == {"a.py", "lib/b.py"}
+    assert (found.hides("lib/b.py"), found.hides("library.py")) == (True, False)
+
+
+async def test_a_file_that_cannot_be_looked_at_is_not_gone_and_told_once(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.02)
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        make_unreadable(it.folder / "a.py")
+        for number in range(2, 5):  # each is found by a sweep that meets it, too
+            it.write(f"{number}.py", DAG.format(name=f"dag{number}", value=1))
+            assert (await it.reported(number)).file == f"{number}.py"
+        (it.folder / "a.py").unlink()
+        assert await it.reported(5) == FileGone("a.py")
+
+    told = [record for record in caplog.records if "cannot look at" in record.getMessage()]
+    assert len(told) == 1
+
+
+async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_path):
+    it = Watched(tmp_path, known=[DagFileRow(file="lib/old.py", version="v")])
+    (it.folder / "lib").symlink_to("lib")
+    it.write("a.py", GOOD)
+    async with running(it.children, it.catalog):
+        await it.swept()
+        (it.folder / "lib").unlink()
+        assert await it.reported(2) == FileGone("lib/old.py")
+
+    assert isinstance(it.reports[0], FileParsed)
+
+
+# ── links ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_links_that_lead_out_of_the_folder_are_what_they_point_to(tmp_path):
+    outside, count = tmp_path / "outside", tmp_path / "count"
+    (outside / "lib").mkdir(parents=True)
+    (outside / "lib" / "amount.py").write_text("VALUE = 1")
+    source = f"from lib.amount import VALUE\nopen({str(count)!r}, 'a').write('x')\n{GOOD}"
+    (outside / "flow.py").write_text(source)
+    it = Watched(tmp_path)
+    (it.folder / "lib").symlink_to(outside / "lib")
+    (it.folder / "flow.py").symlink_to(outside / "flow.py")
+    async with running(it.children, it.catalog):
+        await it.swept()
+        it.write("other.py", DAG.format(name="other", value=1))
+        await it.reported(2)
+
+    parsed = it.reports[0]
+    assert [dag.dag_id for dag in parsed.dags] == ["good"]
+    assert set(parsed.sources) == {"flow.py", "lib/amount.py"}
+    assert (it.code / parsed.version / "lib" / "amount.py").read_text() == "VALUE = 1"
+    assert count.read_text() == "x"
+
+
+async def test_a_change_that_leaves_the_stamp_as_it_was_is_seen_in_the_end(tmp_path):
+    changes = """
+import os
+from pathlib import Path
+
+path = Path(__file__).with_name("amount.py")
+if path.read_text() == "VALUE = 1":
+    stamp = path.stat()
+    path.write_text("VALUE = 2")
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+from amount import VALUE
+"""
+    async with watched(tmp_path, {"amount.py": "VALUE = 1", "a.py": changes + GOOD}) as it:
+        parsed = await it.reported(1)
+
+    assert parsed.sources["amount.py"] == b"VALUE = 2"

@@ -7,6 +7,7 @@ JSON does not have the nearest thing it has.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -269,10 +270,14 @@ def plain_bytes(body: bytes | None) -> Any:
 def plain(value: Any) -> Any:
     """Return the nearest JSON for a value that travels between tasks."""
     match value:
-        case None | bool() | str() | float():
+        case None | bool():
             return value
+        case str():
+            return _text(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
         case int():
-            return value if -_EXACT <= value <= _EXACT else str(value)
+            return value if -_EXACT <= value <= _EXACT else _digits(value)
         case Mapping():
             return {_key(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
@@ -284,11 +289,23 @@ def plain(value: Any) -> Any:
         case timedelta():
             return value.total_seconds()
         case _:
-            return str(value)
+            return _text(str(value))
 
 
 def _key(key: Any) -> str:
-    return key if isinstance(key, str) else str(plain(key))
+    return str(plain(key))
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python prints, as that takes it too long
+        return hex(value)
+
+
+def _text(value: str) -> str:
+    """Escape what is no text, such as the bytes of a file name in an unknown encoding."""
+    return value.encode(errors="backslashreplace").decode()
 
 
 def wait_view(wait: Wait | None) -> WaitView | None:

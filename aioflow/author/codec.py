@@ -167,7 +167,10 @@ def _pack_map(value: Mapping[Any, Any], where: str, above: tuple[int, ...]) -> _
             for key, item in value.items()
         }
     pairs = [
-        (_pack(key, f"a key of {where}", above), _pack(item, f"{where}[{key!r}]", above))
+        (
+            _pack(key, f"a key of {where}", above),
+            _pack(item, f"{where}[a {type(key).__name__}]", above),
+        )
         for key, item in value.items()
     ]
     return _nested(Tag.MAP, pairs)

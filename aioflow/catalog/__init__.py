@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.catalog.parsing import Limits, Parser
-from aioflow.catalog.scanning import Seen, list_folders, read_sources, scan
+from aioflow.catalog.scanning import NO_STAMP, Found, Seen, list_folders, read_sources, scan
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
 from aioflow.children import Children
@@ -84,6 +84,7 @@ class Catalog:
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
         self._files: dict[str, Seen] = {}
+        self._causes: dict[str, Path] = {}
         self._known: dict[str, _Known] = {}
         self._told = {row.file for row in known}
         self._parsing: set[str] = set()
@@ -124,18 +125,28 @@ class Catalog:
     # ── sweeping ────────────────────────────────────────────────────────────────────────
 
     async def _sweep(self, group: TaskGroup) -> None:
-        self._files = await anyio.to_thread.run_sync(
+        found = await anyio.to_thread.run_sync(
             scan, self._folders, self._files, limiter=self._threads
         )
-        self._report_gone()
+        self._files = found.files
+        self._log_unseen(found)
+        self._report_gone(found)
         world = self._world()
         for file, seen in self._files.items():
             if file not in self._parsing and self._is_due(file, seen, world):
                 self._parsing.add(file)
                 group.start_soon(self._parse, file, seen)
 
-    def _report_gone(self) -> None:
+    def _log_unseen(self, found: Found) -> None:
+        """Say what cannot be looked at: once per cause, until it is over."""
+        for cause in found.causes.keys() - self._causes.keys():
+            _logger.error("cannot look at %s, its DAGs stay: %s", found.causes[cause], cause)
+        self._causes = found.causes
+
+    def _report_gone(self, found: Found) -> None:
         for file in sorted(self._told - self._files.keys()):
+            if found.hides(file):
+                continue
             self._told.discard(file)
             self._report([FileGone(file)])
         for file in self._known.keys() - self._files.keys():
@@ -165,8 +176,8 @@ class Catalog:
             async with self._parsers:
                 before, world = self._files, self._world()
                 parsed = await self._parser.parse(seen.folder, file)
-            await self._conclude(file, parsed, before, world)
-            self._changed.set()
+            if await self._conclude(file, parsed, before, world):
+                self._changed.set()
         except* OSError as exc:
             # No process, or no room on the disk: the file is not to blame, try again later.
             _logger.error("cannot parse %s now: %s", file, exc.exceptions[0])  # noqa: TRY400
@@ -174,17 +185,21 @@ class Catalog:
 
     async def _conclude(
         self, file: str, parsed: Parsed, before: dict[str, Seen], world: bytes
-    ) -> None:
-        """Tell the engine what came of a file, if everything still is what was parsed."""
+    ) -> bool:
+        """Tell the engine what came of a file, if everything still is what was parsed.
+
+        Returns:
+            Whether to look again at once: what could not be read may be so for long.
+        """
         if file not in before:
-            return
+            return False
         names = sorted({file, *parsed.modules} & before.keys())
         sources = await anyio.to_thread.run_sync(
             read_sources, before[file].folder, names, limiter=self._threads
         )
         digests = {name: hashlib.sha256(content).digest() for name, content in sources.items()}
         if digests != {name: before[name].digest for name in names}:
-            return  # changed meanwhile: the next sweep finds it
+            return self._distrust(n for n in digests if digests[n] != before[n].digest)
         if parsed.dags:
             version = version_of(file, sources)
             await anyio.to_thread.run_sync(
@@ -201,6 +216,18 @@ class Catalog:
             if file in self._told:
                 self._told.discard(file)
                 self._report([FileGone(file)])
+        return True
+
+    def _distrust(self, changed: Iterable[str]) -> bool:
+        """Have the next sweep read files whatever their stamps say; return whether there are any.
+
+        A change within one tick of its clock leaves a file's stamp as it was.
+        """
+        distrusted = {n: self._files[n] for n in changed if n in self._files}
+        self._files = self._files | {
+            name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
+        }
+        return bool(distrusted)
 
     def _tell(self, file: str, found: FileParsed | FileBroken) -> None:
         self._told.add(file)

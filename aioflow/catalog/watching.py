@@ -32,7 +32,12 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
         Mask.CLOSE_WRITE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CREATE | Mask.DELETE
     ) | (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ATTRIB | Mask.ONLYDIR)
     flags = InitFlags.CLOEXEC | InitFlags.NONBLOCK
-    with Inotify(flags, sync_timeout=0) as kernel:
+    try:
+        inotify = Inotify(flags, sync_timeout=0)
+    except OSError as exc:  # all of this user's are taken
+        _logger.warning("changes of DAG files are noticed by the sweep alone: %s", exc)
+        return
+    with inotify as kernel:
         while True:
             for folder in await folders():
                 try:

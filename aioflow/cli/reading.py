@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aioflow.cli.client import Client, connect
+from aioflow.cli.output import hint
 from aioflow.errors import DaemonAway
 from aioflow.settings import find_home
 
-__all__ = ("Source", "read")
+__all__ = ("Source", "read", "read_run")
+
+_LIVE = ("queued", "running")
 
 
 class Source(Protocol):
@@ -55,12 +58,26 @@ def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> An
     Raises:
         DaemonAway: If there is neither.
     """
+    found, _ = _read(arguments, question)
+    return found
+
+
+def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
+    """Ask about a run; tell people if what it waits for stays unknown."""
+    found, is_served = _read(arguments, question)
+    if not is_served and found["state"] in _LIVE:
+        hint("no daemon runs, and only a daemon knows what is waited for: aioflow up")
+    return found
+
+
+def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> tuple[Any, bool]:
+    """Return the answer, and whether a daemon gave it."""
     try:
-        return question(_Daemon(connect(arguments)))
+        return question(_Daemon(connect(arguments))), True
     except DaemonAway:
         if arguments.url:
             raise
-        return question(_Database(find_home(arguments.home)))
+        return question(_Database(find_home(arguments.home))), False
 
 
 class _Daemon:

@@ -21,7 +21,7 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
-from aioflow.cli.reading import Source, read
+from aioflow.cli.reading import Source, read, read_run
 
 __all__ = ("add_parser",)
 
@@ -111,7 +111,7 @@ def _pages(source: Source, dag: str | None, in_state: str | None, limit: int) ->
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = read(arguments, lambda source: _run_pages(source, arguments))
+    found = read_run(arguments, lambda source: _run_pages(source, arguments))
     if arguments.json:
         print_json(found)
         return 0
@@ -177,7 +177,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _why(arguments: argparse.Namespace) -> int:
-    found = read(
+    found = read_run(
         arguments, lambda source: source.why(arguments.run_id, arguments.task, arguments.map)
     )
     if arguments.json:

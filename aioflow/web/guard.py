@@ -7,8 +7,7 @@ cookie that opening the banner's link once has set. Exempt are exact paths only.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs
 
 import structlog
@@ -98,9 +97,9 @@ class Guard:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers) or _too_large(headers)
         try:
+            headers = Headers(scope=scope)
+            refusal = self._refusal(scope, headers) or _too_large(headers)
             if refusal is not None:
                 await refusal(scope, receive, send_safely)
             else:
@@ -137,12 +136,7 @@ class Guard:
         )
 
     def _has_session(self, headers: Headers) -> bool:
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        found = cookies.get(self._token.cookie_name)
-        return found is not None and self._token.is_session(found.value)
+        return any(map(self._token.is_session, _cookies(headers, self._token.cookie_name)))
 
     def _forged(self, scope: Scope, headers: Headers) -> Response | None:
         """A cookie comes along by itself, so a change needs to come from our own page."""
@@ -153,8 +147,7 @@ class Guard:
         return problem(403, "web.origin", "changes by a session must come from the page itself")
 
     def _first_visit(self, scope: Scope) -> Response:
-        query = parse_qs(scope["query_string"].decode("ascii", "replace"), max_num_fields=20)
-        given = query.get("token", [""])[0]
+        given = _query(scope).get("token", [""])[0]
         if not self._token.is_token(given):
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
@@ -172,6 +165,21 @@ class Guard:
     def _is_known_host(self, given: str) -> bool:
         name = _host_name(given)
         return name in self._hosts or (self._any_address and _is_address(name))
+
+
+def _cookies(headers: Headers, name: str) -> Iterator[str]:
+    """Give the values of one cookie. Other applications' come along, and follow no grammar."""
+    for pair in ";".join(headers.getlist("cookie")).split(";"):
+        given, _, value = pair.partition("=")
+        if given.strip() == name:
+            yield value.strip()
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    try:
+        return parse_qs(scope["query_string"].decode("ascii", "replace"), max_num_fields=20)
+    except ValueError:
+        return {}  # more fields than any address of ours
 
 
 def _host_name(given: str) -> str:

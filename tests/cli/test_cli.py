@@ -313,6 +313,21 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
         assert refused.err.endswith("start it with `aioflow up` [daemon.away]\n")
 
 
+def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "flows.py").write_text(DAGS)
+    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
+    ended = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    live = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
+    told = daemon.run("runs", "why", live).err
+    assert daemon.stop() == 0
+
+    assert told == ""
+    for words in (("runs", "why"), ("runs", "why", "--json"), ("runs", "show")):
+        assert "only a daemon knows what is waited for" in daemon.run(*words, live).err
+        assert daemon.run(*words, ended).err == ""
+
+
 def test_until_idle_it_ends_by_itself(tmp_path):
     (tmp_path / "dags").mkdir()
 

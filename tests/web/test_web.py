@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,24 @@ async def test_the_link_of_the_banner_is_good_for_a_session_and_leaves_the_addre
     assert TOKEN.secret not in visit.headers["set-cookie"]
     assert page.status == 200
     assert (wrong.status, elsewhere.status) == (401, 401)
+
+
+@pytest.mark.parametrize(
+    "other",
+    ['settings={"a": 1, "b": 2}', "a b=1", "x:y=1,2", 'open="quote', "=", "\xff=\xfe"],
+)
+async def test_cookies_of_other_applications_on_this_host_do_not_hide_ours(tmp_path, other):
+    async with app(tmp_path) as (_, web):
+        for cookie in (f"{other}; {SESSION['cookie']}", f"{SESSION['cookie']};{other}"):
+            assert (await ask(web, "GET", "/", headers={"cookie": cookie})).status == 200
+
+
+async def test_an_address_of_many_fields_is_refused_like_any_other(tmp_path):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "GET", "/?" + "&".join(["a=1"] * 25))
+
+    assert answer.status == 401
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +247,24 @@ async def test_a_run_is_made_once_per_key_and_shown(tmp_path):
     }
     assert len(tasks.json) == 2
     assert [cause["task_id"] for cause in why.json["causes"]] == ["third", "second", "first"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param(1 << 20_000, hex(1 << 20_000), id="int"),
+        pytest.param(Path(os.fsdecode(b"/\xff")), r"/\udcff", id="path"),
+    ],
+)
+async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, value, shown):
+    async with app(tmp_path) as (n, web):
+        made = await n.api.trigger("chain")
+        await n.succeed(value)
+        await n.outlets.next_start()
+        answer = await ask(web, "GET", f"/api/v1/runs/{made.run_id}", headers=BEARER)
+
+    assert answer.status == 200
+    assert answer.json["tasks"][0]["result"] == shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""One daemon for one home: a start that is refused, or fails half way, touches nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aioflow.children.leftovers import home_mark, kill_marked
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.executors.processes import is_alive
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+DAGS = """
+import os
+from pathlib import Path
+
+from aioflow import dag, task
+
+
+@task
+def wait(folder: str) -> int:
+    Path(folder, "gate").write_text(str(os.getpid()))  # a pipe: blocks until it is read
+    return os.getpid()
+
+
+@dag
+def waits(folder: str) -> None:
+    wait(folder)
+"""
+
+STARTS = [("up",), ("demo", "--exit")]
+
+
+@pytest.fixture
+def dags(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "waits.py").write_text(DAGS)
+    return tmp_path / "dags"
+
+
+def start(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "aioflow", *map(str, words)]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+
+
+def records(home: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (home / "run" / "children").iterdir()}
+
+
+def settled_records(daemon: DaemonProcess) -> dict[str, str]:
+    """Return the records once no parser is among them: those come and go by themselves."""
+
+    def settled() -> dict[str, str] | None:
+        found = records(daemon.home)
+        return None if any('"parser"' in text for text in found.values()) else found
+
+    return eventually(settled)
+
+
+@pytest.mark.parametrize("words", [("up", "--db", "other"), ("up",), ("demo", "--exit")], ids=str)
+def test_a_second_daemon_on_a_home_is_refused_and_the_first_goes_on(tmp_path, dags, words):
+    os.mkfifo(tmp_path / "gate")
+    words = [f"sqlite:///{tmp_path}/other.db" if word == "other" else word for word in words]
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as first:
+        run_id = first.trigger("waits", {"folder": str(tmp_path)})
+        eventually(lambda: first.run(run_id)["counts"].get("running") == 1)
+        before = settled_records(first)
+        second = start(*words, "--home", first.home, "--port", 0)
+
+        assert second.returncode == 1
+        assert f"process {first.process.pid}" in second.stderr
+        assert re.search(r"\[home\.busy\]\n$", second.stderr)
+        assert "Traceback" not in second.stderr
+        assert settled_records(first) == before
+        assert all(is_alive(int(pid)) for pid in before)
+        pid = int((tmp_path / "gate").read_text())
+        first.wait(run_id)
+        [task] = first.run(run_id)["tasks"]
+
+    assert (task["state"], task["try_number"], task["interruptions"]) == ("success", 1, 0)
+    assert task["result"] == pid
+    assert not (tmp_path / "other.db").exists()
+
+
+@pytest.mark.parametrize("words", STARTS, ids=str)
+def test_a_start_on_a_taken_port_leaves_no_process_and_no_record(tmp_path, words):
+    home = tmp_path / "home"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = start(*words, "--home", home, "--port", taken.getsockname()[1])
+
+    assert done.returncode == 1
+    assert "[web.port_in_use]" in done.stderr
+    assert records(home) == {}
+    assert kill_marked(f"{home_mark(home)}:") == 0
+    assert start("up", "--home", home, "--port", 0, "--until-idle").returncode == 0
