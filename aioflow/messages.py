@@ -33,6 +33,8 @@ __all__ = (
     "Output",
     "Parse",
     "Parsed",
+    "Ping",
+    "Pong",
     "Recall",
     "Recalled",
     "Report",
@@ -204,6 +206,10 @@ class Ask(_Wire, frozen=True):
     body: bytes
 
 
+class Pong(_Wire, frozen=True):
+    """The answer to a ``Ping``: the loop turns. For whoever watches the host, never the engine."""
+
+
 # ── reports of parsers ──────────────────────────────────────────────────────────────────
 
 
@@ -241,6 +247,7 @@ Report: TypeAlias = (
     | Fired
     | TriggerEnded
     | Ask
+    | Pong
     | Parsed
 )
 
@@ -372,6 +379,10 @@ class Answer(_Wire, frozen=True):
     error: str = ""
 
 
+class Ping(_Wire, frozen=True):
+    """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
+
+
 Order: TypeAlias = (
-    Welcome | Parse | RunInfo | Start | Recall | Stop | ForgetRun | Host | End | Answer
+    Welcome | Parse | RunInfo | Start | Recall | Stop | ForgetRun | Host | End | Answer | Ping
 )

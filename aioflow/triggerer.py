@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.children import Children
 from aioflow.clock import Clock
+from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
 from aioflow.inputs import EndHosting, HostTrigger, Input
@@ -45,6 +46,7 @@ class Triggerer:
         report: ReportSink,
         clock: Clock,
         ask: AskSink,
+        health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
     ) -> None:
         self._wiring = Wiring(
@@ -63,6 +65,7 @@ class Triggerer:
             on_reports=self._take,
             on_output=self._hear,
             on_lost=self._forget_all,
+            health_seconds=health_seconds,
         )
         self._hosted: dict[TriggerNo, Host] = {}
         self._waiting: dict[TriggerNo, Host] = {}

@@ -23,7 +23,9 @@ box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
 try:
     while True:
         for order in link.receive():
-            if isinstance(order, Host):
+            if isinstance(order, Ping):
+                link.send([Pong()])
+            elif isinstance(order, Host):
                 if order.class_path == "crash":
                     os.pwrite(box, order.trigger_no.to_bytes(8, sys.byteorder), 0)
                     os.kill(os.getpid(), signal.SIGABRT)
@@ -52,8 +54,8 @@ class Node:
             capacity=capacity,
         )
 
-    def host(self, number, class_path="", hosting=1):
-        host = Host(number, hosting, 7, number, "v", class_path, b"", 0, None)
+    def host(self, number, class_path="", hosting=1, kwargs=b""):
+        host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None)
         self.triggerer.host(HostTrigger(host))
 
     def end(self, number, hosting=1):
@@ -85,6 +87,16 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
         assert not n.triggerer.hosted
 
     assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
+
+
+async def test_more_is_handed_over_at_once_than_fits_into_one_frame(tmp_path):
+    fields = bytes(1024 * 1024)
+    async with node(tmp_path, capacity=200) as n:
+        for number in range(1, 151):
+            n.host(number, kwargs=fields)
+        await until(lambda: len(n.fired()) == 150)
+
+    assert not n.of(HostLost)
 
 
 async def test_over_capacity_the_oldest_waits_least(tmp_path):

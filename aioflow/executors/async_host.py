@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 from aioflow.children import Children
 from aioflow.clock import Clock
 from aioflow.executors.printing import log_key
+from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
 from aioflow.inputs import Input, StartTry, StopTry
@@ -56,6 +57,7 @@ class AsyncExecutor:
         report: ReportSink,
         clock: Clock,
         ask: AskSink,
+        health_seconds: float = HEALTH_SECONDS,
     ) -> None:
         self._wiring = Wiring(
             children=children,
@@ -72,6 +74,7 @@ class AsyncExecutor:
             on_reports=self._take,
             on_output=self._hear,
             on_lost=self._forget_all,
+            health_seconds=health_seconds,
         )
         self._told: dict[RunNo, RunInfo] = {}
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}

@@ -9,9 +9,10 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.children import Child
+from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
 from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import Report
+from aioflow.messages import Ping, Pong, Report
 from aioflow.model import Failure
 
 __all__ = ("SharedHost",)
@@ -27,6 +28,8 @@ _logger = logging.getLogger(__name__)
 class SharedHost:
     """Keeps one process of a role alive and says when it comes and goes.
 
+    One whose loop stands still is killed: nothing it hosts would go on or time out.
+
     What is put while there is no process is dropped: the engine gives all orders again after
     ``HostUp``.
 
@@ -34,6 +37,7 @@ class SharedHost:
         role: ``async`` or ``triggers``.
         on_reports: Takes what the process reports.
         on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
+        health_seconds: How long its loop may stand still.
     """
 
     def __init__(
@@ -44,12 +48,15 @@ class SharedHost:
         on_reports: Callable[[list[Report]], None],
         on_output: Callable[[bytes], Awaitable[None]],
         on_lost: Callable[[], None],
+        health_seconds: float,
     ) -> None:
         self._role = role
         self._wiring = wiring
         self._on_reports = on_reports
         self._on_output = on_output
         self._on_lost = on_lost
+        self._pulse = Pulse(wiring.clock, health_seconds)
+        self._blocked: Failure | None = None
         self._outgoing: Outgoing | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
@@ -108,12 +115,16 @@ class SharedHost:
         try:
             async with self._wiring.children.child(
                 self._role,
-                on_reports=self._on_reports,
+                on_reports=self._take,
                 on_output=self._on_output,
                 black_box=True,
             ) as child:
                 self._greet(child)
-                failure = await child.ended()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._watch_pulse, child)
+                    failure = await child.ended()
+                    group.cancel_scope.cancel()
+                # Dead for certain, so the box still says whose code was being run.
                 culprit = child.culprit()
         except* OSError as exc:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
@@ -121,9 +132,20 @@ class SharedHost:
             was_up, self._outgoing, self._child = self.is_up, None, None
             self._on_lost()
         if was_up:
-            self._report_loss(failure, culprit)
+            self._report_loss(self._blocked or failure, culprit)
+
+    def _take(self, reports: list[Report]) -> None:
+        self._pulse.heard()
+        self._on_reports([report for report in reports if not isinstance(report, Pong)])
+
+    async def _watch_pulse(self, child: Child) -> None:
+        await self._pulse.stopped(lambda: self.put(Ping()))
+        message = f"the loop of the host stood still for {self._pulse.limit_seconds:g} s"
+        self._blocked = Failure(type="Blocked", message=message, reason="blocked")
+        child.kill()
 
     def _greet(self, child: Child) -> None:
+        self._blocked = None
         child.send([self._wiring.welcome(self._role)])
         self._child, self._outgoing = child, Outgoing(child)
         self._wiring.report([HostUp(self._role)])

@@ -34,7 +34,6 @@ from aioflow.messages import (
     RunInfo,
     Start,
     Stop,
-    Succeeded,
     Welcome,
 )
 
@@ -173,10 +172,9 @@ class CoroutineHost:
     def _report(self, hosted: HostedTry, ended: Ended) -> None:
         # What it printed stands in its log before anyone learns that it has ended.
         for output in self._output.take(hosted.key):
-            self._line.report(output, len(output.data))
+            self._line.report(output)
         hosted.is_reported = True
-        body = ended.body if isinstance(ended, Succeeded) else None
-        self._line.report(ended, 0 if body is None else len(body))
+        self._line.report(ended)
 
     def _pump(self) -> None:
         if not self._pumping:
@@ -188,7 +186,7 @@ class CoroutineHost:
         try:
             while outputs := self._output.take():
                 for output in outputs:
-                    self._line.report(output, len(output.data))
+                    self._line.report(output)
                 await asyncio.sleep(0)  # the line sends when the loop comes round
                 await self._line.drain()
         finally:

@@ -1,7 +1,8 @@
 """The link between daemon and child: length-prefixed frames of messages over a socketpair.
 
 A frame is a 4-byte little-endian length and a msgpack array of tagged messages
-(``aioflow.messages``). Whoever has several messages sends them in one frame.
+(``aioflow.messages``). Whoever has several messages sends them together; they are cut into
+frames here, so that no number of small messages makes one that is too long.
 """
 
 from __future__ import annotations
@@ -9,28 +10,83 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar, cast
 
 import msgspec
 
-from aioflow.errors import LinkClosed
+from aioflow.errors import LinkClosed, Unserializable
 from aioflow.messages import Order, Report
 
-__all__ = ("FRAME_LIMIT", "BlockingLink", "Link", "child_link", "daemon_link")
+__all__ = (
+    "FRAME_LIMIT",
+    "FRAME_MESSAGES",
+    "MESSAGE_LIMIT",
+    "BlockingLink",
+    "Link",
+    "child_link",
+    "daemon_link",
+    "frames",
+    "packed",
+)
 
 FRAME_LIMIT = 128 * 1024 * 1024
 """Bytes. A longer frame ends the link: the other end is broken or hostile."""
 
+FRAME_MESSAGES = 1_000
+"""A frame is full with this many messages ..."""
+_FRAME_BYTES = 16 * 1024 * 1024
+"""... or as soon as it has this many bytes, the last message included."""
+
+MESSAGE_LIMIT = FRAME_LIMIT - _FRAME_BYTES - 1024
+"""Bytes of one message: it fits into any frame that is not full."""
+
 _HEADER = struct.Struct("<I")
+_ARRAY = struct.Struct(">BI")
+_ARRAY_32 = 0xDD
+_START = _HEADER.size + _ARRAY.size
 _encoder = msgspec.msgpack.Encoder()
 
 Incoming = TypeVar("Incoming")
 
 
-def _frame(messages: Sequence[object]) -> bytes:
-    body = _encoder.encode(messages)
-    return _HEADER.pack(len(body)) + body
+def packed(message: object) -> msgspec.Raw:
+    """Return a message as it travels, to be sent later among others.
+
+    Whoever cannot vouch for what a message holds packs it first: what is wrong with it is then
+    its own failure, and not that of all it would have shared a frame with.
+
+    Raises:
+        Unserializable: If it cannot be encoded, or has more than ``MESSAGE_LIMIT`` bytes.
+    """
+    name = type(message).__name__
+    try:
+        data = _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise Unserializable(name, "value", str(exc)) from exc
+    if len(data) > MESSAGE_LIMIT:
+        why = f"{len(data)} bytes, {MESSAGE_LIMIT} are allowed"
+        raise Unserializable(name, "value", why)
+    return msgspec.Raw(data)
+
+
+def frames(messages: Sequence[object]) -> Iterator[bytearray]:
+    """Cut messages into frames; none at all make one empty frame."""
+    frame, count = bytearray(_START), 0
+    for message in messages:
+        _encoder.encode_into(message, frame, -1)
+        count += 1
+        if count >= FRAME_MESSAGES or len(frame) >= _FRAME_BYTES:
+            yield _closed(frame, count)
+            frame, count = bytearray(_START), 0
+    if count or not messages:
+        yield _closed(frame, count)
+
+
+def _closed(frame: bytearray, count: int) -> bytearray:
+    _HEADER.pack_into(frame, 0, len(frame) - _HEADER.size)
+    _ARRAY.pack_into(frame, _HEADER.size, _ARRAY_32, count)
+    return frame
 
 
 def _checked_length(header: bytes | bytearray) -> int:
@@ -69,13 +125,14 @@ class Link(asyncio.Protocol, Generic[Incoming]):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send one frame. Never blocks; after the end of the link it does nothing.
+        """Send them in as few frames as may be. Never blocks; does nothing after the end.
 
         Nothing is raised then because ``on_closed`` tells, and whoever hears it knows what
         had been sent and was never answered.
         """
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_frame(messages))
+            for frame in frames(messages):
+                self._transport.write(frame)
 
     async def drain(self) -> None:
         """Wait until the other end has taken most of what was sent."""
@@ -173,13 +230,14 @@ class BlockingLink:
         self._decoder = msgspec.msgpack.Decoder(list[Order])
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send one frame; blocks until the daemon's buffer has taken it.
+        """Send them in as few frames as may be; blocks until the daemon's buffer has taken them.
 
         Raises:
             LinkClosed: If the daemon is gone.
         """
         try:
-            self._sock.sendall(_frame(messages))
+            for frame in frames(messages):
+                self._sock.sendall(frame)
         except OSError as exc:
             raise LinkClosed(str(exc)) from exc
 

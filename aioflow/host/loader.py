@@ -37,9 +37,23 @@ class CodeMissing(Exception):
 
 
 def module_name(file: str) -> str:
-    """Return the name a file of a version is imported by: its path, with dots."""
+    """Return the name a file of a version is imported by: its path, with dots.
+
+    A dot in the name of a file or folder is no step down: ``daily.v2.py`` is ``daily%2Ev2``.
+    """
     parts = Path(file).with_suffix("").parts
-    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+    parts = parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts
+    return ".".join(part.replace("%", "%25").replace(".", "%2E") for part in parts)
+
+
+def _place(module: str) -> Path:
+    """Return the path of a module without its suffix: the way back of ``module_name``."""
+    parts = module.split(".")
+    return Path(*(part.replace("%2E", ".").replace("%25", "%") for part in parts))
+
+
+def _with_suffix(place: Path) -> Path:
+    return place.with_name(f"{place.name}.py")
 
 
 def portable(class_path: str) -> str:
@@ -106,9 +120,9 @@ class WholeProcess:
         return loaded is None or getattr(loaded, "__file__", None) == str(path)
 
     def load_module(self, name: str) -> ModuleType:
-        file = name.replace(".", "/") + ".py"
+        file = _with_suffix(_place(name))
         if (self.folder / file).is_file():
-            return self.load_file(file)
+            return self.load_file(str(file))
         return importlib.import_module(name)
 
 
@@ -165,10 +179,10 @@ class OwnNamespace:
         top = name.partition(".")[0]
         local = self._local.get(top)
         if local is None:
-            folder = self.folder / top
+            folder = self.folder / _place(top)
             # As everywhere in Python a folder without __init__.py yields to a real package.
             local = (
-                folder.with_name(f"{top}.py").is_file()
+                _with_suffix(folder).is_file()
                 or (folder / "__init__.py").is_file()
                 or (folder.is_dir() and importlib.machinery.PathFinder.find_spec(top) is None)
             )
@@ -210,11 +224,11 @@ class _VersionFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         if not fullname.startswith(f"{self.package}."):
             return None
-        place = self._folder.joinpath(*fullname[len(self.package) + 1 :].split("."))
+        place = self._folder / _place(fullname[len(self.package) + 1 :])
         package_file = place / "__init__.py"
         if package_file.is_file():
             return self._spec(fullname, package_file, [str(place)])
-        file = place.with_name(f"{place.name}.py")
+        file = _with_suffix(place)
         if file.is_file():
             return self._spec(fullname, file, None)
         if place.is_dir():

@@ -26,6 +26,7 @@ from aioflow.errors import BadConf, FanOutCapped, TaskTimeout, Unserializable
 from aioflow.host.arguments import BadArgument, spec_of
 from aioflow.host.failures import failure_of, one_line, print_traceback
 from aioflow.host.fan_in import Results
+from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing, portable
 from aioflow.host.runs import RunUnknown
 from aioflow.messages import Deferred, Ended, Failed, NotReadyYet, Skipped, Start, Succeeded
@@ -33,6 +34,7 @@ from aioflow.model import Failure
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 
 __all__ = (
+    "KWARGS_LIMIT",
     "LostInHost",
     "Packed",
     "ResultTooLarge",
@@ -43,6 +45,27 @@ __all__ = (
     "sensor_saw",
     "succeeded",
 )
+
+
+KWARGS_LIMIT = 1024 * 1024
+"""Bytes of msgpack the fields of a trigger may have, and the arguments of the method behind it."""
+
+
+class KwargsTooLarge(Exception):
+    """A task waits with more data than a wait may hold.
+
+    Args:
+        whose: The trigger's class, or the method that resumes.
+        kwargs: msgpack of a map.
+    """
+
+    def __init__(self, whose: str, kwargs: bytes) -> None:
+        sizes = msgspec.msgpack.decode(kwargs, type=dict[str, msgspec.Raw])
+        field = max(sizes, key=lambda name: memoryview(sizes[name]).nbytes)
+        super().__init__(
+            f"the arguments of {whose} have {len(kwargs)} bytes, {KWARGS_LIMIT} are allowed; "
+            f"the largest is {field!r}: write it to a file or a bucket and pass where it is"
+        )
 
 
 class ResultTooLarge(Exception):
@@ -204,6 +227,8 @@ def ended_badly(
         return _ended_badly(node, start, began_at, problem, operator)
     except Unserializable as exc:
         return _failed(start, began_at, exc, "unserializable", retryable=False)
+    except KwargsTooLarge as exc:
+        return _failed(start, began_at, exc, "payload_too_large", retryable=False)
     except BaseException as exc:  # noqa: BLE001 - unless= and fields of triggers are user code
         return _failed(start, began_at, exc)
 
@@ -282,14 +307,27 @@ def _deferred(
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
     class_path, kwargs = serialize(wish.trigger)
-    return Deferred(
+    deferred = Deferred(
         start.task_no,
         start.start_no,
         began_at,
         now(),
         portable(class_path),
-        kwargs,
+        _bounded(type(wish.trigger).__name__, kwargs),
         wish.method_name,
-        codec.encode(wish.kwargs, f"kwargs of {wish.method_name}") if wish.kwargs else None,
+        _next_kwargs(wish) if wish.kwargs else None,
         wish.timeout_us,
     )
+    packed(deferred)  # the names in it are user code's, and may be no text
+    return deferred
+
+
+def _next_kwargs(wish: TaskDeferred) -> bytes:
+    where = f"kwargs of {wish.method_name}"
+    return _bounded(wish.method_name, codec.encode(wish.kwargs, where))
+
+
+def _bounded(whose: str, kwargs: bytes) -> bytes:
+    if len(kwargs) > KWARGS_LIMIT:
+        raise KwargsTooLarge(whose, kwargs)
+    return kwargs

@@ -12,6 +12,7 @@ from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.errors import AioflowError, LinkClosed
 from aioflow.host.failures import failure_of, print_traceback
+from aioflow.host.imports import reachable
 from aioflow.host.link import BlockingLink
 from aioflow.host.loader import CodeMissing, WholeProcess
 from aioflow.host.process import limit_parser
@@ -99,7 +100,7 @@ def _line(problem: BaseException, folder: Path) -> int:
 
 
 def _modules(folder: Path, file: str, problem: BaseException | None) -> tuple[str, ...]:
-    """Return the local files that went into this, those on the way to a failure included.
+    """Return the local files that went into this or may be imported when a task runs.
 
     A helper that does not import is in no ``sys.modules``, but mending it must lead to
     another parse.
@@ -109,7 +110,7 @@ def _modules(folder: Path, file: str, problem: BaseException | None) -> tuple[st
         path = Path(name)
         if path.suffix == ".py" and path.is_relative_to(folder) and path.is_file():
             found.add(path.relative_to(folder).as_posix())
-    return tuple(sorted(found))
+    return tuple(sorted(reachable(folder, found)))
 
 
 def _imported() -> Iterator[str]:

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+import msgspec
 import uvloop
 
 from aioflow.errors import TaskError
 from aioflow.host.blackbox import BlackBox
-from aioflow.host.link import Link, child_link
+from aioflow.host.link import Link, child_link, packed
 from aioflow.host.streams import configure_logging, line_by_line
-from aioflow.messages import Answer, Ask, Order, Report, Welcome
+from aioflow.messages import Answer, Ask, Order, Ping, Pong, Report, Welcome
 
 __all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "serve")
 
@@ -28,23 +29,19 @@ ABANDONED_LIMIT = 100
 GIVEN_UP = 70
 """The exit status for that."""
 
-_FRAME_REPORTS = 1_000
-_FRAME_BYTES = 16 * 1024 * 1024
-
 _log = logging.getLogger("aioflow.host")
 
 
 class Line:
     """A shared host's end of the link: reports gather here until the loop comes round.
 
-    All that is reported within one iteration of the loop goes in one frame.
+    All that is reported within one iteration of the loop is sent together.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
-        self._reports: list[Report] = []
-        self._weight = 0
+        self._reports: list[msgspec.Raw] = []
         self._questions: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
 
@@ -52,23 +49,20 @@ class Line:
         """Take the link. Before that reports are kept."""
         self._link = link
 
-    def report(self, report: Report, weight: int = 0) -> None:
+    def report(self, report: Report) -> None:
         """Have it sent soon. Only from the loop's thread.
 
-        Args:
-            report: The message.
-            weight: About how many bytes it has, if they are many.
+        Raises:
+            Unserializable: If it cannot travel; the others are not touched by that.
         """
+        message = packed(report)
         if not self._reports:
             self._loop.call_soon(self._flush)
-        self._reports.append(report)
-        self._weight += weight
-        if len(self._reports) >= _FRAME_REPORTS or self._weight >= _FRAME_BYTES:
-            self._flush()
+        self._reports.append(message)
 
     def _flush(self) -> None:
         if self._reports and self._link is not None:
-            reports, self._reports, self._weight = self._reports, [], 0
+            reports, self._reports = self._reports, []
             self._link.send(reports)
 
     def give_up_if(self, abandoned_count: int) -> None:
@@ -88,11 +82,12 @@ class Line:
 
         Raises:
             TaskError: If it has none to give.
+            Unserializable: If the question cannot travel.
         """
         number = next(self._numbers)
         answer = self._questions[number] = self._loop.create_future()
-        self.report(Ask(number, run_no, kind, body), len(body))
         try:
+            self.report(Ask(number, run_no, kind, body))
             got: Answer = await answer
         finally:
             self._questions.pop(number, None)
@@ -168,6 +163,8 @@ async def _serve(
         for order in orders:
             if isinstance(order, Answer):
                 line.answered(order)
+            elif isinstance(order, Ping):
+                line.report(Pong())
             else:
                 served.obey(order)
 

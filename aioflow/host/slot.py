@@ -25,7 +25,7 @@ from aioflow.host.link import BlockingLink
 from aioflow.host.outcome import ended_badly, not_begun, now, pack, sensor_saw, succeeded
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
-from aioflow.host.streams import configure_logging, flush, line_by_line, put_back
+from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
 from aioflow.messages import (
     Answer,
     Ask,
@@ -68,6 +68,7 @@ class Slot:
         self._asked = 0
         self._busy = False
         self._pid = os.getpid()
+        self._descriptors = Descriptors()
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
@@ -102,7 +103,7 @@ class Slot:
         except (LinkClosed, msgspec.DecodeError) as exc:
             if self._busy:
                 # Nobody is left who could use what the running try would return.
-                os.write(2, f"aioflow: {exc}; ending in the middle of a try\n".encode())
+                self._descriptors.write(f"aioflow: {exc}; ending in the middle of a try\n".encode())
                 os._exit(0)
             self._queue.put(None)
 
@@ -147,13 +148,15 @@ class Slot:
         return None
 
     def _run_one(self, start: Start) -> Ended:
-        os.write(1, b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
+        self._descriptors.write(b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
         stdout, stderr = sys.stdout, sys.stderr
         try:
             return self._outcome(start)
         finally:
             flush()
             put_back(stdout, stderr)
+            if self._descriptors.put_back():
+                flush()  # what a closed descriptor did not take is still this try's
             if os.getpid() != self._pid:
                 # User code forked and returned in the child: there is only one of us.
                 os._exit(0)

@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
+from fcntl import F_GETOWN, F_SETOWN, fcntl
 from typing import TextIO
 
-__all__ = ("configure_logging", "flush", "line_by_line", "put_back")
+__all__ = ("Descriptors", "configure_logging", "flush", "line_by_line", "put_back")
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Descriptors:
+    """Descriptors 1 and 2 as they are now, kept where user code does not look for them.
+
+    What they lead to is marked with this process as its owner (``F_SETOWN``), which means
+    nothing without ``O_ASYNC``, is the same for all copies of a descriptor, and is asked for
+    after every try at a third of what ``fstat`` costs.
+    """
+
+    def __init__(self) -> None:
+        self._kept = {number: os.dup(number) for number in (1, 2)}
+        self._owner = os.getpid()
+        for kept in self._kept.values():
+            fcntl(kept, F_SETOWN, self._owner)
+
+    def write(self, data: bytes) -> None:
+        """Write to where descriptor 1 led."""
+        os.write(self._kept[1], data)
+
+    def put_back(self) -> bool:
+        """Undo what a try did to the descriptors; return whether that was anything."""
+        try:
+            if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
+                return False
+        except OSError:
+            pass  # one is closed
+        for number, kept in self._kept.items():
+            os.dup2(kept, number)
+        return True
 
 
 def line_by_line() -> None:

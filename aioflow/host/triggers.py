@@ -24,13 +24,16 @@ from aioflow.host.shared import Line
 from aioflow.messages import End, Fired, ForgetRun, Host, Order, RunInfo, TriggerEnded, Welcome
 from aioflow.model import Failure
 
-__all__ = ("CLEANUP_SECONDS", "PAYLOAD_LIMIT", "TriggerHost")
+__all__ = ("CLEANUP_SECONDS", "KEY_LIMIT", "PAYLOAD_LIMIT", "TriggerHost")
 
 CLEANUP_SECONDS = 10.0
 """How long ``cleanup`` may take; letting go of ``run`` has as much again."""
 
 PAYLOAD_LIMIT = 1024 * 1024
 """Bytes of msgpack an event may carry."""
+
+KEY_LIMIT = 1024
+"""Bytes of UTF-8 its key may have."""
 
 _FINISHED = "finished"
 _CANCELLED = "cancelled"
@@ -202,8 +205,8 @@ class TriggerHost:
                 "trigger_yield",
                 f"{name} yielded a {type(event).__name__}; wrap it: `yield TriggerEvent(...)`",
             )
-        if event.key is not None and not isinstance(event.key, str):
-            raise TriggerWrong("trigger_yield", f"the key of {name}'s event must be text")
+        if event.key is not None:
+            _check_key(event.key, name)
         payload = codec.encode(event.payload, f"the event of {name}")
         if len(payload) > PAYLOAD_LIMIT:
             raise TriggerWrong(
@@ -211,9 +214,7 @@ class TriggerHost:
                 f"the event of {name} has {len(payload)} bytes, {PAYLOAD_LIMIT} are allowed",
             )
         order = hosted.order
-        self._line.report(
-            Fired(order.trigger_no, order.hosting, 0, now(), payload, event.key), len(payload)
-        )
+        self._line.report(Fired(order.trigger_no, order.hosting, 0, now(), payload, event.key))
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
         """Let the trigger let go, whatever it does, within the time for that."""
@@ -242,6 +243,22 @@ class TriggerHost:
         )
         self._gone(hosted)
         self._line.give_up_if(self._nursery.abandoned_count)
+
+
+def _check_key(key: object, name: str) -> None:
+    if not isinstance(key, str):
+        raise TriggerWrong("trigger_yield", f"the key of {name}'s event must be text")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as exc:
+        raise TriggerWrong(
+            "trigger_yield", f"the key of {name}'s event is no valid text: {exc}"
+        ) from exc
+    if size > KEY_LIMIT:
+        raise TriggerWrong(
+            "payload_too_large",
+            f"the key of {name}'s event has {size} bytes, {KEY_LIMIT} are allowed",
+        )
 
 
 async def _iterator(made: object, name: str) -> AsyncIterator[object]:

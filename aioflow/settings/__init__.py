@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int = 1
     async_slots: int = 1_000
     trigger_capacity: int = 100_000
+    hosts_health_seconds: float = 30.0
     grace_seconds: float = 10.0
     until_idle: bool = False
     log_level: str = "info"

@@ -46,6 +46,10 @@ class _Triggers(_Section):
     capacity: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
 
 
+class _Hosts(_Section):
+    health_seconds: Annotated[float, Field(ge=1, le=86_400)] = 30.0
+
+
 class _Daemon(_Section):
     grace_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     until_idle: bool = False
@@ -73,6 +77,7 @@ class _Document(BaseSettings):
     web: _Web = _Web()
     slots: _Slots = Field(default_factory=_Slots)
     triggers: _Triggers = _Triggers()
+    hosts: _Hosts = _Hosts()
     daemon: _Daemon = _Daemon()
     log: _Log = _Log()
     parse: _Parse = _Parse()
@@ -133,6 +138,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         cpu_slots=document.slots.cpu,
         async_slots=document.slots.coroutines,
         trigger_capacity=document.triggers.capacity,
+        hosts_health_seconds=document.hosts.health_seconds,
         grace_seconds=document.daemon.grace_seconds,
         until_idle=document.daemon.until_idle,
         log_level=document.log.level,

@@ -33,6 +33,9 @@ def reply(start, value):
 try:
     while True:
         for order in link.receive():
+            if isinstance(order, Ping):
+                link.send([Pong()])
+                continue
             orders.append(order)
             if isinstance(order, Start):
                 exec(order.kwargs)
@@ -43,7 +46,7 @@ TELL = "reply(order, [type(o).__name__ for o in orders])"
 
 
 class Node:
-    def __init__(self, home):
+    def __init__(self, home, **options):
         self.reports, self.asked = [], []
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(HOST))
@@ -55,6 +58,7 @@ class Node:
             report=self.reports.extend,
             clock=SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
+            **options,
         )
 
     def start(self, number, source):
@@ -72,8 +76,8 @@ class Node:
 
 
 @asynccontextmanager
-async def node(tmp_path):
-    node = Node(tmp_path)
+async def node(tmp_path, **options):
+    node = Node(tmp_path, **options)
     async with running(node.children, node.tasklog, node.executor):
         yield node
 
@@ -121,6 +125,31 @@ async def test_a_death_while_nobodys_code_runs_blames_nobody(tmp_path):
 
     assert n.of(HostLost)[0].culprit == -1
     assert n.of(HostLost)[0].failure.reason == "killed"
+
+
+async def test_a_coroutine_that_blocks_the_loop_is_charged_for_it(tmp_path):
+    block = """
+os.pwrite(box, order.task_no.to_bytes(8, sys.byteorder), 0)
+time.sleep(1000)
+"""
+    async with node(tmp_path, health_seconds=1.0) as n:
+        n.start(41, "reply(order, None)")
+        n.start(42, block)
+        await until(lambda: len(n.of(HostUp)) == 2)
+
+    [lost] = n.of(HostLost)
+    assert (lost.role, lost.culprit, lost.failure.reason) == ("async", 42, "blocked")
+    assert "1 s" in lost.failure.message
+
+
+async def test_a_host_that_was_stopped_is_replaced_and_nobody_charged(tmp_path):
+    async with node(tmp_path, health_seconds=1.0) as n:
+        n.start(1, "reply(order, None)")
+        n.start(2, "os.pwrite(box, b'\\xff' * 8, 0)\nos.kill(os.getpid(), signal.SIGSTOP)")
+        await until(lambda: len(n.of(HostUp)) == 2)
+
+    [lost] = n.of(HostLost)
+    assert (lost.culprit, lost.failure.reason) == (-1, "blocked")
 
 
 async def test_orders_without_a_host_are_dropped(tmp_path):

@@ -12,7 +12,7 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
-from aioflow.inputs import FileParsed, StartTry
+from aioflow.inputs import FileParsed, HostLost, HostUp, StartTry
 from aioflow.messages import Began, Failed, RunInfo, Start, Succeeded
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import running, until
@@ -20,7 +20,7 @@ from tests.executors.processes import running, until
 pytestmark = pytest.mark.process
 
 DAG = """
-import os, signal
+import os, signal, time
 from aioflow import dag, task
 
 @task
@@ -37,11 +37,16 @@ async def hello() -> str:
     print("hosted")
     return "hello"
 
+@task
+async def block() -> None:
+    time.sleep(1000)
+
 @dag
 def d() -> None:
     add()
     crash()
     hello()
+    block()
 """
 
 
@@ -66,13 +71,13 @@ class Node:
             "ask": lambda child, ask: None,
         }
         self.slots = SlotExecutor(self.children, 1, **wiring)
-        self.hosted = AsyncExecutor(self.children, **wiring)
+        self.hosted = AsyncExecutor(self.children, health_seconds=3.0, **wiring)
 
     def of(self, kind, number):
         return [r for r in self.reports if isinstance(r, kind) and r.task_no == number]
 
-    async def run(self, task_id, **options):
-        """Start one task of the DAG and return how it ended."""
+    def start(self, task_id, **options):
+        """Start one task of the DAG and return its number."""
         [parsed] = [report for report in self.reports if isinstance(report, FileParsed)]
         [dag] = parsed.dags
         position = [task.task_id for task in dag.tasks].index(task_id)
@@ -82,6 +87,11 @@ class Node:
         executor = self.slots if body == "def" else self.hosted
         order = Start(7, number, 1, position, -1, 1)
         executor.start(StartTry(body, 0 if body == "def" else -1, info, order, **options))
+        return number
+
+    async def run(self, task_id, **options):
+        """Start one task of the DAG and return how it ended."""
+        number = self.start(task_id, **options)
         await until(lambda: self.of(Succeeded, number) or self.of(Failed, number))
         [ended] = self.of(Succeeded, number) or self.of(Failed, number)
         assert self.of(Began, number)
@@ -117,4 +127,15 @@ async def test_a_crash_costs_its_own_try_only(tmp_path):
         assert failed.failure.reason == "crashed"
         assert "SIGSEGV" in failed.failure.message
         ended = await n.run("add")
+    assert isinstance(ended, Succeeded)
+
+
+async def test_a_coroutine_that_blocks_its_loop_is_named_and_the_host_replaced(tmp_path):
+    async with node(tmp_path) as n:
+        number = n.start("block")
+        await until(lambda: sum(isinstance(report, HostUp) for report in n.reports) == 2)
+        ended = await n.run("hello")
+
+    [lost] = [report for report in n.reports if isinstance(report, HostLost)]
+    assert (lost.culprit, lost.failure.reason) == (number, "blocked")
     assert isinstance(ended, Succeeded)

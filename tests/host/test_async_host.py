@@ -395,6 +395,41 @@ with DAG("pipeline"):
     assert result_of(child.expect(Succeeded)) == 3
 
 
+def test_a_coroutine_that_waits_with_too_much_fails_its_try_alone(host):
+    child = host(
+        """
+from dataclasses import dataclass
+
+@dataclass
+class Later(Trigger[int]):
+    blob: bytes
+    async def run(self): yield TriggerEvent(1)
+
+class Waiter(Operator):
+    async def execute(self, context):
+        self.defer(trigger=Later(b"x" * 2**20), method_name="execute")
+
+with DAG("pipeline"):
+    Waiter(task_id="wait")
+"""
+    )
+
+    child.send(start(0))
+
+    failed = child.expect(Failed)
+    assert (failed.failure.reason, failed.retryable) == ("payload_too_large", False)
+    assert "'blob'" in failed.failure.message
+
+
+def test_a_dag_file_with_a_dot_in_its_name_runs(host, home):
+    write_version(home, **{"daily.v2": HEAD + tasks("return 1")})
+    child = host("")
+
+    child.send(run_info(2, file="daily.v2.py"), start(0, run_no=2))
+
+    assert result_of(child.expect(Succeeded)) == 1
+
+
 def test_a_coroutine_can_wait_for_another_run(host):
     child = host(
         tasks(

@@ -46,6 +46,55 @@ def test_a_good_file_is_described_with_the_modules_it_needs(parse):
     assert parsed.modules == ("deeper/more.py", "flow.py", "helper.py")
 
 
+LATE = """
+from aioflow import dag, task
+
+@task
+def work() -> int:
+    import helper
+    from deeper import more, __name__ as name
+    try:
+        import json, not_there
+    except ImportError:
+        from broken import anything
+    return helper.ANSWER
+
+@dag
+def pipeline():
+    work()
+"""
+
+
+def test_what_a_task_imports_only_when_it_runs_is_named_too(parse, home):
+    package = write_version(home, deeper__more="") / "deeper" / "__init__.py"
+    package.touch()
+
+    parsed = parse(
+        flow=LATE,
+        helper="def late():\n  from far.away import thing\n  import flow",
+        deeper__more="def late(): from .beside import X; from ..top import Y; from . import rest",
+        deeper__beside="",
+        deeper__rest="",
+        top="",
+        far__away="",
+        broken="def (:",
+        idle="",
+    )
+
+    assert parsed.failures == ()
+    assert parsed.modules == (
+        "broken.py",
+        "deeper/__init__.py",
+        "deeper/beside.py",
+        "deeper/more.py",
+        "deeper/rest.py",
+        "far/away.py",
+        "flow.py",
+        "helper.py",
+        "top.py",
+    )
+
+
 def test_a_file_in_a_subfolder_imports_its_helpers_from_the_top(parse):
     parsed = parse("team/flow.py", team__flow=PIPELINE, helper="ANSWER = 1")
 

@@ -244,10 +244,26 @@ def test_forgetting_a_version_lets_it_be_loaded_anew(version, tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("flow.py", "flow"), ("a/b/flow.py", "a.b.flow"), ("a/__init__.py", "a")],
+    [
+        ("flow.py", "flow"),
+        ("a/b/flow.py", "a.b.flow"),
+        ("a/__init__.py", "a"),
+        ("a.b/daily.v2.py", "a%2Eb.daily%2Ev2"),
+        ("a%2E.py", "a%252E"),
+    ],
 )
 def test_a_module_is_named_by_its_path(file, name):
     assert module_name(file) == name
+
+
+@pytest.mark.parametrize("file", ["daily.v2", "team.a__flow", "a%2E", "a%252E.b"])
+def test_a_file_is_loaded_and_found_again_whatever_its_name(version, file):
+    namespace = version("one", **{file: "import helper\nclass Thing: ..."}, helper="")
+
+    module = namespace.load_file(f"{file.replace('__', '/')}.py")
+
+    name = portable(f"{module.Thing.__module__}:Thing").partition(":")[0]
+    assert namespace.load_module(name) is module
 
 
 def test_versions_nobody_uses_are_put_back_once_there_are_many(tmp_path):

@@ -309,6 +309,39 @@ def test_a_redirected_stdout_is_put_back(slot):
     assert child.output().count(b"seen") == 2
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param("os.close(1)", id="closed"),
+        pytest.param("os.close(1)\nos.close(2)", id="both-closed"),
+        pytest.param("os.dup2(os.open('/dev/null', os.O_WRONLY), 1)", id="redirected"),
+        pytest.param("os.closerange(0, 3)\nopen('/dev/null'); os.pipe()", id="taken-by-others"),
+    ],
+)
+def test_what_a_try_does_to_its_descriptors_ends_with_it(slot, harm):
+    child = slot(one_task(f"if os.environ.setdefault('n', 'a') == 'a':\n    os.environ['n'] = 'b'\n"
+                          f"    {harm.replace(chr(10), chr(10) + '    ')}\n    return 1\n"
+                          "os.system('echo heard')\nprint('seen')"))  # fmt: skip
+
+    for task_no in (1, 2, 3):
+        child.send(start(0, task_no=task_no))
+        child.expect(Succeeded, lambda report, n=task_no: report.task_no == n)
+    child.close()
+
+    parts = child.output().split(MARK)
+    assert parts[2:] == [b" 2 1\nheard\nseen\n", b" 3 1\nheard\nseen\n"]
+
+
+def test_a_print_into_a_closed_descriptor_is_heard_in_its_own_log(slot):
+    child = slot(one_task("os.close(1)\nprint('mine', end='')"))
+
+    child.send(start(0, task_no=1), start(0, task_no=2))
+    child.expect(Succeeded, lambda report: report.task_no == 2)
+    child.close()
+
+    assert child.output().split(MARK)[1] == b" 1 1\nmine"
+
+
 def test_an_idle_worker_ends_when_the_link_closes(slot):
     child = slot(one_task("return 1"))
     child.send(start(0))
@@ -645,6 +678,58 @@ def test_a_trigger_that_cannot_travel_is_refused_by_the_name_of_its_field(slot):
     failed = child.expect(Failed)
     assert (failed.failure.reason, failed.retryable) == ("unserializable", False)
     assert "Later.hours" in failed.failure.message
+
+
+TOO_MUCH = """
+from dataclasses import dataclass
+
+@dataclass
+class Later(Trigger[int]):
+    hours: float
+    blob: bytes = b""
+    async def run(self): yield TriggerEvent(1)
+
+class Waiter(Operator):
+    def execute(self, context):
+        self.defer(trigger=Later(1, b"x" * 2**20), method_name="resume")
+    def resume(self, context, event=None, note=""): ...
+
+class Laden(Waiter):
+    def execute(self, context):
+        self.defer(trigger=Later(1), method_name="resume", kwargs={"a": 1, "note": "n" * 2**20})
+
+with DAG("pipeline"):
+    Waiter(task_id="wait")
+    Laden(task_id="laden")
+"""
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [pytest.param(0, ["Later", "'blob'"], id="trigger"),
+     pytest.param(1, ["resume", "'note'"], id="method")],
+)  # fmt: skip
+def test_a_task_that_waits_with_too_much_fails_by_the_name_of_the_field(slot, position, words):
+    child = slot(TOO_MUCH)
+
+    child.send(start(position))
+
+    failed = child.expect(Failed)
+    assert (failed.failure.reason, failed.retryable) == ("payload_too_large", False)
+    assert all(word in failed.failure.message for word in words)
+
+
+def test_a_trigger_whose_class_path_is_no_text_fails_its_try_alone(slot):
+    odd = 'def serialize(self): return "flow.\\ud800", {}'
+    child = slot(
+        WAITER.replace("hours: float\n", f"hours: float\n    {odd}\n").replace("@dataclass\n", "")
+        .replace("Later(self.hours)", "Later()")
+    )  # fmt: skip
+
+    child.send(start(0))
+
+    failed = child.expect(Failed)
+    assert (failed.failure.reason, failed.retryable) == ("unserializable", False)
 
 
 def test_a_function_cannot_defer(slot):

@@ -8,7 +8,7 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import RunEnding, RunWanted
-from aioflow.messages import Answer, Ask, End, Fired, Host, TriggerEnded
+from aioflow.messages import Answer, Ask, End, Fired, Host, Ping, Pong, TriggerEnded
 from tests.host.peer import VERSION, kinds, write_version
 
 pytestmark = pytest.mark.process
@@ -153,6 +153,17 @@ class Slow(Trigger):
         pytest.param("return TriggerEvent(1)", "TriggerWrong", "trigger_yield", id="returns"),
         pytest.param("yield 5", "TriggerWrong", "trigger_yield", id="yields-a-bare-value"),
         pytest.param("yield TriggerEvent(1, key=5)", "TriggerWrong", "trigger_yield", id="bad-key"),
+        pytest.param(
+            r"yield TriggerEvent(1, key='\ud800')", "TriggerWrong", "trigger_yield", id="odd-text"
+        ),
+        pytest.param(
+            "yield TriggerEvent(1, key='k' * 1025)", "TriggerWrong", "payload_too_large",
+            id="key-too-long",
+        ),
+        pytest.param(
+            "yield TriggerEvent(1, key=type('S', (str,), {})('k'))", "Unserializable",
+            "unserializable", id="odd-key",
+        ),
         pytest.param(
             "yield TriggerEvent(object())", "Unserializable", "unserializable", id="bad-payload"
         ),
@@ -338,3 +349,42 @@ def test_the_host_ends_when_the_link_closes(host):
 
     assert child.close() == 0
     assert kinds(child.frames[0])[0] == "Fired"
+
+
+def test_an_event_that_cannot_travel_takes_no_other_with_it(host):
+    child = host(
+        """
+class Odd(Trigger):
+    async def run(self): yield TriggerEvent(1, key=type("S", (str,), {})("\\ud800"))
+"""
+    )
+
+    child.send(hosting("Plain", 1), hosting("Odd", 2), hosting("Plain", 3))
+
+    fired = {child.expect(Fired).trigger_no for _ in range(2)}
+    ended = {child.expect(TriggerEnded).trigger_no for _ in range(3)}
+    assert (fired, ended) == ({1, 3}, {1, 2, 3})
+
+
+def test_a_ping_is_answered_whatever_waits(host):
+    child = host(
+        """
+class Never(Trigger):
+    async def run(self):
+        await asyncio.Event().wait()
+        yield
+"""
+    )
+
+    child.send(hosting("Never"), Ping())
+
+    child.expect(Pong)
+
+
+def test_a_trigger_of_a_file_with_a_dot_in_its_name_is_found_by_its_path(host, home):
+    write_version(home, **{"team.a__daily.v2": HEAD + "class Mine(Plain): ..."})
+    child = host("")
+
+    child.send(hosting("team%2Ea.daily%2Ev2:Mine"))
+
+    assert decode(child.expect(Fired).payload) == 1

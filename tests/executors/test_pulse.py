@@ -1,0 +1,53 @@
+"""The pulse of a shared host: who is silent for too long, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from aioflow.clock import SystemClock
+from aioflow.executors.pulse import Pulse
+
+pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
+
+
+async def seconds_until_stopped(pulse: Pulse, ask: Callable[[], None]) -> float:
+    began = asyncio.get_running_loop().time()
+    await pulse.stopped(ask)
+    return asyncio.get_running_loop().time() - began
+
+
+async def test_silence_for_the_limit_is_noticed():
+    asked = []
+
+    seconds = await seconds_until_stopped(Pulse(SystemClock(), 30.0), lambda: asked.append(1))
+
+    assert seconds == pytest.approx(31)
+    assert len(asked) == 31
+
+
+async def test_whoever_answers_late_lives_on():
+    pulse = Pulse(SystemClock(), 30.0)
+
+    async def answer_late() -> None:
+        for _ in range(10):
+            await anyio.sleep(29.5)
+            pulse.heard()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(answer_late)
+        seconds = await seconds_until_stopped(pulse, lambda: None)
+
+    assert seconds >= 10 * 29.5 + 30
+
+
+async def test_a_short_limit_has_several_beats():
+    asked = []
+
+    seconds = await seconds_until_stopped(Pulse(SystemClock(), 0.4), lambda: asked.append(1))
+
+    assert seconds == pytest.approx(0.5)
+    assert len(asked) == 5
