@@ -107,7 +107,10 @@ def _same_run(request: CreateRun, memory: Memory) -> Run | None:
 
 
 def _check_conf(spec: DagSpec, conf: bytes | None) -> None:
-    given: object = {} if conf is None else msgspec.msgpack.decode(conf)
+    try:
+        given: object = {} if conf is None else msgspec.msgpack.decode(conf)
+    except msgspec.DecodeError as exc:
+        raise BadConf(f"the conf of {spec.dag_id!r} cannot be read: {exc}") from exc
     if not isinstance(given, dict):
         raise BadConf(f"the conf of {spec.dag_id!r} must be a JSON object of its parameters")
     allowed = ", ".join(spec.parameters) or "none"
