@@ -54,6 +54,8 @@ _log = structlog.get_logger(__name__)
 _FIRST_SWEEP_SECONDS = 2.0
 """How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""
 
+_WATCH_STORE_SECONDS = 1.0
+
 _LAST_WORDS_SECONDS = 2.0
 """For a drained node to commit what it cut short; after that its rows say ``running``, and
 the next start finds them."""
@@ -184,6 +186,7 @@ class _Node:
             starting.start_soon(self._start_web, services)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
+        services.start_soon(self._watch_store)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 
@@ -248,6 +251,12 @@ class _Node:
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._engine.wait_until_still()
         self._web_stop.set()
+
+    async def _watch_store(self) -> None:
+        """End with the error of a database that is no longer ours, also while nothing commits."""
+        while True:
+            await self._clock.sleep(_WATCH_STORE_SECONDS)
+            self._store.verify()
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import msgspec
 
 from aioflow.api.causes import Chain, Explained
@@ -42,7 +43,7 @@ from aioflow.inputs import (
     SetPool,
     ShowPools,
 )
-from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait
+from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.rows import Batch, PoolRow, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -52,6 +53,10 @@ __all__ = ("Api", "Metrics")
 _ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
+_ASK_SECONDS = 5.0
+_EXPLAIN_SECONDS = 0.5
+"""A reader is told what the rows say rather than kept waiting for what memory knows."""
+
 _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""
 
@@ -127,7 +132,14 @@ class Api(RunReader):
     async def _ask(self, request: Request) -> object:
         if self._engine is None:
             raise DaemonAway(str(self._home or ""))
-        return await self._engine.ask(request)
+        try:
+            with anyio.fail_after(_ASK_SECONDS):
+                return await self._engine.ask(request)
+        except TimeoutError as exc:
+            raise StoreUnavailable(
+                f"nothing was committed for {_ASK_SECONDS} s; it may still be: ask again, "
+                "with the same key or run id"
+            ) from exc
 
     # ── changing ────────────────────────────────────────────────────────────────────────
 
@@ -213,10 +225,15 @@ class Api(RunReader):
     async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if self._engine is None or not tasks or not run.state.is_live:
             return {}
-        try:
-            answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
-        except UnknownRun:
-            return {}  # it ended while we asked
+        answer: object = None
+        with anyio.move_on_after(0 if self._engine.store_away_since else _EXPLAIN_SECONDS):
+            try:
+                answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
+            except UnknownRun:
+                return {}  # it ended while we asked
+        if answer is None:
+            away = Wait(kind=WaitKind.DATABASE, detail="the database does not answer")
+            return dict.fromkeys(tasks, away)
         return cast("dict[tuple[int, int], Wait | None]", answer)
 
     async def why(

@@ -109,6 +109,8 @@ def _time_left(live: Live, now: Instant) -> int | None:
 
 def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft) -> None:
     """Write the row of a try that ended in anything but a first success."""
+    if live.state in {TaskState.RETRYING, TaskState.QUEUED}:
+        return  # no start is under way: the last one has its row
     draft.batch.new_tries.append(
         TryRow(
             task_no=live.task_no,
@@ -117,7 +119,7 @@ def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft
             try_number=live.try_number,
             state=state,
             started_at=live.started_at,
-            ended_at=draft.now,
+            ended_at=max(draft.now, live.started_at or draft.now),
             failure=failure,
         )
     )

@@ -132,6 +132,8 @@ class Draft:
         if state is not None and not is_legal_run(row.state, state):
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
         self._run_states.setdefault(run.run_no, row.state)
+        if ended_at is not None and row.started_at is not None:
+            ended_at = max(ended_at, row.started_at)  # the clock may have been set
         run.row = msgspec.structs.replace(
             row,
             state=row.state if state is None else state,

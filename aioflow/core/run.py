@@ -17,7 +17,7 @@ from aioflow.core.rules import Verdict
 from aioflow.core.rules import decide as judge
 from aioflow.core.slots import Slots
 from aioflow.messages import ForgetRun
-from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model import Failure, Instant, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.rows import Alert, ExpansionRow, LiveRun, TaskRow, TriggerRow
 
 __all__ = ("AT_HAND_BYTES", "begin", "end", "end_unstarted", "outcome", "restore", "resume")
@@ -32,9 +32,14 @@ _FAILURE_AWAITED = frozenset(
 
 
 def begin(run: Run, draft: Draft, slots: Slots) -> None:
-    """Start a queued run: everything without parents becomes ready."""
+    """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
-    _step(run, run.graph.roots, draft, slots)
+    tasks = run.spec.tasks
+    _step(run, (p for p in run.graph.order if _waits_for_nobody(tasks[p])), draft, slots)
+
+
+def _waits_for_nobody(task: TaskSpec) -> bool:
+    return not task.parents or task.rule is TriggerRule.ALWAYS
 
 
 def resume(run: Run, draft: Draft, slots: Slots) -> None:
@@ -51,7 +56,8 @@ def end(
 ) -> None:
     """End a task in a final state, and step."""
     draft.move(live, state)
-    live.ended_at = draft.now if at is None else at
+    ended_at = draft.now if at is None else at
+    live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
     live.due_at = None
     run = live.run
     slots.release(live)

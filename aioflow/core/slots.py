@@ -35,15 +35,17 @@ class Worker:
         current: The try that runs in it.
         claims: Sent behind it, in the order in which they will begin.
         pool: Where its slot counts, as long as it has anything.
+        slow: A try that took so long that those claimed behind it were called back.
     """
 
-    __slots__ = ("claims", "current", "number", "pool", "version", "weight")
+    __slots__ = ("claims", "current", "number", "pool", "slow", "version", "weight")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.version = ""
         self.current: Live | None = None
         self.claims: list[Live] = []
+        self.slow: Live | None = None
         self.pool = DEFAULT_POOL
         self.weight = 0
 
@@ -157,6 +159,12 @@ class Slots:
         if live.worker >= 0:
             self._leave_worker(live)
 
+    def call_back(self, live: Live) -> None:
+        """A process gave a try back: behind what it is at, nothing is claimed any more."""
+        worker = self.workers[live.worker]
+        worker.slow = worker.current
+        self.release(live)
+
     def _leave_worker(self, live: Live) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
@@ -268,6 +276,10 @@ class Slots:
             inherits = pool == worker.pool and weight == worker.weight
             return inherits or self._has_room(pool, weight)
 
+        row = self.pools.get(worker.pool)
+        is_shrinking = row is not None and self.used(worker.pool) > row.slots
+        if worker.slow is worker.current or is_shrinking:
+            return
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
             queue = self.ready.best(Body.FUNCTION.value, room, self.pools)

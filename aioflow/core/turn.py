@@ -293,12 +293,13 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
         live = draft.memory.live.get(task_no)
         if live is None or live.start_no != start_no or live.worker < 0:
             continue
-        slots.release(live)
+        slots.call_back(live)
         slots.unblock(live)
         if live.state is TaskState.QUEUED:
             draft.displace(live)
             slots.offer(live)
         else:  # the first in its process, which died before it could begin
+            live.started_at = None
             requeue(live, draft, slots)
 
 

@@ -166,6 +166,13 @@ class Store(Protocol):
     async def scan(self, tables: Sequence[Table]) -> list[Sequence[Sequence[Any]]]:
         """Return whole tables as of one moment, as they are stored. For checks only."""
 
+    def verify(self) -> None:
+        """Check that the database is still the one that was opened. Cheap; every commit does.
+
+        Raises:
+            StrangeDatabase: If it is not.
+        """
+
     async def size_bytes(self) -> int:
         """Return what the database takes on disk, logs of its own included."""
 

@@ -95,7 +95,10 @@ class Checkpointer:
             finished.result()
         writer.execute(f"PRAGMA busy_timeout = {_FORCED_WAIT_MS}")
         try:
-            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            [(is_busy, *_)] = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            if is_busy:
+                held = "the database's log has %d bytes and cannot be cut: somebody reads it"
+                _log.warning(held, self.wal_bytes())
         finally:
             writer.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 

@@ -32,6 +32,7 @@ class FileLock:
         self.path = path
         self._handle = handle
         self._inode = inode
+        self._size = 0
 
     @classmethod
     def take(cls, path: Path) -> FileLock:
@@ -77,17 +78,20 @@ class FileLock:
         return os.pread(self._handle, size, 0)
 
     def verify(self) -> None:
-        """Check that the path still leads to the file that was locked.
+        """Check that the path still leads to the file that was locked, whole. One ``stat``.
 
         Raises:
-            StrangeDatabase: If it was deleted, renamed or replaced.
+            StrangeDatabase: If it was deleted, renamed, replaced or cut.
         """
         try:
-            found = _inode(self.path.stat())
+            status = self.path.stat()
         except OSError as exc:
             raise StrangeDatabase(f"the database file {self.path} is gone: {exc.strerror}") from exc
-        if found != self._inode:
+        if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
+        if status.st_size < self._size:  # SQLite never makes a file of ours smaller
+            raise StrangeDatabase(f"the database file {self.path} was cut")
+        self._size = status.st_size
 
 
 def _inode(status: os.stat_result) -> _Inode:

@@ -176,6 +176,9 @@ class PostgresStore(Reading):
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             await connection.execute(insert.sql, *insert.placed(values))
 
+    def verify(self) -> None:
+        """See ``Store``. The server watches over its own files; the fence over whose they are."""
+
     async def size_bytes(self) -> int:
         """See ``Store``."""
         question = ("SELECT pg_database_size(current_database())", ())

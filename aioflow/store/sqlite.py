@@ -54,7 +54,6 @@ from aioflow.store.sqlite_file import (
 __all__ = ("SqliteStore", "Writer", "open_sqlite")
 
 _READERS = 2
-_VERIFY_EVERY_US = 1_000_000
 _ROWS_AT_ONCE = 64
 
 T = TypeVar("T")
@@ -127,7 +126,6 @@ class Writer:
         self._turn = anyio.Lock()
         self._connection: aiosqlite.Connection | None = None
         self._checkpointer: Checkpointer | None = None
-        self._verified_at_us = 0
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -174,11 +172,8 @@ class Writer:
                 raise
 
     def verify(self) -> None:
-        """Check once a second that the file is still the one that was locked."""
-        now = self._clock.monotonic_us()
-        if now - self._verified_at_us >= _VERIFY_EVERY_US:
-            self._lock.verify()
-            self._verified_at_us = now
+        """Check that the file is still the one that was locked."""
+        self._lock.verify()
 
 
 class SqliteStore(Reading):
@@ -228,6 +223,10 @@ class SqliteStore(Reading):
         with translated(self._path):
             await anyio.to_thread.run_sync(self._writing().checkpointer.run)
 
+    def verify(self) -> None:
+        """See ``Store``."""
+        self._writing().verify()
+
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
             self._writer.verify()
@@ -267,6 +266,7 @@ class SqliteStore(Reading):
             insert = compiled(INSERT_JOURNAL, SQLITE)
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             raw.execute(insert.sql, insert.placed(values))
+        writer.verify()  # what went into a file that is gone was never committed
         writer.checkpointer.after_commit(raw)
 
 

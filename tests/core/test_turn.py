@@ -1204,3 +1204,59 @@ def test_plans_that_nobody_needs_are_forgotten():
         world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)), version=f"v{number}")
 
     assert len(world.memory.plans) == 1
+
+
+def test_a_task_that_always_runs_starts_with_its_run():
+    world = World()
+    world.begin(task("a"), task("b", 0, rule=TriggerRule.ALWAYS))
+
+    assert world.started("b") is not None
+
+
+def test_what_was_called_back_from_behind_a_slow_try_is_not_claimed_there_again():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=9)
+    world.succeed("work", 0)
+    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+
+    world.turn(Recalled(tries))
+    assert [e.start.map_index for e in world.starts.values()] == [1]
+    world.succeed("work", 1)
+
+    assert world.started("work", 2) is not None
+    assert not world.started("work", 2).claimed
+
+
+def test_a_pool_made_smaller_drains_though_short_tasks_follow_each_other():
+    world = World(cpu_slots=2)
+    world.ask(SetPool(name="ledger", slots=2))
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99, pool="ledger"))
+    world.succeed("list", size=9, width=40)
+    world.succeed("work", 0)
+
+    world.ask(SetPool(name="ledger", slots=1))
+    while sum(worker.current is not None for worker in world.slots.workers) > 1:
+        worker = next(w for w in world.slots.workers if w.current is not None)
+        world.succeed("work", worker.current.map_index)
+        if worker.current is None and worker.claims:
+            begins = worker.claims[0]
+            world.turn(Began(begins.task_no, begins.start_no, world.now))
+
+    assert world.ask(ShowPools())[0][1] == 1
+
+
+def test_a_sensor_that_times_out_between_two_tries_keeps_one_row_of_each():
+    world = World()
+    slow = RetryPolicy(tries=3, delay_us=60 * SECOND, jitter=False)
+    run = world.begin(task("look", sensor=SHORT, retry=slow))
+    world.pass_time(90)
+    world.fail("look")
+
+    world.pass_time(11)
+
+    assert world.state(run, "look") == "failed"
+    keys = [(row.task_no, row.start_no) for row in world.rows.tries]
+    assert len(keys) == len(set(keys)) == 1

@@ -1,0 +1,358 @@
+"""Those the engine gives work to, on virtual time: workers, async host, trigger host.
+
+They keep the promises of the real ones - what one process reports arrives in order, a dead
+one reports nothing more, what had begun in it failed and what was only claimed comes back -
+and no others. What user code does is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from aioflow.inputs import HostLost, HostTrigger, HostUp, Input, StartTry
+from aioflow.messages import (
+    Began,
+    Deferred,
+    End,
+    Failed,
+    Fired,
+    Host,
+    NotReadyYet,
+    Recalled,
+    Skipped,
+    Succeeded,
+    TriggerEnded,
+)
+from aioflow.model import Failure, TaskSpec
+from tests.sim.faults import Faults
+from tests.sim.ledger import Ledger
+
+__all__ = ("AsyncHost", "Key", "Stage", "TriggerHost", "Worker")
+
+SECOND = 1_000_000
+DEFERRALS = 3
+STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.worker
+
+Key: TypeAlias = tuple[int, int]
+
+
+class Stage(Protocol):
+    """What an actor needs of the world it plays in."""
+
+    rng: random.Random
+    faults: Faults
+    ledger: Ledger
+
+    def wall(self) -> int:
+        """The wall time."""
+
+    def after(self, delay_us: int, function: Callable[[], None]) -> None:
+        """Call it then, unless the node has crashed by then."""
+
+    def say(self, report: Input) -> None:
+        """Put a report into the inbox."""
+
+    def spec_of(self, effect: StartTry) -> TaskSpec:
+        """The task of a start."""
+
+
+class Line:
+    """What one process reports: in order, some of it late, some of it twice."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._waiting: list[Input] = []
+
+    def say(self, report: Input) -> None:
+        self._waiting.append(report)
+        if self._stage.faults.happens("report repeated"):
+            self._waiting.append(report)
+        late = self._stage.faults.happens("report late")
+        self._stage.after(self._stage.rng.randint(0, 2 * SECOND) if late else 0, self._flush)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for report in waiting:
+            self._stage.say(report)
+
+
+class Body:
+    """What user code does in one start."""
+
+    def __init__(self, stage: Stage, effect: StartTry) -> None:
+        self._stage = stage
+        self.effect = effect
+        self.key: Key = (effect.start.task_no, effect.start.start_no)
+        self.spec = stage.spec_of(effect)
+        self.began_at: int | None = None
+
+    def begin(self, line: Line) -> int | None:
+        """Begin; return how long it takes, ``None`` for ever."""
+        rng = self._stage.rng
+        self.began_at = self._stage.wall()
+        self._stage.ledger.begin(*self.key)
+        line.say(Began(*self.key, self.began_at))
+        limit = self.effect.timeout_us
+        if limit is not None and self._stage.faults.happens("try hangs"):
+            return None
+        return rng.choice((0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND))
+
+    def end(self) -> Any:
+        """Return the report of its end."""
+        rng, spec, start = self._stage.rng, self.spec, self.effect.start
+        times = (*self.key, self.began_at or 0, self._stage.wall())
+        draw = rng.random()
+        deferrals = self._stage.ledger.deferrals(start.task_no, start.try_number)
+        if spec.sensor is not None and draw < 0.5 and spec.body.value == "def":
+            return NotReadyYet(*times, rng.choice((None, None, 7 * SECOND)))
+        if spec.sensor is None and draw < 0.25 and deferrals < DEFERRALS:
+            self._stage.ledger.defer(start.task_no, start.try_number)
+            timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
+            return Deferred(*times, "sim:Trigger", b"\x80", "resume", None, timeout)
+        if draw < 0.4:
+            return self._failed(rng, times)
+        if draw < 0.45:
+            return Skipped(*times)
+        self._stage.ledger.succeed(*self.key)
+        if spec.feeds_limit is not None:
+            return Succeeded(*times, None, 10, rng.randint(0, 24))
+        size = rng.choice((0, 3))
+        return Succeeded(*times, b"abc" if size else None, size)
+
+    def _failed(self, rng: random.Random, times: tuple[int, int, int, int]) -> Failed:
+        failure = Failure(type="ValueError", message="no", reason="raised")
+        after = rng.choice((None, None, None, 0, 500 * SECOND))
+        return Failed(*times, failure, rng.random() < 0.9, after)
+
+    def timed_out(self) -> Failed:
+        """It took longer than it may."""
+        failure = Failure(type="TaskTimeout", message="too long", reason="timeout")
+        return Failed(*self.key, self.began_at, self._stage.wall(), failure)
+
+    def died(self, *, interrupted: bool) -> Failed:
+        """Its process died under it."""
+        reason = "killed" if interrupted else "crashed"
+        failure = Failure(type="Killed", message="signal 9", reason=reason)
+        return Failed(
+            *self.key, self.began_at, self._stage.wall(), failure, interrupted=interrupted
+        )
+
+
+class Worker:
+    """One slot. ``_life`` counts its processes; what was planned for an earlier one is void."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._life = 0
+        self._line = Line(stage)
+        self._bodies: dict[Key, Body] = {}
+        self._begun: Body | None = None
+
+    def start(self, effect: StartTry) -> None:
+        """Take a try, behind what it has."""
+        body = Body(self._stage, effect)
+        self._bodies[body.key] = body
+        self._plan(0, self._next)
+        if self._begun is not None:
+            self._watch(self._begun)
+
+    def stop(self, key: Key) -> None:
+        """End a try at once; what stands behind it comes back."""
+        body = self._bodies.pop(key, None)
+        if body is not None and body is self._begun:
+            self._die()
+
+    def recall(self, keys: tuple[Key, ...]) -> None:
+        """Give back what has not begun."""
+        back = tuple(k for k in keys if k in self._bodies and self._bodies[k] is not self._begun)
+        for key in back:
+            del self._bodies[key]
+        if back:
+            self._line.say(Recalled(back))
+
+    def _plan(self, delay_us: int, function: Callable[[], None]) -> None:
+        life = self._life
+        self._stage.after(delay_us, lambda: function() if life == self._life else None)
+
+    def _next(self) -> None:
+        if self._begun is not None or not self._bodies:
+            return
+        if self._stage.faults.happens("worker dies"):
+            self._die()  # before anything had begun
+            return
+        body = self._begun = next(iter(self._bodies.values()))
+        took, limit = body.begin(self._line), body.effect.timeout_us
+        self._watch(body)
+        if took is None or (limit is not None and took > limit):
+            assert limit is not None
+            self._plan(limit, lambda: self._time_out(body))
+        elif self._stage.faults.happens("worker dies"):
+            self._plan(took, self._die)
+        else:
+            self._plan(took, lambda: self._end(body))
+
+    def _watch(self, body: Body) -> None:
+        """What stands behind a try that takes far longer than expected is called back."""
+        if len(self._bodies) > 1:
+            stuck = STUCK_FACTOR * max(STUCK_FLOOR_US, body.effect.expected_us)
+            self._plan(stuck, lambda: self._recall_behind(body))
+
+    def _recall_behind(self, body: Body) -> None:
+        if self._begun is body:
+            self._stage.ledger.called_back(body.key, len(self._bodies) - 1)
+            self.recall(tuple(self._bodies))
+
+    def _end(self, body: Body) -> None:
+        if self._begun is body:
+            self._begun = None
+            del self._bodies[body.key]
+            self._line.say(body.end())
+            self._next()
+
+    def _time_out(self, body: Body) -> None:
+        if self._begun is body:
+            self._line.say(body.timed_out())
+            del self._bodies[body.key]
+            self._die()
+
+    def _die(self) -> None:
+        """The process is gone, and the next one there."""
+        rng = self._stage.rng
+        reports: list[Input] = []
+        begun, self._begun = self._begun, None
+        if begun is not None and self._bodies.pop(begun.key, None) is not None:
+            reports.append(begun.died(interrupted=rng.random() < 0.5))
+        if self._bodies:
+            reports.append(Recalled(tuple(self._bodies)))
+        rng.shuffle(reports)
+        for report in reports:
+            self._line.say(report)
+        self._bodies.clear()
+        self._life += 1
+
+
+class AsyncHost:
+    """One process with all coroutines."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._life = 0
+        self._is_up = False
+        self._line = Line(stage)
+        self._bodies: dict[Key, Body] = {}
+
+    def come_up(self) -> None:
+        """The first process, or the next one."""
+        self._is_up = True
+        self._line.say(HostUp("async"))
+
+    def start(self, effect: StartTry) -> None:
+        """Run a coroutine."""
+        if not self._is_up:
+            return
+        body = Body(self._stage, effect)
+        self._bodies[body.key] = body
+        life = self._life
+        took, limit = body.begin(self._line), effect.timeout_us
+        sensor = body.spec.sensor
+        if sensor is not None and self._stage.rng.random() < 0.3:
+            return  # its deadline ends it
+        if took is None or (limit is not None and took > limit):
+            assert limit is not None
+            self._stage.after(limit, lambda: self._end(body, life, body.timed_out))
+        else:
+            self._stage.after(took, lambda: self._end(body, life, body.end))
+        if self._stage.faults.happens("async host dies"):
+            self._stage.after(took or 0, lambda: self._die(life))
+
+    def stop(self, key: Key) -> None:
+        """Cancel a coroutine."""
+        self._bodies.pop(key, None)
+
+    def _end(self, body: Body, life: int, report: Callable[[], Any]) -> None:
+        if life == self._life and self._bodies.get(body.key) is body:
+            del self._bodies[body.key]
+            self._line.say(report())
+
+    def _die(self, life: int) -> None:
+        if life != self._life or not self._is_up:
+            return
+        self._life += 1
+        self._is_up = False
+        tasks = [task_no for task_no, _ in self._bodies]
+        culprit = self._stage.rng.choice([-1, *tasks])
+        self._bodies.clear()
+        self._line.say(_lost("async", culprit, self._stage.wall()))
+        self._stage.after(self._stage.rng.randint(1, 30 * SECOND), self.come_up)
+
+
+class TriggerHost:
+    """One process with all triggers."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._life = 0
+        self._is_up = False
+        self._line = Line(stage)
+        self._hosted: dict[int, Host] = {}
+
+    def come_up(self) -> None:
+        """The first process, or the next one."""
+        self._is_up = True
+        self._line.say(HostUp("triggers"))
+
+    def host(self, effect: HostTrigger) -> None:
+        """Host a trigger, or one more time a trigger that is hosted."""
+        host = effect.host
+        if not self._is_up:
+            return
+        self._hosted[host.trigger_no] = host
+        life = self._life
+        if self._stage.ledger.has_deadline(host.trigger_no) and self._stage.faults.happens(
+            "trigger hangs"
+        ):
+            return
+        delay = self._stage.rng.choice((0, 1_000, 5 * SECOND, 600 * SECOND))
+        self._stage.after(delay, lambda: self._fire(host, life))
+        if self._stage.faults.happens("trigger host dies"):
+            self._stage.after(self._stage.rng.randint(0, 2 * delay), lambda: self._die(life))
+
+    def end(self, end: End) -> None:
+        """Let go, and confirm it; also what it does not have."""
+        if self._is_up:
+            self._hosted.pop(end.trigger_no, None)
+        self._line.say(TriggerEnded(end.trigger_no, end.hosting, self._stage.wall()))
+
+    def _fire(self, host: Host, life: int) -> None:
+        if life != self._life or self._hosted.get(host.trigger_no) != host:
+            return
+        del self._hosted[host.trigger_no]
+        stage, at = self._stage, self._stage.wall()
+        number, hosting = host.trigger_no, host.hosting
+        if stage.faults.happens("stale event"):
+            self._line.say(Fired(number, hosting - 1, 0, at, b"stale"))
+        failure = None
+        if stage.rng.random() < 0.8:
+            self._line.say(Fired(number, hosting, 0, at, b"event", "key"))
+            if stage.faults.happens("trigger repeats"):
+                self._line.say(Fired(number, hosting, 1, at, b"second", "key"))
+        elif stage.rng.random() < 0.7:
+            failure = Failure(type="OSError", message="no", reason="trigger")
+        self._line.say(TriggerEnded(number, hosting, at, failure))
+
+    def _die(self, life: int) -> None:
+        if life != self._life or not self._is_up:
+            return
+        self._life += 1
+        self._is_up = False
+        culprit = self._stage.rng.choice([-1, *self._hosted])
+        self._hosted.clear()
+        self._line.say(_lost("triggers", culprit, self._stage.wall()))
+        self._stage.after(self._stage.rng.randint(1, 30 * SECOND), self.come_up)
+
+
+def _lost(role: str, culprit: int, at: int) -> HostLost:
+    failure = Failure(type="Killed", message="signal 9", reason="killed")
+    return HostLost(role=role, culprit=culprit, failure=failure, at=at)

@@ -1,0 +1,70 @@
+"""What goes wrong, drawn from the seed; each fault has a name by which it can be left out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TypeAlias
+
+__all__ = ("Fault", "Faults")
+
+Fault: TypeAlias = tuple[str, int]
+"""Its kind, and the how manieth of that kind it is that could have happened."""
+
+KINDS = {
+    "commit fails": 0.3,
+    "reply lost": 0.3,
+    "crash before": 0.04,
+    "crash after": 0.04,
+    "commit delayed": 0.4,
+    "batch refused": 0.3,
+    "database away": 0.05,
+    "turn cut": 0.6,
+    "worker dies": 0.15,
+    "report repeated": 0.2,
+    "report late": 0.3,
+    "async host dies": 0.15,
+    "trigger host dies": 0.15,
+    "try hangs": 0.1,
+    "trigger hangs": 0.2,
+    "trigger repeats": 0.3,
+    "stale event": 0.2,
+    "clock steps": 0.01,
+    "operator": 0.2,
+}
+"""Kinds with how likely each may become at one opportunity."""
+
+
+class Faults:
+    """Whether something goes wrong now.
+
+    A seed has its own intensity for each kind, and some seeds are quiet: loud ones find what
+    is unsafe, quiet ones what gets stuck.
+
+    Attributes:
+        happened: Those that did, in order.
+        healed: From now on nothing goes wrong any more.
+    """
+
+    def __init__(self, rng: random.Random, left_out: frozenset[Fault] = frozenset()) -> None:
+        loudness = rng.choice((0.0, 0.1, 0.3, 1.0, 1.0))
+        self._odds = {
+            kind: most * loudness * rng.random() * rng.choice((0, 1, 1))
+            for kind, most in KINDS.items()
+        }
+        self._rng = random.Random(rng.getrandbits(64))
+        self._left_out = left_out
+        self._seen: Counter[str] = Counter()
+        self.happened: list[Fault] = []
+        self.healed = False
+
+    def happens(self, kind: str) -> bool:
+        """Draw whether a fault of this kind happens at this opportunity."""
+        if self.healed or self._rng.random() >= self._odds[kind]:
+            return False
+        self._seen[kind] += 1
+        fault = (kind, self._seen[kind])
+        if fault in self._left_out:
+            return False
+        self.happened.append(fault)
+        return True

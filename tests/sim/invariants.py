@@ -1,0 +1,488 @@
+"""What must hold after every commit, one function each, numbered as in the design."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
+
+from aioflow.core.memory import TALLY, Run
+from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.transitions import is_legal, is_legal_run
+from aioflow.core.why import explain_task
+from aioflow.inputs import Effect, StartTry
+from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.rows import Batch, RunRow, TaskRow
+from tests.sim import oracle
+from tests.sim.broken import Broken
+from tests.sim.tables import changed_tasks
+
+__all__ = ("Before", "Turn", "before", "check", "start_is_stored")
+
+_ENDED_RUN = (RunState.SUCCESS, RunState.FAILED, RunState.PARTIAL)
+
+
+class Before(msgspec.Struct):
+    """What a turn began with."""
+
+    run_states: dict[int, RunState]
+    task_states: dict[int, TaskState]
+
+
+class Turn:
+    """One turn, committed."""
+
+    def __init__(self, batch: Batch, effects: list[Effect], before: Before) -> None:
+        self.batch = batch
+        self.effects = effects
+        self.before = before
+        self.starts = [effect for effect in effects if isinstance(effect, StartTry)]
+        self.run_nos = sorted(
+            {row.run_no for row in batch.new_runs}
+            | {change.run_no for change in batch.run_changes}
+            | {row.run_no for row in batch.new_tasks}
+            | {start.start.run_no for start in self.starts}
+        )
+
+
+def before(node: Any, batch: Batch) -> Before:
+    """Remember how the rows stand that a batch will change."""
+    runs, tasks = node.tables.runs, node.tables.tasks
+    run_nos = {change.run_no for change in batch.run_changes}
+    task_nos = {no for no, _ in batch.steps} | {change.task_no for change in batch.task_changes}
+    return Before(
+        {no: runs[no].state for no in run_nos if no in runs},
+        {no: tasks[no].state for no in task_nos if no in tasks},
+    )
+
+
+def check(node: Any, turn: Turn) -> None:
+    """Check everything that a commit may have broken."""
+    steps_are_legal(node, turn)
+    run_moves_are_legal(node, turn)
+    limits_hold(node, turn)
+    deferred_tasks_have_a_trigger(node, turn)
+    events_are_consumed_once(node, turn)
+    tries_are_charged_within_limits(node, turn)
+    widths_never_change(node, turn)
+    slots_of_a_schedule_and_keys_have_one_run(node, turn)
+    cancelled_runs_start_nothing(node, turn)
+    effects_match_the_ledger(node, turn)
+    touched = set(turn.run_nos) | {
+        node.tables.tasks[change.task_no].run_no for change in turn.batch.task_changes
+    }
+    for run_no in sorted(touched):
+        tasks_start_when_their_rule_says(node, run_no)
+        runs_end_with_their_tasks(node, run_no)
+        tallies_are_recounts(node, run_no)
+        what_waits_says_for_what(node, run_no)
+
+
+# ── I2: only legal steps, and they lead to what is stored ───────────────────────────────
+
+
+def steps_are_legal(node: Any, turn: Turn) -> None:
+    """I2: every step is in the table, and the last one is what the row says."""
+    reached: dict[int, TaskState] = {}
+    for task_no, state in turn.batch.steps:
+        was = reached.get(task_no, turn.before.task_states.get(task_no, TaskState.PENDING))
+        if not was.is_live or not is_legal(was, state):
+            raise Broken("I2 steps", f"task {task_no} from {was.label} to {state.label}")
+        reached[task_no] = state
+    for task_no, state in reached.items():
+        stored = node.tables.tasks[task_no].state
+        if stored is not state:
+            raise Broken("I2 steps", f"task {task_no} went to {state.label}, stored {stored.label}")
+    for task_no, was in turn.before.task_states.items():
+        if task_no not in reached and node.tables.tasks[task_no].state is not was:
+            raise Broken("I2 steps", f"task {task_no} changed its state without a step")
+
+
+def run_moves_are_legal(node: Any, turn: Turn) -> None:
+    """I2 for runs: ended is final."""
+    for change in turn.batch.run_changes:
+        was = turn.before.run_states.get(change.run_no, RunState.QUEUED)
+        if was is not change.state and not (
+            is_legal_run(was, change.state)
+            or (was is RunState.QUEUED and is_legal_run(RunState.RUNNING, change.state))
+        ):
+            raise Broken(
+                "I2 steps", f"run {change.run_no} from {was.label} to {change.state.label}"
+            )
+
+
+# ── I4: limits ──────────────────────────────────────────────────────────────────────────
+
+
+def limits_hold(node: Any, turn: Turn) -> None:
+    """I4: slots, pools when something starts in them, and the limits of a run."""
+    if not turn.starts and not turn.batch.steps:
+        return
+    tables = node.tables
+    in_pool: Counter[str] = Counter()
+    bodies: Counter[Body] = Counter()
+    by_run: defaultdict[int, list[TaskRow]] = defaultdict(list)
+    for run_no in tables.unfinished():
+        spec = _spec(node, run_no)
+        for row in tables.running(run_no):
+            task = spec.tasks[row.position]
+            in_pool[task.pool] += task.slots
+            bodies[task.body] += 1
+            by_run[run_no].append(row)
+    if bodies[Body.FUNCTION] > len(node.slots.workers):
+        raise Broken("I4 limits", f"{bodies[Body.FUNCTION]} functions run at once")
+    if bodies[Body.COROUTINE] > node.slots.coroutines:
+        raise Broken("I4 limits", f"{bodies[Body.COROUTINE]} coroutines run at once")
+    for pool in {
+        _task(node, start).pool for start in turn.starts if not _is_hosted_sensor(node, start)
+    }:
+        limit = tables.pools.get(pool)
+        if limit is not None and in_pool[pool] > limit.slots:
+            raise Broken("I4 limits", f"started in pool {pool}: {in_pool[pool]} of {limit.slots}")
+    for run_no, rows in by_run.items():
+        _run_limits(_spec(node, run_no), run_no, rows)
+    for run_no in {row.run_no for row in turn.batch.new_tasks if row.map_index >= 0}:
+        _windows(node, run_no)
+    _active_runs(node)
+
+
+def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
+    if spec.max_active_tasks is not None and len(rows) > spec.max_active_tasks:
+        raise Broken("I4 limits", f"run {run_no}: {len(rows)} of {spec.max_active_tasks} tasks run")
+    for position, count in Counter(row.position for row in rows).items():
+        at_once = spec.tasks[position].max_active_tis_per_dagrun
+        if at_once is not None and count > at_once:
+            raise Broken("I4 limits", f"run {run_no}: {count} of {at_once} at {position} run")
+
+
+def _windows(node: Any, run_no: int) -> None:
+    rows = node.tables.tasks_of(run_no)
+    open_rows = Counter(row.position for row in rows if row.map_index >= 0 and row.state.is_live)
+    for position, count in open_rows.items():
+        window = _spec(node, run_no).tasks[position].window
+        if window is not None and count > window:
+            raise Broken("I4 limits", f"run {run_no}: {count} children of {position}, not {window}")
+
+
+def _active_runs(node: Any) -> None:
+    active = Counter(node.tables.runs[no].dag_id for no in node.tables.live_run_nos())
+    for dag_id, count in active.items():
+        row = node.tables.dags[dag_id]
+        limit = node.memory.plans[row.version, dag_id].graph.spec.max_active_runs
+        if count > limit:
+            raise Broken("I4 limits", f"{count} of {limit} runs of {dag_id} are active")
+
+
+# ── I5, I6: triggers ────────────────────────────────────────────────────────────────────
+
+
+def deferred_tasks_have_a_trigger(node: Any, turn: Turn) -> None:
+    """I5: deferred if and only if one trigger row waits; a fired one belongs to a live task."""
+    tables = node.tables
+    waiting: Counter[int] = Counter()
+    for row in tables.triggers.values():
+        task = tables.tasks.get(row.task_no)
+        if row.state is TriggerState.WAITING:
+            waiting[row.task_no] += 1
+            if task is None or task.state is not TaskState.DEFERRED:
+                raise Broken("I5 triggers", f"trigger {row.trigger_no} waits for nobody")
+        elif row.state is TriggerState.FIRED and (task is None or not task.state.is_live):
+            raise Broken("I5 triggers", f"trigger {row.trigger_no} has fired for nobody")
+    for change in changed_tasks(turn.batch):
+        if change.state is TaskState.DEFERRED and waiting[change.task_no] != 1:
+            raise Broken(
+                "I5 triggers", f"task {change.task_no} has {waiting[change.task_no]} waits"
+            )
+
+
+def events_are_consumed_once(node: Any, turn: Turn) -> None:
+    """I6: a trigger resumes its task once, in the transaction that stores its event."""
+    for change in turn.batch.trigger_changes:
+        if change.state is TriggerState.FIRED:
+            if node.tables.fired[change.trigger_no] != 1:
+                raise Broken("I6 events", f"trigger {change.trigger_no} fired twice")
+            if change.event != b"event":
+                raise Broken(
+                    "I6 events", f"trigger {change.trigger_no} fired with {change.event!r}"
+                )
+            task_no = node.tables.triggers[change.trigger_no].task_no
+            if (task_no, TaskState.QUEUED) not in turn.batch.steps:
+                raise Broken("I6 events", f"trigger {change.trigger_no} resumed nothing")
+
+
+def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
+    """I7: tries within the policy, interruptions within the cap, and neither goes back."""
+    for change in changed_tasks(turn.batch):
+        row = node.tables.tasks[change.task_no]
+        task = _spec(node, row.run_no).tasks[row.position]
+        if row.try_number > task.retry.tries:
+            raise Broken("I7 tries", f"task {row.task_no} is in try {row.try_number}")
+        if row.interruptions > INTERRUPTION_LIMIT_SHARED + 1:
+            raise Broken("I7 tries", f"task {row.task_no}: {row.interruptions} interruptions")
+    for start in turn.starts:
+        limit = _task(node, start).execution_timeout_us
+        is_fresh = start.start.method == "" and _task(node, start).sensor is None
+        row = node.tables.tasks[start.start.task_no]
+        if limit is not None and is_fresh and not start.claimed and start.timeout_us != limit:
+            raise Broken("I7 tries", f"task {row.task_no} begins with {start.timeout_us} us left")
+
+
+def widths_never_change(node: Any, turn: Turn) -> None:
+    """I8: a width once committed stays, is within the cap, and bounds the children."""
+    tables = node.tables
+    for row in turn.batch.new_expansions:
+        task = _spec(node, row.run_no).tasks[row.position]
+        if not 0 < row.width <= task.map_limit:
+            raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
+        expected = 1
+        for source in task.mapped.sources:
+            first = tables.runs[row.run_no].first_task_no
+            expected *= (
+                source.width
+                if source.position < 0
+                else tables.results[first + source.position].width
+            )
+        if row.width != expected:
+            raise Broken("I8 widths", f"{row}, but its sources make {expected}")
+    for task in turn.batch.new_tasks:
+        if task.map_index >= 0:
+            expansion = tables.expansions[task.run_no, task.position]
+            right = expansion.first_task_no + task.map_index
+            if task.map_index >= expansion.width or task.task_no != right:
+                raise Broken("I8 widths", f"{task} is no child of {expansion}")
+
+
+# ── I9: memory counts as the rows do ────────────────────────────────────────────────────
+
+
+def tallies_are_recounts(node: Any, run_no: int) -> None:
+    """I9: what the rules look at is what the rows say."""
+    run = node.memory.runs.get(run_no)
+    if run is None or run.state is not RunState.RUNNING:
+        return
+    rows = node.tables.tasks_of(run_no)
+    fresh = [0] * (TALLY * len(run.spec.tasks))
+    offsets = {
+        TaskState.SUCCESS: 1,
+        TaskState.FAILED: 2,
+        TaskState.CANCELLED: 2,
+        TaskState.UPSTREAM_FAILED: 3,
+        TaskState.SKIPPED: 4,
+        TaskState.REMOVED: 5,
+    }
+    for position, task in enumerate(run.spec.tasks):
+        for parent in task.parents:
+            fresh[position * TALLY] += node.tables.widths.get((run_no, parent), 1)
+    for row in rows:
+        if row.state in offsets:
+            for position, task in enumerate(run.spec.tasks):
+                if row.position in task.parents:
+                    fresh[position * TALLY + offsets[row.state]] += 1
+    if list(run.tallies) != fresh:
+        raise Broken("I9 tallies", f"run {run_no}: {list(run.tallies)}, the rows say {fresh}")
+    running = sum(row.state is TaskState.RUNNING for row in rows)
+    claimed = sum(live.is_claimed for live in run.live.values())
+    if run.running not in {running, running + claimed}:
+        raise Broken("I9 tallies", f"run {run_no} counts {run.running} running, {running} do")
+
+
+# ── I10: runs end with their tasks ──────────────────────────────────────────────────────
+
+
+def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
+    """I10: a run has ended exactly when its tasks have, as the oracle says."""
+    row = node.tables.runs[run_no]
+    if row.state is RunState.CANCELLED:
+        if row.ended_at is not None and any(t.state.is_live for t in node.tables.tasks_of(run_no)):
+            raise Broken("I10 ends", f"cancelled run {run_no} ended with live tasks")
+        return
+    states = _states(node, row)
+    open_tasks = [p for p, state in enumerate(states) if state.is_live]
+    if row.state in _ENDED_RUN and open_tasks:
+        raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not ended: {open_tasks}")
+    if row.state is RunState.RUNNING and not open_tasks:
+        raise Broken("I10 ends", f"run {run_no} runs with all its tasks ended")
+    if row.state in _ENDED_RUN:
+        expected = oracle.outcome(_spec(node, run_no), states)
+        if row.state is not expected:
+            raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not {expected.label}")
+
+
+# ── I11: one run per slot and key ───────────────────────────────────────────────────────
+
+
+def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
+    """I11: never two runs for one slot of a schedule, nor two live ones for one key."""
+    if not turn.batch.new_runs:
+        return
+    runs = node.tables.runs.values()
+    slots = Counter((r.dag_id, r.logical_date) for r in runs if r.cause == "schedule")
+    live = (node.tables.runs[no] for no in node.tables.unfinished())
+    keys = Counter((r.dag_id, r.key) for r in live if r.key is not None)
+    ids = Counter(r.run_id for r in runs)
+    for name, counts in (("slot", slots), ("key", keys), ("id", ids)):
+        for key, count in counts.items():
+            if count > 1:
+                raise Broken("I11 runs", f"{count} runs for the {name} {key}")
+
+
+# ── I13: rules ──────────────────────────────────────────────────────────────────────────
+
+
+def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
+    """I13: what has been decided of a task is what its rule says, and nothing is forgotten."""
+    row = node.tables.runs[run_no]
+    if row.state in {RunState.QUEUED, RunState.CANCELLED}:
+        return
+    spec = _spec(node, run_no)
+    rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
+    for task_row in node.tables.tasks_of(run_no):
+        rows[task_row.position].append(task_row)
+    instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
+    for position, task in enumerate(spec.tasks):
+        parents = [state for parent in task.parents for state in instances[parent]]
+        _judged(run_no, position, task, parents, rows[position], node)
+
+
+def _judged(
+    run_no: int, position: int, task: Any, parents: list[TaskState], rows: list[TaskRow], node: Any
+) -> None:
+    said = oracle.judge(task.rule, parents)
+    where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
+    if not rows and (run_no, position) not in node.tables.widths:
+        # A task that runs always is judged with the end of a parent, not before.
+        early = task.rule is TriggerRule.ALWAYS and not any(s >= TaskState.SUCCESS for s in parents)
+        if said != "wait" and not early:
+            raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
+        return
+    unstarted = [r for r in rows if r.try_number == 0]
+    if not unstarted:
+        if said != "run":
+            raise Broken("I13 rules", f"{where} started, the oracle says {said}")
+        return
+    state = unstarted[0].state
+    verdicts = {TaskState.SKIPPED: "skip", TaskState.UPSTREAM_FAILED: "fail"}
+    if verdicts.get(state) == said:
+        return
+    if (
+        state is TaskState.SKIPPED
+        and task.rule.value == "all_success"
+        and (TaskState.SKIPPED in parents)
+    ):
+        return  # a parent was skipped, then another failed: it stays skipped
+    if task.mapped is not None and said == "run":
+        return  # nothing to expand over, or too much
+    raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
+
+
+def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> list[TaskState]:
+    width = node.tables.widths.get((run_no, position))
+    states = [row.state for row in rows]
+    if width is None:
+        return states or [TaskState.PENDING]
+    return states + [TaskState.PENDING] * (width - len(states))
+
+
+def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
+    """I14: what is ordered to start belongs to a run that runs, and is stored as ordered."""
+    for start in turn.starts:
+        start_is_stored(node, start)
+
+
+def start_is_stored(node: Any, start: StartTry) -> None:
+    """I14 for one start."""
+    run = node.tables.runs[start.start.run_no]
+    if run.state is not RunState.RUNNING:
+        raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
+    row = node.tables.tasks[start.start.task_no]
+    if row.start_no != start.start.start_no:
+        raise Broken("I14 cancel", f"start {start.start.start_no} of {row} is not stored")
+
+
+def what_waits_says_for_what(node: Any, run_no: int) -> None:
+    """I16: every task of a live run that has not ended runs, or says what it waits for."""
+    run = node.memory.runs.get(run_no)
+    if run is None or not run.state.is_live:
+        return
+    for position in range(len(run.spec.tasks)):
+        group = run.groups.get(position)
+        if group is None:
+            _has_why(node, run, position, -1, run.live.get(run.task_no(position, -1)))
+        else:
+            for index in range(group.width):
+                live = run.live.get(group.first_task_no + index)
+                if live is not None or group.states[index] == TaskState.PENDING:
+                    _has_why(node, run, position, index, live)
+
+
+def _has_why(node: Any, run: Run, position: int, index: int, live: Any) -> None:
+    if live is None and run.states[position] >= TaskState.SUCCESS:
+        return
+    if live is not None and (live.state is TaskState.RUNNING or live.worker >= 0):
+        return
+    if explain_task(run, position, index, node.memory, node.slots) is None:
+        state = "pending" if live is None else live.state.label
+        raise Broken("I16 why", f"run {run.run_no} task {position}[{index}] is {state}, not why")
+
+
+def effects_match_the_ledger(node: Any, turn: Turn) -> None:
+    """E1 success was earned, E2 begins are charged, E3 nothing begins after success."""
+    ledger, tables = node.ledger, node.tables
+    if ledger.begun_after_success:
+        raise Broken("E3 ledger", f"{ledger.begun_after_success} began after their success")
+    if ledger.storms:
+        raise Broken("E4 storm", f"what stood behind {ledger.storms} was called back for ever")
+    for change in changed_tasks(turn.batch):
+        key = change.task_no, change.start_no
+        if change.state is TaskState.SUCCESS and key not in ledger.successes:
+            raise Broken("E1 ledger", f"start {key} never returned")
+        begins = ledger.begins[change.task_no]
+        paid = max(1, change.try_number) + change.interruptions + tables.resumptions[change.task_no]
+        if begins > paid and not _is_hosted(node, change.task_no):
+            raise Broken("E2 ledger", f"task {change.task_no} began {begins} times, {paid} paid")
+        if ledger.starts[key] > 1:
+            raise Broken("E2 ledger", f"start {key} began {ledger.starts[key]} times")
+
+
+def _is_hosted(node: Any, task_no: int) -> bool:
+    row = node.tables.tasks[task_no]
+    task = _spec(node, row.run_no).tasks[row.position]
+    return task.sensor is not None and task.body is Body.COROUTINE
+
+
+def _spec(node: Any, run_no: int) -> Any:
+    row: RunRow = node.tables.runs[run_no]
+    return node.memory.plans[row.version, row.dag_id].graph.spec
+
+
+def _task(node: Any, start: StartTry) -> Any:
+    return _spec(node, start.start.run_no).tasks[start.start.position]
+
+
+def _is_hosted_sensor(node: Any, start: StartTry) -> bool:
+    task = _task(node, start)
+    return task.sensor is not None and task.body is Body.COROUTINE
+
+
+def _states(node: Any, row: RunRow) -> list[TaskState]:
+    """One state per task of the DAG; a fan-out comes to one once all its children ended."""
+    spec = _spec(node, row.run_no)
+    rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
+    for task_row in node.tables.tasks_of(row.run_no):
+        rows[task_row.position].append(task_row)
+    return [
+        _together(_instances(node, row.run_no, position, rows[position]))
+        for position in range(len(spec.tasks))
+    ]
+
+
+def _together(states: list[TaskState]) -> TaskState:
+    if len(states) == 1:
+        return states[0]
+    if any(state.is_live for state in states):
+        return TaskState.RUNNING
+    for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
+        if state in states:
+            return state
+    return TaskState.SUCCESS if TaskState.SUCCESS in states else TaskState.SKIPPED

@@ -1,0 +1,69 @@
+"""What user code did, written down beside the database: the independent witness."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+__all__ = ("Ledger",)
+
+STORM = 50
+
+
+class Ledger:
+    """Begins and successes by start, and what the actors must remember over crashes.
+
+    Attributes:
+        begins: How often user code of a task began.
+        starts: Each start that did, with how often.
+        successes: Starts whose user code returned.
+        deadlines: Triggers whose wait has one.
+        storms: Tries behind which one was called back again and again.
+    """
+
+    def __init__(self) -> None:
+        self.begins: Counter[int] = Counter()
+        self.starts: Counter[tuple[int, int]] = Counter()
+        self.successes: set[tuple[int, int]] = set()
+        self.deadlines: set[int] = set()
+        self.begun_after_success: list[int] = []
+        self.recorded: set[int] = set()
+        self.storms: list[tuple[int, int]] = []
+        self._open: list[tuple[int, int]] = []
+        self._deferrals: Counter[tuple[int, int]] = Counter()
+        self._called_back: Counter[tuple[int, int]] = Counter()
+
+    def begin(self, task_no: int, start_no: int) -> None:
+        """User code begins."""
+        if task_no in self.recorded:
+            self.begun_after_success.append(task_no)
+        self.begins[task_no] += 1
+        self.starts[task_no, start_no] += 1
+        self._open.append((task_no, start_no))
+
+    def take_open(self) -> list[tuple[int, int]]:
+        """Return the starts that have begun in this incarnation; there will be another."""
+        begun, self._open = self._open, []
+        return begun
+
+    def succeed(self, task_no: int, start_no: int) -> None:
+        """User code returned."""
+        self.successes.add((task_no, start_no))
+
+    def defer(self, task_no: int, try_number: int) -> None:
+        """User code asked to wait."""
+        self._deferrals[task_no, try_number] += 1
+
+    def deferrals(self, task_no: int, try_number: int) -> int:
+        """How often it has in this try."""
+        return self._deferrals[task_no, try_number]
+
+    def called_back(self, key: tuple[int, int], count: int) -> None:
+        """What stood behind a slow try was called back."""
+        if count:
+            self._called_back[key] += 1
+            if self._called_back[key] == STORM:
+                self.storms.append(key)
+
+    def has_deadline(self, trigger_no: int) -> bool:
+        """Whether a wait ends by itself."""
+        return trigger_no in self.deadlines

@@ -1,0 +1,95 @@
+"""What must hold of the memory: it is what the rows say, and in the end nothing is left in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.core.memory import Memory, Run
+from aioflow.core.run import restore
+from aioflow.core.why import explain_task
+from aioflow.model import TaskState
+from tests.sim.broken import Broken
+
+__all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
+
+
+def memory_is_what_rows_say(node: Any) -> None:
+    """A restart would make the same memory of the rows, field by field."""
+    fresh = Memory(epoch=0)
+    fresh.plans = node.memory.plans
+    unfinished_runs = set(node.tables.unfinished())
+    if set(node.memory.runs) != unfinished_runs:
+        raise Broken("restore", f"remembered {set(node.memory.runs)}, stored {unfinished_runs}")
+    for run_no in sorted(unfinished_runs):
+        _same_run(node.memory.runs[run_no], restore(node.tables.live_run(run_no), fresh))
+    if set(fresh.live) != set(node.memory.live):
+        raise Broken("restore", f"live tasks {set(fresh.live) ^ set(node.memory.live)} differ")
+    waits = {no for no, wait in node.memory.waits.items() if wait.run.run_no in unfinished_runs}
+    if waits != set(fresh.waits):
+        raise Broken("restore", f"waits {waits ^ set(fresh.waits)} differ")
+    if set(node.memory.outbox) != set(node.tables.outbox):
+        raise Broken("restore", "owed effects differ")
+
+
+def _same_run(run: Run, fresh: Run) -> None:
+    for name in ("row", "unfinished", "widths", "source_starts", "tallies"):
+        if getattr(run, name) != getattr(fresh, name):
+            raise Broken(
+                "restore", f"run {run.run_no} {name}: {getattr(run, name)}, {getattr(fresh, name)}"
+            )
+    if [_coarse(s) for s in run.states] != [_coarse(s) for s in fresh.states]:
+        raise Broken("restore", f"run {run.run_no} states: {run.states}, {fresh.states}")
+    if set(run.groups) != set(fresh.groups):
+        raise Broken("restore", f"run {run.run_no} groups differ")
+    for position, group in run.groups.items():
+        for name in ("states", "counts", "cursor", "unfinished", "first_task_no"):
+            mine, other = getattr(group, name), getattr(fresh.groups[position], name)
+            if mine != other:
+                raise Broken("restore", f"group {position} {name}: {mine}, {other}")
+    for task_no, live in run.live.items():
+        for name in ("state", "start_no", "try_number", "interruptions", "due_at", "deadline_at"):
+            mine, other = getattr(live, name), getattr(fresh.live[task_no], name)
+            if mine != other:
+                raise Broken("restore", f"task {task_no} {name}: {mine}, {other}")
+
+
+def _coarse(state: int) -> int:
+    """A live task is one byte that says so; which state it is in its object knows."""
+    return state if state >= TaskState.SUCCESS or state == TaskState.PENDING else TaskState.QUEUED
+
+
+# ── in the end ──────────────────────────────────────────────────────────────────────────
+
+
+def nothing_left(node: Any) -> None:
+    """Liveness: every run ended, no slot held, nothing waits, nothing owed."""
+    memory, slots, tables = node.memory, node.slots, node.tables
+    left = {
+        "live tasks": set(memory.live),
+        "waits": set(memory.waits),
+        "trigger rows": set(tables.triggers),
+        "runs": set(memory.runs),
+        "busy workers": [w.number for w in slots.workers if not w.is_idle],
+        "coroutines": slots.running_coroutines,
+        "pools": {pool: used for pool, used in slots._used.items() if used},
+        "active runs": {dag: count for dag, count in memory.active_runs.items() if count},
+        "queued runs": {dag: runs for dag, runs in memory.queued_runs.items() if runs},
+    }
+    for what, found in left.items():
+        if found:
+            raise Broken("nothing left", f"{what}: {found}")
+
+
+def unfinished(node: Any) -> str:
+    """Say where everything stands that does not go on."""
+    lines = []
+    for run_no in node.tables.unfinished():
+        run = node.memory.runs.get(run_no)
+        lines.append(f"run {run_no} {node.tables.runs[run_no].state.label}")
+        for live in () if run is None else run.live.values():
+            why = explain_task(run, live.position, live.map_index, node.memory, node.slots)
+            lines.append(
+                f"  {live.name} {live.state.label} worker={live.worker} claimed={live.is_claimed} "
+                f"hosted={live.is_hosted} due={live.due_at} deadline={live.deadline_at} {why}"
+            )
+    return "\n".join(lines[:20])

@@ -1,0 +1,142 @@
+"""A sample of both levels in every test run; the long ones are in ``tests/campaigns``."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aioflow.model import TaskState, TriggerRule
+from tests.sim import loop_model, model, oracle
+from tests.sim.faults import KINDS, Faults
+from tests.sim.shrink import shrink
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).parents[2]
+LEAST_MODEL = {
+    "restart": 5,
+    "fenced repeat": 20,
+    "retry": 50,
+    "event consumed": 50,
+    "run ended": 50,
+}
+LEAST_LOOP = {
+    "restart": 3,
+    "fenced repeat": 10,
+    "event consumed": 20,
+    "batch refused": 3,
+    "run ended": 20,
+}
+
+
+def _random_seed() -> int:
+    return random.SystemRandom().randrange(10**6, 10**9)
+
+
+def _well(verdict: model.Verdict) -> None:
+    if verdict.broken is not None:
+        pytest.fail(str(shrink(verdict, 20)))
+
+
+def _enough(points: Counter[str], least: dict[str, int]) -> None:
+    """A campaign in which nothing happens proves nothing."""
+    short = {name: points[name] for name, count in least.items() if points[name] < count}
+    assert not short
+
+
+def test_the_model_keeps_its_promises_under_faults():
+    points = Counter[str]()
+    for seed in range(16):
+        verdict = model.play(seed)
+        _well(verdict)
+        points.update(verdict.points)
+
+    _enough(points, LEAST_MODEL)
+
+
+def test_the_model_keeps_its_promises_under_a_seed_nobody_has_seen():
+    seed = _random_seed()
+    print(f"seed {seed}")
+    _well(model.play(seed))
+
+
+def test_the_engine_keeps_its_promises_under_faults():
+    points = Counter[str]()
+    for seed in range(8):
+        verdict = loop_model.play(seed)
+        assert verdict.broken is None, f"seed {seed} of level 2"
+        points.update(verdict.points)
+
+    _enough(points, LEAST_LOOP)
+
+
+def test_the_engine_keeps_its_promises_under_a_seed_nobody_has_seen():
+    seed = _random_seed()
+    print(f"seed {seed}")
+    assert loop_model.play(seed).broken is None, f"seed {seed} of level 2"
+
+
+PROGRAM = """
+from tests.sim import loop_model, model
+print(model.play(5).digest, loop_model.play(5).digest)
+"""
+
+
+def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
+    digests = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
+    """A planted bug: nothing but a crash shows that a queued task was forgotten."""
+    monkeypatch.setattr("aioflow.core.turn.dag.remember_run", lambda run, memory: None)
+
+    broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
+    minimal = shrink(broken, 5)
+
+    assert len(minimal.faults) <= len(broken.faults)
+    assert minimal.broken
+
+
+def test_a_fault_that_is_left_out_does_not_happen():
+    def plays(left_out=frozenset()):
+        faults = Faults(random.Random(3), left_out)
+        for _ in range(2000):
+            for kind in KINDS:
+                faults.happens(kind)
+        return faults.happened
+
+    happened = plays()
+
+    assert happened
+    assert happened[0] not in plays(frozenset({happened[0]}))
+
+
+@pytest.mark.parametrize(
+    ("rule", "parents", "said"),
+    [
+        (TriggerRule.ALL_SUCCESS, [TaskState.SUCCESS, TaskState.RUNNING], "wait"),
+        (TriggerRule.ALL_SUCCESS, [TaskState.FAILED, TaskState.RUNNING], "fail"),
+        (TriggerRule.ONE_FAILED, [TaskState.SUCCESS, TaskState.SKIPPED], "skip"),
+        (TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, [TaskState.SKIPPED], "skip"),
+        (TriggerRule.ALL_DONE, [TaskState.CANCELLED, TaskState.SKIPPED], "run"),
+    ],
+)
+def test_the_oracle_knows_the_rules(rule, parents, said):
+    assert oracle.judge(rule, parents) == said

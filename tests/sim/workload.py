@@ -1,0 +1,141 @@
+"""DAGs nobody would write: every rule, retry, limit, fan-out and body, drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from aioflow.model import (
+    Body,
+    DagSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    ScheduleSpec,
+    SensorSpec,
+    TaskSpec,
+    TriggerRule,
+)
+
+__all__ = ("POOLS", "SECOND", "make_dags", "without")
+
+SECOND = 1_000_000
+POOLS = ("default", "narrow", "wide")
+WIDEST = 20
+
+
+def make_dags(rng: random.Random) -> list[DagSpec]:
+    """Return up to three DAGs."""
+    return [_dag(f"dag{number}", rng) for number in range(rng.randint(1, 3))]
+
+
+def without(spec: DagSpec, position: int) -> DagSpec:
+    """Return the DAG with one task less; what it gave its children they do without."""
+
+    def moved(parents: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(p - (p > position) for p in parents if p != position)
+
+    tasks = []
+    for number, task in enumerate(spec.tasks):
+        if number == position:
+            continue
+        mapped = task.mapped
+        if mapped is not None:
+            sources = tuple(
+                MapSource(s.parameter, s.position - (s.position > position), s.width)
+                for s in mapped.sources
+                if s.position != position
+            )
+            mapped = MapSpec(sources) if sources else None
+        tasks.append(
+            msgspec.structs.replace(
+                task,
+                parents=moved(task.parents),
+                argument_parents=moved(task.argument_parents),
+                mapped=mapped,
+            )
+        )
+    return msgspec.structs.replace(spec, tasks=tuple(tasks))
+
+
+def _dag(dag_id: str, rng: random.Random) -> DagSpec:
+    size = rng.choice((1, 2, 3, 5, 8, 12, 30))
+    tasks: list[TaskSpec] = []
+    for position in range(size):
+        count = min(position, rng.choice((0, 1, 1, 2, 3, 5)))
+        parents = tuple(sorted(rng.sample(range(position), count)))
+        tasks.append(_task(position, parents, tasks, rng))
+    schedule = None
+    if rng.random() < 0.25:
+        schedule = ScheduleSpec(every_us=rng.choice((600, 3600)) * SECOND)
+    return DagSpec(
+        dag_id=dag_id,
+        file=f"{dag_id}.py",
+        tasks=tuple(tasks),
+        schedule=schedule,
+        catchup=rng.random() < 0.5,
+        max_active_runs=rng.choice((1, 2, 16)),
+        max_active_tasks=rng.choice((None, None, 1, 2, 4)),
+    )
+
+
+def _task(
+    position: int, parents: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
+) -> TaskSpec:
+    body = rng.choice(list(Body))
+    sensor = None
+    if rng.random() < 0.15:
+        sensor = SensorSpec(
+            interval_us=rng.choice((1, 60)) * SECOND,
+            timeout_us=rng.choice((5, 120, 3600)) * SECOND,
+            backoff=rng.choice((1.0, 2.0)),
+            on_timeout=rng.choice(("fail", "skip")),
+            on_error=rng.choice(("retry", "retry", "skip", "ignore")),
+        )
+    mapped, map_limit, taken = None, 50_000, tuple(p for p in parents if rng.random() < 0.5)
+    if sensor is None and rng.random() < 0.3:
+        mapped, map_limit, taken = _expansion(parents, taken, tasks, rng)
+    pool = rng.choice(POOLS)
+    return TaskSpec(
+        task_id=f"t{position}",
+        body=body,
+        parents=parents,
+        argument_parents=taken,
+        rule=rng.choice((TriggerRule.ALL_SUCCESS, rng.choice(list(TriggerRule)))),
+        retry=RetryPolicy(
+            tries=rng.randint(1, 4),
+            delay_us=rng.choice((0, 1, 30, 200)) * SECOND,
+            factor=rng.choice((1.0, 2.0)),
+            max_delay_us=rng.choice((None, 100 * SECOND)),
+            jitter=rng.random() < 0.5,
+        ),
+        pool=pool,
+        slots=1 if pool == "default" else rng.choice((1, 1, 2)),
+        priority=rng.choice((0, 0, 1, 5)),
+        mapped=mapped,
+        map_limit=map_limit,
+        window=rng.choice((None, 1, 3)) if mapped else None,
+        sensor=sensor,
+        execution_timeout_us=rng.choice((None, 2 * SECOND, 300 * SECOND)),
+        max_active_tis_per_dagrun=rng.choice((None, None, 1, 2)),
+    )
+
+
+def _expansion(
+    parents: tuple[int, ...], taken: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
+) -> tuple[MapSpec | None, int, tuple[int, ...]]:
+    """Expand over a literal, a parent's list, or a product; some of them over the cap."""
+    map_limit = rng.choice((3, WIDEST, 50_000))
+    lists = [p for p in parents if tasks[p].mapped is None and tasks[p].sensor is None]
+    sources = []
+    if lists and rng.random() < 0.7:
+        parent = rng.choice(lists)
+        fed = tasks[parent].feeds_limit
+        limit = map_limit if fed is None else min(fed, map_limit)
+        tasks[parent] = msgspec.structs.replace(tasks[parent], feeds_limit=limit)
+        sources.append(MapSource("x", parent, -1))
+        taken = tuple(sorted({*taken, parent}))
+    if not sources or rng.random() < 0.2:
+        sources.append(MapSource("y", -1, rng.randint(0, 4 if sources else WIDEST)))
+    return MapSpec(tuple(sources)), map_limit, taken
