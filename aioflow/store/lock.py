@@ -9,6 +9,7 @@ SQLite has closed it, and a file this process has locked is not opened a second 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -90,8 +91,25 @@ class FileLock:
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
         if status.st_size < self._size:  # SQLite never makes a file of ours smaller
+            self._sever()
             raise StrangeDatabase(f"the database file {self.path} was cut")
         self._size = status.st_size
+
+    def _sever(self) -> None:
+        """Take the file out of SQLite's hands: at its close it would copy its log back into it.
+
+        Its descriptors lead to nothing that can be written, so what it tries fails.
+        """
+        log = Path(f"{self.path.resolve()}-wal")
+        files = {self._inode} | ({_inode(log.stat())} if log.exists() else set())
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for name in [entry.name for entry in Path("/proc/self/fd").iterdir()]:
+                with contextlib.suppress(OSError):  # it was closed meanwhile
+                    if int(name) != self._handle and _inode(os.fstat(int(name))) in files:
+                        os.dup2(nothing, int(name), inheritable=False)
+        finally:
+            os.close(nothing)
 
 
 def _inode(status: os.stat_result) -> _Inode:
