@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 import anyio
 import pytest
 
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers import folders
+from aioflow_triggers import files, folders
 from aioflow_triggers.files import FileTrigger
 from aioflow_triggers.folders import watching
 
@@ -33,21 +33,36 @@ async def test_a_file_that_is_there_fires_after_two_looks(tmp_path):
     assert asyncio.get_running_loop().time() - began >= POLL * 0.99
 
 
-async def test_a_file_fires_only_when_it_has_stopped_growing(tmp_path):
-    path, poll = tmp_path / "grows", 4 * POLL  # long enough for a busy machine to keep up
+class Scripted:
+    """A watch whose looks are told beforehand: seconds and size, ``None`` for no file."""
 
-    async def grow():
-        with watching(str(tmp_path), "other", poll) as watch:
-            for _ in range(5):
-                await watch.next_look()
-                with path.open("a") as file:
-                    file.write("x")
+    def __init__(self, *looks: tuple[float, int | None]) -> None:
+        self.looks = [
+            folders.Look(at, {} if size is None else {"grows": size}) for at, size in looks
+        ]
 
-    async with anyio.create_task_group() as tg:
-        tg.start_soon(grow)
-        event = await event_of(FileTrigger(str(path), poll))
+    async def look(self):
+        return self.looks.pop(0)
 
-    assert event.payload["size_bytes"] == 5
+    next_look = look
+
+
+@pytest.mark.parametrize(
+    ("looks", "size"),
+    [
+        pytest.param([(0, 1), (5, 2), (10, 3), (15, 3)], 3, id="grows-then-rests"),
+        pytest.param([(0, None), (5, 7), (10, 7)], 7, id="comes-later"),
+        pytest.param([(0, 4), (5, None), (10, 4), (15, 4)], 4, id="goes-and-comes-back"),
+        pytest.param([(0, 4), (1, 4), (5, 5), (10, 5)], 5, id="two-looks-too-close"),
+        pytest.param([(0, 0), (5, 0)], 0, id="empty-and-at-rest"),
+    ],
+)
+async def test_a_file_fires_only_when_it_has_stopped_growing(looks, size, monkeypatch):
+    monkeypatch.setattr(files, "watching", lambda *_: nullcontext(Scripted(*looks)))
+
+    event = await event_of(FileTrigger("/in/grows", 5.0))
+
+    assert event.payload["size_bytes"] == size
 
 
 async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
