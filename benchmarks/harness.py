@@ -1,19 +1,51 @@
-"""What every measurement shares: percentiles, and one JSON line per result."""
+"""What every measurement shares: figures beside their yardsticks, one JSON line per result."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ("RESULTS", "median", "percentiles", "report")
+__all__ = (
+    "RESULTS",
+    "Figure",
+    "Measure",
+    "command",
+    "median",
+    "percentiles",
+    "report",
+)
 
 RESULTS = Path(__file__).parent / "results"
+
+Measure: TypeAlias = Callable[..., dict[str, Any]]
+"""``measure(folder, **sizes)``: measures in that folder, reports, and returns the result."""
+
+
+class Figure(NamedTuple):
+    """One number of a result, with what it is measured against.
+
+    Attributes:
+        yardstick: What the machine itself makes of the same work, measured in the same run.
+        against: What that is.
+        at_most: The claim under test, or ``at_least``.
+    """
+
+    what: str
+    value: float
+    unit: str
+    yardstick: float | None = None
+    against: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
 
 
 def median(values: Sequence[float]) -> float:
@@ -34,13 +66,34 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def report(name: str, **facts: object) -> None:
-    """Print one result as a JSON line, and keep it in ``results/<name>.jsonl``."""
-    line = json.dumps({"benchmark": name, **facts, **_machine()}, default=str)
+def report(name: str, *, figures: Sequence[Figure] = (), **facts: object) -> dict[str, Any]:
+    """Print one result as a JSON line, keep it in ``results/<name>.jsonl``, and return it."""
+    kept = [figure._asdict() for figure in figures]
+    line = json.dumps({"benchmark": name, **facts, "figures": kept, **_machine()}, default=str)
     print(line, flush=True)
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{name}.jsonl").open("a") as file:
         file.write(line + "\n")
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def command(description: str | None, measure: Measure, sizes: Mapping[str, Any]) -> None:
+    """Run one measurement with its sizes as options; a list takes values with commas."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    for name, size in sizes.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=_reader(size), default=size)
+    arguments = vars(parser.parse_args())
+    with tempfile.TemporaryDirectory(prefix="aioflow-bench-") as folder:
+        measure(Path(folder), **arguments)
+
+
+def _reader(size: Any) -> Callable[[str], Any]:
+    if not isinstance(size, list):
+        reader: Callable[[str], Any] = type(size)
+        return reader
+    kind = type(size[0])
+    return lambda text: [kind(part) for part in text.split(",")]
 
 
 def _machine() -> dict[str, object]:
@@ -54,6 +107,7 @@ def _machine() -> dict[str, object]:
     return {
         "commit": commit,
         "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "platform": sys.platform,

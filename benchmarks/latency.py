@@ -15,16 +15,17 @@ every 10 ms; memory is the sum over all processes, idle, proportional (pss) and 
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from benchmarks.daemon import DaemonProcess, fsync_ms
-from benchmarks.harness import median, percentiles, report
+from benchmarks.harness import command, median, percentiles, report
 
 DAGS = Path(__file__).parent / "dags"
+FULL = {"count": 500, "per_second": 100.0, "rounds": 3}
+TINY = {"count": 20, "per_second": 100.0, "rounds": 1}
 
 
 def lateness_ms(daemon: DaemonProcess, count: int, per_second: float) -> list[float]:
@@ -43,18 +44,7 @@ def lateness_ms(daemon: DaemonProcess, count: int, per_second: float) -> list[fl
     return [msgspec.msgpack.decode(body, type=float) for (body,) in rows]
 
 
-def main() -> None:
-    """Parse arguments, measure, report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--per-second", type=float, default=100.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), arguments.count, arguments.per_second, arguments.rounds)
-
-
-def measure(folder: Path, count: int, per_second: float, rounds: int) -> None:
+def measure(folder: Path, *, count: int, per_second: float, rounds: int) -> dict[str, Any]:
     """Start ``rounds`` daemons, one after the other; report the medians."""
     fsync = fsync_ms(folder)
     ready, p50s, p99s, memory, late = [], [], [], [], []
@@ -66,7 +56,7 @@ def measure(folder: Path, count: int, per_second: float, rounds: int) -> None:
             late = lateness_ms(daemon, count, per_second)
             p50s.append(percentiles(late)["p50"])
             p99s.append(percentiles(late)["p99"])
-    report(
+    return report(
         "latency",
         count=count,
         per_second=per_second,
@@ -81,4 +71,4 @@ def measure(folder: Path, count: int, per_second: float, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, measure, FULL)

@@ -13,19 +13,20 @@ and after SIGCONT it is given time to catch up. The figure is the median of the 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import signal
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
-from benchmarks.harness import median, report
+from benchmarks.harness import Figure, command, median, report
 
 DAGS = Path(__file__).parent / "dags"
+FULL = {"waits": 5_000, "pairs": 9, "tasks": 80}
+TINY = {"waits": 20, "pairs": 1, "tasks": 4}
 SETTLE_SECONDS = 1.5
 TASK_DEFERRED = 4
 
@@ -63,18 +64,7 @@ def park(daemon: DaemonProcess, waits: int) -> None:
     eventually(parked, 120.0)
 
 
-def main() -> None:
-    """Parse arguments, measure, report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--waits", type=int, default=5_000)
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--tasks", type=int, default=80)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), arguments.waits, arguments.pairs, arguments.tasks)
-
-
-def measure(folder: Path, waits: int, pairs: int, tasks: int) -> None:
+def measure(folder: Path, *, waits: int, pairs: int, tasks: int) -> dict[str, Any]:
     """Measure both daemons by turns, report the median ratio."""
     flags = ("--cpu-slots", "2")
     with (
@@ -97,13 +87,24 @@ def measure(folder: Path, waits: int, pairs: int, tasks: int) -> None:
                 finally:
                     _signal(other, signal.SIGCONT)
     ratios = [a / w for a, w in zip(took[alone], took[waiting], strict=True)]
-    report(
+    ratio = round(median(ratios), 4)
+    return report(
         "waiting",
+        figures=[
+            Figure(
+                f"rate of 50 ms tasks beside {waits:,} waits",
+                ratio,
+                "of it alone",
+                1.0,
+                "the same tasks on a daemon without waits, by turns",
+                at_least=0.95,
+            )
+        ],
         waits=waits,
         pairs=pairs,
         tasks=tasks,
         fsync_ms=fsync_ms(folder),
-        throughput_ratio=round(median(ratios), 4),
+        throughput_ratio=ratio,
         ratios=[round(ratio, 4) for ratio in ratios],
         seconds_alone=round(median(took[alone]), 3),
         seconds_waiting=round(median(took[waiting]), 3),
@@ -112,4 +113,4 @@ def measure(folder: Path, waits: int, pairs: int, tasks: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, measure, FULL)

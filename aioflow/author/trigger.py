@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
@@ -148,15 +149,26 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
         Unserializable: If the class does not take them (any more).
     """
     name = cls.__name__
-    annotations = hints(cls.__init__)
-    if dataclasses.is_dataclass(cls):
-        annotations = hints(cls)
+    annotations, signature = _shape(cls)
     fields = codec.decode_fields(kwargs, annotations, name)
     try:
-        inspect.signature(cls).bind(**fields)
+        signature.bind(**fields)
         return cls(**fields)
     except (TypeError, ValueError) as exc:
         raise Unserializable(name, "trigger", f"cannot be made of its fields: {exc}") from exc
+
+
+_shapes: WeakKeyDictionary[type, tuple[dict[str, Any], inspect.Signature]] = WeakKeyDictionary()
+"""Looking them up costs ten times what making a trigger does, and thousands are of one class."""
+
+
+def _shape(cls: type[Trigger[Any]]) -> tuple[dict[str, Any], inspect.Signature]:
+    """Return what a class is made of: its fields' types, and how it is called."""
+    shape = _shapes.get(cls)
+    if shape is None:
+        annotations = hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
+        shape = _shapes[cls] = (dict(annotations), inspect.signature(cls))
+    return shape
 
 
 def _fields(trigger: Trigger[Any]) -> dict[str, object]:

@@ -28,6 +28,31 @@ def noop(number: int) -> None:
 
 
 @task(map_limit=1_000_000)
+async def async_double(number: int) -> int:
+    return 2 * number
+
+
+@task(map_limit=1_000_000)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@task
+def total(numbers: Any) -> int:
+    return sum(numbers)
+
+
+@dag
+def fan_in_async(count: int = 1_000) -> None:
+    total(async_double.expand(number=numbers(count)))
+
+
+@dag
+def fan_in_def(count: int = 1_000) -> None:
+    total(double.expand(number=numbers(count)))
+
+
+@task(map_limit=1_000_000)
 def fifty_milliseconds(number: int) -> None:
     time.sleep(0.05)
 
@@ -87,6 +112,16 @@ def instants(count: int, per_second: float, after: float) -> list[float]:
 @dag
 def lateness(count: int = 500, per_second: float = 100.0, after: float = 3.0) -> None:
     Late.partial(task_id="late").expand(due=instants(count, per_second, after))
+
+
+@task(map_limit=100_000)
+def one_instant(count: int, due: float) -> list[float]:
+    return [due] * count
+
+
+@dag
+def burst(count: int = 10_000, due: float = 0.0) -> None:
+    Late.partial(task_id="late").expand(due=one_instant(count, due))
 
 
 class Wait(Operator):

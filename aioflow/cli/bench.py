@@ -1,0 +1,101 @@
+"""``aioflow bench``: what it costs on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.output import hint, print_json, print_table
+
+__all__ = ("add_parser",)
+
+_KINDS = ("time", "file", "run", "private", "mixed")
+_SHAPES = ("wide", "runs")
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("bench", help="measure what it costs on this machine")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    density = add_command(
+        verbs,
+        "density",
+        _density,
+        text="measure the bytes and the idle processor time of parked triggers",
+        example="aioflow bench density --triggers 1000,10000 --kind time,file --plot density.svg",
+        remote=False,
+    )
+    density.description = (
+        "Parks triggers on a daemon of its own, on a temporary home; beside each figure stand "
+        "as many bare asyncio tasks."
+    )
+    density.add_argument(
+        "--triggers",
+        type=_numbers,
+        default=[1_000, 10_000],
+        metavar="N,...",
+        help="how many, default 1000,10000",
+    )
+    density.add_argument(
+        "--kind",
+        type=_kinds,
+        default=["time", "file", "run", "private"],
+        metavar="KIND,...",
+        help=f"of {', '.join(_KINDS)}; each on a daemon of its own",
+    )
+    density.add_argument(
+        "--shape", choices=_SHAPES, default="wide", help="one wide map, or as many runs"
+    )
+    density.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="of idle time looked at"
+    )
+    density.add_argument("--plot", metavar="FILE", help="write an SVG too")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return a list of numbers of at least 1."""
+    return [positive(part) for part in text.split(",")]
+
+
+def _kinds(text: str) -> list[str]:
+    """Return a list of kinds of triggers."""
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in _KINDS:
+            raise argparse.ArgumentTypeError(f"{kind!r} is none of {', '.join(_KINDS)}")
+    return kinds
+
+
+def _density(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    from aioflow.cli.density import measure, plot
+
+    found = []
+    for kind in arguments.kind:
+        for triggers in arguments.triggers:
+            hint(f"{triggers} triggers, {kind} ...")
+            found.append(measure(kind, triggers, shape=arguments.shape, seconds=arguments.seconds))
+    if arguments.json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        print_table(
+            ("KIND", "TRIGGERS", "BYTES", "BARE TASK", "IDLE %", "IDLE us/s", "PARKED IN"),
+            (
+                (
+                    one.kind,
+                    one.triggers,
+                    one.bytes_each,
+                    one.bare.bytes_each,
+                    one.idle_percent,
+                    one.idle_us_each,
+                    f"{one.park_seconds} s",
+                )
+                for one in found
+            ),
+            empty="nothing was measured",
+        )
+    if arguments.plot:
+        Path(arguments.plot).write_text(plot(found))
+    return 0

@@ -1,0 +1,341 @@
+"""What a parked trigger costs: bytes in all processes, and processor time while nothing happens.
+
+A daemon of its own on a temporary home parks many triggers of one kind. The bytes are what
+all of its processes hold more than before, unshared (USS), divided by how many are parked.
+Beside each figure stands the same number of bare ``asyncio`` tasks in one process: a coroutine
+that sleeps cannot cost less. Not measured: events, and what a real trigger holds besides, such
+as an open connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic, sleep  # noqa: TID251 - a command has no loop to block
+from typing import Literal, TypeAlias
+
+import msgspec
+import psutil
+
+from aioflow.children.leftovers import Record
+from aioflow.cli.client import Client, Refused, connect_home
+from aioflow.cli.plot import Series, lines
+from aioflow.errors import AioflowError
+
+__all__ = ("KINDS", "SHAPES", "Bare", "Density", "Shape", "measure", "measure_bare", "plot")
+
+Shape: TypeAlias = Literal["wide", "runs"]
+
+KINDS = ("time", "file", "run", "private", "mixed")
+"""``private`` is the DAG file's own trigger with a coroutine of its own; ``mixed`` all by turns."""
+
+SHAPES: tuple[Shape, ...] = ("wide", "runs")
+"""One run with one mapped task, or as many runs with one task each."""
+
+_DAG = """
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aioflow import Operator, Trigger, TriggerEvent, dag, task
+from aioflow_triggers.external import RunTrigger
+from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.temporal import DateTimeTrigger
+
+KINDS = ("time", "file", "run", "private")
+
+
+@dataclass(frozen=True)
+class Private(Trigger[None]):
+    number: int
+
+    async def run(self) -> AsyncIterator[TriggerEvent[None]]:
+        await asyncio.sleep(30 * 86_400)
+        yield TriggerEvent(None)
+
+
+def trigger(kind: str, number: int) -> Any:
+    match KINDS[number % len(KINDS)] if kind == "mixed" else kind:
+        case "time":
+            return DateTimeTrigger(moment=datetime.now(UTC) + timedelta(days=30))
+        case "file":
+            return FileTrigger(path=f"/tmp/aioflow-density-never/{number}")
+        case "run":
+            return RunTrigger(dag="one", run_id=f"never-{number}")
+        case _:
+            return Private(number=number)
+
+
+class Wait(Operator):
+    def __init__(self, *, kind: str, number: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.kind, self.number = kind, number
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=trigger(self.kind, self.number), method_name="resumed")
+
+    def resumed(self, context: Any, event: Any = None) -> None:
+        return None
+
+
+@task(map_limit=1_000_000)
+async def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+@dag
+def wide(kind: str = "time", count: int = 1) -> None:
+    Wait.partial(task_id="wait", kind=kind).expand(number=numbers(count))
+
+
+@dag(max_active_runs=1_000_000)
+def one(kind: str = "time", number: int = 0) -> None:
+    Wait(task_id="wait", kind=kind, number=number)
+"""
+
+_BARE = """
+import asyncio, json, sys
+import psutil, uvloop
+
+async def main(count, seconds):
+    process = psutil.Process()
+    before = process.memory_full_info().uss
+    tasks = [asyncio.create_task(asyncio.sleep(30 * 86_400)) for _ in range(count)]
+    await asyncio.sleep(0.1)
+    held = process.memory_full_info().uss - before
+    began = sum(process.cpu_times()[:2])
+    await asyncio.sleep(seconds)
+    took = sum(process.cpu_times()[:2]) - began
+    print(json.dumps([held, took]), flush=True)
+    for task in tasks:
+        task.cancel()
+
+uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
+"""
+
+_WARM = 64  # triggers of the kind that are parked before the first look
+_STILL = 0.002  # of the memory, from one look to the next
+_PAGE = 1_000
+_STOP_SECONDS = 30.0
+
+
+class Bare(msgspec.Struct, frozen=True, kw_only=True):
+    """The yardstick: as many bare ``asyncio`` tasks that sleep."""
+
+    bytes_each: int
+    idle_us_each: float
+
+
+class Density(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parked triggers of one daemon cost.
+
+    Attributes:
+        bytes_each: In all processes, for each trigger.
+        bytes_by_role: The same by process: ``daemon``, ``triggers``, ``async``, ``slot``.
+        idle_percent: Of one core, of all processes, while all wait and nothing happens.
+        idle_us_each: Microseconds of processor time a second for each trigger, beyond what
+            the same daemon took before it had them.
+        park_seconds: From the request to the last one parked.
+    """
+
+    kind: str
+    shape: Shape
+    triggers: int
+    bytes_each: int
+    bytes_by_role: dict[str, int]
+    idle_percent: float
+    idle_us_each: float
+    park_seconds: float
+    bare: Bare
+
+
+class _Broken(AioflowError):
+    code = "bench.daemon"
+
+
+def measure(
+    kind: str, triggers: int, *, shape: Shape = "wide", seconds: float = 10.0, slots: int = 2
+) -> Density:
+    """Park triggers on a daemon made for it, and weigh it.
+
+    Args:
+        kind: One of ``KINDS``.
+        triggers: How many.
+        shape: One of ``SHAPES``.
+        seconds: How long the idle processor time is counted; longer than the five seconds
+            between two looks at a file.
+        slots: Worker processes of the daemon.
+    """
+    bare = measure_bare(triggers, seconds=min(seconds, 2.0))
+    with (
+        tempfile.TemporaryDirectory(prefix="aioflow-density-") as folder,
+        _daemon(Path(folder), slots, capacity=triggers + 2 * _WARM) as node,
+    ):
+        node.park(kind, _WARM, shape)
+        before, idle_before = node.weigh(), node.cpu_seconds(seconds)
+        began = monotonic()
+        node.park(kind, triggers, shape)
+        parked_in = monotonic() - began
+        after, idle = node.weigh(), node.cpu_seconds(seconds)
+    held = {role: (after[role] - before[role]) // triggers for role in sorted(after)}
+    return Density(
+        kind=kind,
+        shape=shape,
+        triggers=triggers,
+        bytes_each=(after.total() - before.total()) // triggers,
+        bytes_by_role=held,
+        idle_percent=round(100 * idle / seconds, 2),
+        idle_us_each=round((idle - idle_before) * 1e6 / seconds / triggers, 3),
+        park_seconds=round(parked_in, 2),
+        bare=bare,
+    )
+
+
+def measure_bare(tasks: int, *, seconds: float = 2.0) -> Bare:
+    """Weigh as many bare ``asyncio`` tasks in a process of their own."""
+    command = [sys.executable, "-c", _BARE, str(tasks), str(seconds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    held, took = json.loads(done.stdout)
+    idle = round(took * 1e6 / seconds / tasks, 3)
+    return Bare(bytes_each=held // tasks, idle_us_each=idle)
+
+
+def plot(found: Sequence[Density]) -> str:
+    """Draw the bytes of each trigger over their number, as SVG."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    bare: dict[int, int] = {}
+    for one in found:
+        points.setdefault(one.kind, []).append((one.triggers, one.bytes_each))
+        bare[one.triggers] = one.bare.bytes_each
+    series = [Series(kind, places) for kind, places in points.items()]
+    series.append(Series("bare asyncio task", sorted(bare.items()), is_yardstick=True))
+    return lines("A parked trigger, in all processes", "triggers parked", "bytes each", series)
+
+
+class _Node:
+    """A running daemon and its processes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, client: Client) -> None:
+        self._daemon = psutil.Process(process.pid)
+        self._children = home / "run" / "children"
+        self._client = client
+        self._last = -1  # of the triggers seen, by number
+
+    def park(self, kind: str, count: int, shape: Shape) -> None:
+        """Have that many more triggers parked, and wait until they are."""
+        if shape == "wide":
+            self._start("wide", {"kind": kind, "count": count})
+        else:
+            for number in range(count):
+                self._start("one", {"kind": kind, "number": number})
+        seen = 0
+
+        def are_parked() -> bool:
+            nonlocal seen
+            while page := self._client.get("triggers", limit=_PAGE, after=self._last):
+                seen += len(page)
+                self._last = page[-1]["trigger_id"]
+            return seen == count
+
+        _until(are_parked, seconds=60 + count / 100)
+
+    def _start(self, dag_id: str, conf: dict[str, object]) -> None:
+        self._client.post("dags", dag_id, "runs", body={"conf": conf})
+
+    def knows(self, dag_id: str) -> bool:
+        """Whether the file has been parsed."""
+        try:
+            self._client.get("dags", dag_id)
+        except Refused:
+            return False
+        return True
+
+    def weigh(self) -> Counter[str]:
+        """Return the unshared bytes by role, once they stand still."""
+        weight = self._weight()
+
+        def is_still() -> bool:
+            nonlocal weight
+            before, weight = weight, self._weight()
+            return abs(weight.total() - before.total()) <= _STILL * weight.total()
+
+        _until(is_still, seconds=60.0, every=0.5)
+        return weight
+
+    def _weight(self) -> Counter[str]:
+        weight: Counter[str] = Counter()
+        for process, role in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                weight[role] += process.memory_full_info().uss
+        return weight
+
+    def cpu_seconds(self, seconds: float) -> float:
+        """Return the processor time that all processes take together in that time."""
+        processes = [process for process, _ in self._processes()]
+        before = sum(map(_cpu_seconds, processes))
+        sleep(seconds)
+        return sum(map(_cpu_seconds, processes)) - before
+
+    def _processes(self) -> Iterator[tuple[psutil.Process, str]]:
+        yield self._daemon, "daemon"
+        for process in self._daemon.children(recursive=True):
+            with contextlib.suppress(FileNotFoundError):  # a parser that has ended
+                data = (self._children / str(process.pid)).read_bytes()
+                role = msgspec.json.decode(data, type=Record).role
+                if role != "parser":
+                    yield process, role
+
+
+@contextlib.contextmanager
+def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
+    """Run a daemon on a home in that folder, which knows the DAGs."""
+    home, dags = folder / "home", folder / "dags"
+    dags.mkdir()
+    (dags / "density.py").write_text(_DAG)
+    command = [
+        sys.executable, "-m", "aioflow", "up", "--json", "--log-level", "warning",
+        "--home", str(home), "--dags", str(dags), "--port", "0",
+        "--cpu-slots", str(slots), "--trigger-capacity", str(max(capacity, 100_000)),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None  # noqa: S101 - for the type checker
+            if not process.stdout.readline():  # the banner, once it is ready
+                raise _Broken("the daemon did not start; what it said is above")
+            node = _Node(process, home, connect_home(home))
+            _until(lambda: node.knows("wide") and node.knows("one"), seconds=60.0)
+            yield node
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _until(look: Callable[[], bool], *, seconds: float, every: float = 0.05) -> None:
+    """Return once it is so.
+
+    Raises:
+        AioflowError: If it is not in time.
+    """
+    deadline = monotonic() + seconds
+    while not look():
+        if monotonic() > deadline:
+            raise _Broken(f"the daemon did not come so far within {seconds:.0f} s")
+        sleep(every)

@@ -1,0 +1,77 @@
+"""Runs every measurement, and writes ``results/README.md`` and its plots from the newest lines.
+
+python -m benchmarks                    all of them
+python -m benchmarks --only hop,turn    some
+python -m benchmarks --table            none: writes the table and the plots anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks import (
+    burst,
+    density,
+    due_resumed,
+    fanout,
+    hop,
+    latency,
+    restart,
+    startup,
+    throughput,
+    turn,
+    waiting,
+)
+from benchmarks.summary import write_summary
+
+MODULES: Mapping[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (
+        startup,
+        turn,
+        throughput,
+        hop,
+        due_resumed,
+        burst,
+        restart,
+        fanout,
+        density,
+        latency,
+        waiting,
+    )
+}
+
+
+def run(names: list[str], *, tiny: bool = False) -> list[dict[str, Any]]:
+    """Run measurements by their names, each in a folder of its own."""
+    results = []
+    for name in names:
+        module = MODULES[name]
+        with tempfile.TemporaryDirectory(prefix=f"aioflow-{name}-") as folder:
+            results.append(module.measure(Path(folder), **(module.TINY if tiny else module.FULL)))
+    return results
+
+
+def main() -> None:
+    """Parse arguments, measure, write the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure everything.")
+    parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(MODULES)}")
+    parser.add_argument("--tiny", action="store_true", help="at sizes that prove it runs, no more")
+    parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",") if arguments.only else list(MODULES)
+    for name in names:
+        if name not in MODULES:
+            parser.error(f"there is no {name!r}; there are {', '.join(MODULES)}")
+    if not arguments.table:
+        run(names, tiny=arguments.tiny)
+    write_summary(list(MODULES))
+
+
+if __name__ == "__main__":
+    main()

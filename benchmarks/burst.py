@@ -1,0 +1,100 @@
+"""How soon is a crowd done that is due in the same instant?
+
+Claim under test: of 10,000 triggers due at once the last task has gone on, ended, and has its
+success on disk after 1.5 s, on two slots.
+
+Method: a real daemon at ``durability=full``. All defer until one instant. ``resumed`` is the
+latest of the wall times at which a resumed line ran, ``durable`` when a connection of our own
+first sees the last success, looked at every 5 ms. Median of rounds. Yardstick: bare
+``sqlite3`` writes the same rows and journal in as many commits as the daemon made.
+
+    python -m benchmarks.burst --count 10000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
+from benchmarks.harness import Figure, command, median, report
+from benchmarks.latency import DAGS, lateness_ms
+from benchmarks.waiting import TASK_DEFERRED
+from benchmarks.yardsticks import rows_seconds, written_since
+
+FULL = {"count": 10_000, "rounds": 3}
+TINY = {"count": 50, "rounds": 1}
+PARKED_PER_SECOND = 1_200  # at least; where the due instant comes before all are parked, it fails
+
+
+class Burst(NamedTuple):
+    """Seconds from the instant."""
+
+    resumed: float
+    durable: float
+    yardstick: float
+    commits: int
+
+
+def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
+    """Have so many due at once, and look until the last one's success can be read."""
+    due = time.time() + 3.0 + count / PARKED_PER_SECOND
+    run_id = daemon.trigger("burst", {"count": count, "due": due})
+    with daemon.database() as database:
+
+        def number(sql: str) -> int:
+            return int(database.execute(sql, (run_id,)).fetchone()[0])
+
+        eventually(lambda: number(PARKED) == count, due - time.time() + 30)
+        assert time.time() < due, "due before all were parked: the machine is too slow for this"
+        before = number("SELECT commit_no FROM node WHERE ? NOT NULL")
+        eventually(lambda: number(IS_OVER), due - time.time() + 120, look_seconds=0.005)
+        durable = time.time() - due
+        rows = database.execute(RESULTS, (run_id,)).fetchall()
+    late = [msgspec.msgpack.decode(body, type=float) for (body,) in rows]
+    assert len(late) == count
+    written = written_since(daemon, before)
+    return Burst(max(late) / 1000, durable, rows_seconds(folder, written), written.commits)
+
+
+PARKED = (
+    "SELECT count(*) FROM task JOIN run USING (run_no)"
+    f" WHERE run.run_id = ? AND task.state = {TASK_DEFERRED}"
+)
+IS_OVER = "SELECT ended_at NOT NULL FROM run WHERE run_id = ?"
+RESULTS = (
+    "SELECT result.body FROM result JOIN task USING (task_no) JOIN run ON"
+    " run.run_no = task.run_no WHERE run.run_id = ? AND task.map_index >= 0"
+)
+
+
+def measure(folder: Path, *, count: int, rounds: int) -> dict[str, Any]:
+    """Measure on one daemon, report the medians."""
+    with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
+        lateness_ms(daemon, 20, 100.0)  # imports are warm after this
+        seen = [burst(daemon, folder, count) for _ in range(rounds)]
+        fsync = fsync_ms(folder)
+    yardstick = round(median([one.yardstick for one in seen]), 4)
+    against = "bare sqlite3: the same rows in as many commits"
+    resumed = round(median([one.resumed for one in seen]), 3)
+    durable = round(median([one.durable for one in seen]), 3)
+    figures = [
+        Figure(f"{count:,} due at once, last resumed", resumed, "s", yardstick, against),
+        Figure(f"{count:,} due at once, all durable", durable, "s", yardstick, against, 1.5),
+    ]
+    return report(
+        "burst",
+        figures=figures,
+        count=count,
+        rounds=rounds,
+        durability="full",
+        fsync_ms=fsync,
+        all_rounds=[one._asdict() for one in seen],
+    )
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

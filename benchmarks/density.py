@@ -1,0 +1,63 @@
+"""What does a parked trigger cost, in bytes and in processor time?
+
+Question: bytes in all processes together for each, by kind and number, and microseconds of
+processor time a second while nothing happens.
+
+Method: that of ``aioflow bench density``, which is this very code; see there. Each kind and
+number on a daemon of its own, parked by one wide map; and, for one number, by as many runs.
+Yardstick: as many bare ``asyncio`` tasks that sleep, in one process.
+
+    python -m benchmarks.density --triggers 1000,10000,50000 --kinds time,file,run,mixed,private
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow.cli.density import Density, plot
+from aioflow.cli.density import measure as park
+from benchmarks import harness
+from benchmarks.daemon import fsync_ms
+from benchmarks.harness import Figure, command, report
+
+FULL = {
+    "triggers": [1_000, 10_000, 50_000],
+    "kinds": ["time", "file", "run", "mixed", "private"],
+    "runs": 1_000,
+    "seconds": 10.0,
+}
+TINY = {"triggers": [20], "kinds": ["mixed"], "runs": 5, "seconds": 0.2}
+
+
+def measure(
+    folder: Path, *, triggers: list[int], kinds: list[str], runs: int, seconds: float
+) -> dict[str, Any]:
+    """Measure each kind at each number, report what each trigger costs."""
+    wide = [park(kind, count, seconds=seconds) for count in triggers for kind in kinds]
+    many = park("mixed", runs, shape="runs", seconds=seconds)
+    result = report(
+        "density",
+        figures=[figure for one in (*wide, many) for figure in _figures(one)],
+        seconds=seconds,
+        fsync_ms=fsync_ms(folder),
+        measured=[msgspec.to_builtins(one) for one in (*wide, many)],
+    )
+    (harness.RESULTS / "density.svg").write_text(plot(wide))
+    return result
+
+
+def _figures(one: Density) -> list[Figure]:
+    shape = "one map" if one.shape == "wide" else "as many runs"
+    name = f"parked {one.kind}, {one.triggers:,} in {shape}"
+    against = "a bare asyncio task"
+    return [
+        Figure(name, one.bytes_each, "bytes", one.bare.bytes_each, against),
+        Figure(f"{name}, idle", one.idle_us_each, "us/s", one.bare.idle_us_each, against),
+    ]
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

@@ -1,0 +1,73 @@
+"""How late does a deferred task go on, while others wait beside it?
+
+Claim under test: with 1,000 waits parked, and 1,000 triggers due each second, the first line
+of the resumed method runs within 3 ms of its instant (p50) and 15 ms (p99).
+
+Method: a real daemon at ``durability=full`` on two slots, with other waits parked. Each task
+defers a ``DateTimeTrigger``; its resumed method, in a slot worker, returns the wall time less
+the instant. Rates by turns, medians of rounds. Yardstick: bare ``asyncio`` tasks that sleep
+until the same instants, and one durable commit of bare ``sqlite3``; between the instant and
+the resumed line lie one commit (the event, with the start) and two links.
+
+    python -m benchmarks.due_resumed --per-second 100,1000 --seconds 3 --parked 1000 --rounds 3
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.daemon import DaemonProcess, fsync_ms
+from benchmarks.harness import Figure, command, median, percentiles, report
+from benchmarks.latency import DAGS, lateness_ms
+from benchmarks.waiting import park
+from benchmarks.yardsticks import bare_lateness_ms, commit_ms
+
+FULL = {"per_second": [100, 1000], "seconds": 3.0, "parked": 1000, "rounds": 3}
+TINY = {"per_second": [100], "seconds": 0.3, "parked": 20, "rounds": 1}
+CLAIM_AT = 1000  # a second
+
+
+def measure(
+    folder: Path, *, per_second: list[int], seconds: float, parked: int, rounds: int
+) -> dict[str, Any]:
+    """Measure the rates by turns on one daemon, report the medians."""
+    late: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
+    bare: dict[int, list[dict[str, float]]] = {rate: [] for rate in per_second}
+    with DaemonProcess(folder / "home", DAGS, flags=("--cpu-slots", "2")) as daemon:
+        lateness_ms(daemon, 20, 100.0)  # imports are warm after this
+        park(daemon, parked)
+        for _ in range(rounds):
+            for rate in per_second:
+                count = max(10, int(rate * seconds))
+                late[rate].append(percentiles(lateness_ms(daemon, count, rate)))
+                bare[rate].append(percentiles(bare_lateness_ms(count, rate)))
+        fsync, commit = fsync_ms(folder), commit_ms(folder)
+    figures = [
+        Figure(
+            f"due to resumed, {name}, {rate}/s",
+            round(median([one[name] for one in late[rate]]), 2),
+            "ms",
+            round(median([one[name] for one in bare[rate]]) + commit, 2),
+            "bare asyncio.sleep + one bare commit",
+            at_most=(3.0 if name == "p50" else 15.0) if rate == CLAIM_AT else None,
+        )
+        for rate in per_second
+        for name in ("p50", "p99")
+    ]
+    return report(
+        "due_resumed",
+        figures=figures,
+        parked=parked,
+        seconds=seconds,
+        rounds=rounds,
+        durability="full",
+        fsync_ms=fsync,
+        commit_ms=commit,
+        late_ms=late,
+        bare_late_ms=bare,
+    )
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

@@ -1,0 +1,121 @@
+"""How soon after a restart does everything wait again, and the first task go on?
+
+Claim under test: with 10,000 deferred the first is resumed, and all are hosted, 1 s after the
+daemon was started anew.
+
+Method: a real daemon at ``durability=full``; all of its processes are killed (``kill -9``) with
+the waits parked. Before them and behind them was parked one task whose instant passes while the
+daemon is away: triggers are handed over in the order of their rows, so the second of the two
+goes on when all others are hosted. Seconds are from the fork of the new daemon to the instants
+at which the lines after the two waits ran. Median of rounds, each on a home of its own.
+Yardstick: the same restart with nothing parked.
+
+    python -m benchmarks.restart --waits 10000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
+from benchmarks.harness import Figure, command, median, report
+from benchmarks.latency import DAGS
+from benchmarks.waiting import TASK_DEFERRED
+
+FULL = {"waits": 10_000, "rounds": 3}
+TINY = {"waits": 20, "rounds": 1}
+PARKED_PER_SECOND = 800  # at least
+
+
+class Restart(NamedTuple):
+    """Seconds from the fork of the new daemon."""
+
+    ready: float
+    first_resumed: float
+    all_hosted: float
+
+
+def restart(home: Path, waits: int) -> Restart:
+    """Park, kill, wait until the two are due, start again."""
+    daemon = DaemonProcess(home, DAGS, flags=("--cpu-slots", "2"))
+    with daemon:
+        due = time.time() + 4.0 + waits / PARKED_PER_SECOND
+        first = daemon.trigger("burst", {"count": 1, "due": due})
+        _until_deferred(daemon, 1)
+        if waits:
+            daemon.trigger("waits", {"count": waits})
+            _until_deferred(daemon, waits + 1)
+        last = daemon.trigger("burst", {"count": 1, "due": due})
+        _until_deferred(daemon, waits + 2)
+        daemon.kill(whole_tree=True)
+        assert time.time() < due, "due before all were parked: the machine is too slow for this"
+        time.sleep(due - time.time() + 0.1)
+        began = time.time()
+        daemon.start()
+        for run_id in (first, last):
+            assert daemon.wait(run_id)["state"] == "success"
+        resumed = [due + late_seconds(daemon, run_id) - began for run_id in (first, last)]
+    return Restart(daemon.ready_seconds, *resumed)
+
+
+def late_seconds(daemon: DaemonProcess, run_id: str) -> float:
+    """How late the one child of a run went on."""
+    with daemon.database() as database:
+        (body,) = database.execute(
+            "SELECT result.body FROM result JOIN task USING (task_no) JOIN run ON"
+            " run.run_no = task.run_no WHERE run.run_id = ? AND task.map_index = 0",
+            (run_id,),
+        ).fetchone()
+    return msgspec.msgpack.decode(body, type=float) / 1000
+
+
+def _until_deferred(daemon: DaemonProcess, count: int) -> None:
+    with daemon.database() as database:
+
+        def deferred() -> bool:
+            sql = "SELECT count(*) FROM task WHERE state = ?"
+            return bool(database.execute(sql, (TASK_DEFERRED,)).fetchone()[0] == count)
+
+        eventually(deferred, 60 + count / 100)
+
+
+def measure(folder: Path, *, waits: int, rounds: int) -> dict[str, Any]:
+    """Measure with and without waits by turns, report the medians."""
+    full, empty = [], []
+    for number in range(rounds):
+        full.append(restart(folder / f"full{number}", waits))
+        empty.append(restart(folder / f"empty{number}", 0))
+    against = "the same with nothing else parked"
+    figures = [
+        Figure(
+            f"restart with {waits:,} deferred, {name}",
+            round(median([getattr(one, field) for one in full]), 2),
+            "s",
+            round(median([getattr(one, field) for one in empty]), 2),
+            against,
+            at_most=most,
+        )
+        for name, field, most in (
+            ("ready", "ready", None),
+            ("first resumed", "first_resumed", 1.0),
+            ("all hosted", "all_hosted", 1.0),
+        )
+    ]
+    return report(
+        "restart",
+        figures=figures,
+        waits=waits,
+        rounds=rounds,
+        durability="full",
+        fsync_ms=fsync_ms(folder),
+        all_full=[one._asdict() for one in full],
+        all_empty=[one._asdict() for one in empty],
+    )
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

@@ -1,0 +1,200 @@
+"""Where does a turn of the engine's circle go: taking, deciding, committing, acting?
+
+Question: microseconds of each part for each no-op task, from the engine's own inbox to its
+effects, with the children taken out.
+
+Method: the real engine on a real SQLite store at ``durability=full``, in this process; what
+starts is answered at once with ``Succeeded``, as many as were started in the turn. Plain timers
+stand around the four parts, no profiler. The batches it committed are then taken apart:
+binding their rows, encoding their journal, and, as the yardstick, the same statements with
+the same parameters on a bare ``sqlite3`` connection in as many durable commits.
+
+    python -m benchmarks.turn --tasks 20000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from aioflow.clock import SystemClock
+from aioflow.core.draft import Draft
+from aioflow.core.slots import Slots
+from aioflow.engine import Engine
+from aioflow.inputs import CreateRun, Effect, FileParsed, HostUp, Input, StartTry
+from aioflow.messages import Succeeded
+from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.rows import Batch
+from aioflow.secrets import Vault
+from aioflow.store import journal, open_store
+from aioflow.store.changes import Changes, bind
+from aioflow.store.sql import SQLITE, written
+from benchmarks.daemon import fsync_ms
+from benchmarks.harness import Figure, command, median, report
+
+FULL = {"tasks": 20_000, "rounds": 3}
+TINY = {"tasks": 50, "rounds": 1}
+PARTS = ("take", "decide", "commit", "act")
+VAULT = Vault([b"k" * 32])
+
+
+class TimedEngine(Engine):
+    """The engine with a stopwatch at each part of its circle."""
+
+    seconds: defaultdict[str, float]
+
+    async def _turn(self, inputs: list[Input]) -> None:
+        began = time.perf_counter()
+        before = self.seconds["commit"] + self.seconds["act"]
+        await super()._turn(inputs)
+        took = time.perf_counter() - began
+        self.seconds["decide"] += took - (self.seconds["commit"] + self.seconds["act"] - before)
+
+    async def _take(self) -> list[Input]:
+        began = time.perf_counter()
+        inputs = await super()._take()
+        self.seconds["take"] += time.perf_counter() - began
+        return inputs
+
+    async def _commit(self, batch: Batch, draft: Draft) -> None:
+        began = time.perf_counter()
+        await super()._commit(batch, draft)
+        self.seconds["commit"] += time.perf_counter() - began
+
+    def _act(self, effects: list[Effect]) -> None:
+        began = time.perf_counter()
+        super()._act(effects)
+        self.seconds["act"] += time.perf_counter() - began
+
+
+class Children:
+    """Answers every start with its success; keeps what was committed."""
+
+    def __init__(self, engine: Engine, clock: SystemClock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.batches: list[Batch] = []
+
+    def start_try(self, effect: StartTry) -> None:
+        """Succeed at once."""
+        start, now = effect.start, self._clock.now()
+        self._engine.report([Succeeded(start.task_no, start.start_no, now, now)])
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """Keep it."""
+        self.batches.append(batch)
+
+    def _nothing(self, effect: object) -> None:
+        """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
+
+    stop_try = recall = forget = host = end_hosting = deliver = _nothing
+
+
+async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:
+    """Run one fan-out through an engine of its own; return what each part took."""
+    mapped = MapSpec(sources=(MapSource("number", -1, tasks),))
+    task = TaskSpec(task_id="noop", body=Body.COROUTINE, mapped=mapped, map_limit=tasks)
+    spec = DagSpec(dag_id="dag", file="dag.py", tasks=(task,))
+    clock = SystemClock()
+    async with open_store(f"sqlite:///{folder}/turn.db", VAULT) as store:
+        slots = Slots(cpu_slots=2, async_slots=1000)
+        engine = TimedEngine(store, slots, clock=clock, chance=random.random)
+        engine.seconds = defaultdict(float)
+        children = Children(engine, clock)
+        engine.connect(children)
+        async with anyio.create_task_group() as services:
+            await services.start(engine.run)
+            file = FileParsed(file="dag.py", version="v1", dags=(spec,), sources={"dag.py": b""})
+            engine.report([file, HostUp("async"), HostUp("triggers")])
+            began = time.perf_counter()
+            engine.seconds.clear()
+            await engine.ask(CreateRun(dag_id="dag"))
+            await engine.wait_until_idle()
+            took = time.perf_counter() - began
+            services.cancel_scope.cancel()
+    return took, engine.seconds, children.batches
+
+
+def replay_seconds(folder: Path, batches: Sequence[Batch]) -> dict[str, float]:
+    """Take the batches apart: binding, encoding, and the bare statements with their commits."""
+    began = time.perf_counter()
+    bound = [bind(batch, VAULT) for batch in batches]
+    middle = time.perf_counter()
+    bodies = [journal.encode(batch, c) for batch, c in zip(batches, bound, strict=True)]
+    end = time.perf_counter()
+    path = folder / "bare.db"
+    bare = _bare(folder / "turn.db", path, list(zip(bound, bodies, strict=True)))
+    path.unlink()
+    return {"bind": middle - began, "journal": end - middle, "sqlite": bare}
+
+
+def _bare(made: Path, path: Path, work: list[tuple[Changes, bytes]]) -> float:
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("PRAGMA journal_mode = WAL")
+    raw.execute("PRAGMA synchronous = FULL")
+    with sqlite3.connect(made) as source:
+        schema = source.execute(
+            "SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY type = 'index'"
+        ).fetchall()
+    source.close()
+    for (sql,) in schema:
+        raw.execute(sql)
+    statements = {
+        kind.name: written(kind, SQLITE).sql for changes, _ in work for kind, _ in changes
+    }
+    began = time.perf_counter()
+    for number, (changes, body) in enumerate(work):
+        raw.execute("BEGIN IMMEDIATE")
+        for kind, rows in changes:
+            raw.executemany(statements[kind.name], rows)
+        raw.execute("INSERT INTO journal VALUES (?, ?, ?)", (number, 0, body))
+        raw.execute("COMMIT")
+    took = time.perf_counter() - began
+    raw.close()
+    return took
+
+
+def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
+    """Turn it again and again, report the medians of the parts."""
+    seen: list[dict[str, float]] = []
+    turns: list[int] = []
+    for number in range(rounds):
+        home = folder / str(number)
+        home.mkdir()
+        took, parts, batches = anyio.run(
+            turn_once, home, tasks, backend_options={"use_uvloop": True}
+        )
+        replay = replay_seconds(home, batches)
+        seen.append({"all": took, **{part: parts[part] for part in PARTS}, **replay})
+        turns.append(len(batches))
+    each = {name: round(1e6 * median([one[name] for one in seen]) / tasks, 2) for name in seen[0]}
+    bare = "bare sqlite3: the same statements in as many commits"
+    figures = [
+        Figure("one task through the circle", each["all"], "us", each["sqlite"], bare),
+        *(Figure(f"of it: {part}", each[part], "us") for part in ("take", "decide")),
+        Figure("of it: commit", each["commit"], "us", each["sqlite"], bare),
+        Figure("of it: act", each["act"], "us"),
+        Figure("of the commit: binding rows", each["bind"], "us"),
+        Figure("of the commit: encoding the journal", each["journal"], "us"),
+    ]
+    return report(
+        "turn",
+        figures=figures,
+        tasks=tasks,
+        rounds=rounds,
+        durability="full",
+        fsync_ms=fsync_ms(folder),
+        turns=turns,
+        each_us=each,
+    )
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

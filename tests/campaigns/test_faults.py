@@ -1,0 +1,174 @@
+"""Every fault of ``tests/faults``, to the end; the figures go to ``results``.
+
+Parts of it are chosen by name, as ``-k warm`` or ``-k "not kill"``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import clocks, kills, machine, storage
+from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills
+
+pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
+
+RESULTS = Path(__file__).parent / "results"
+KILLS_PER_HOME = 25
+WARM_LEAST = {"pwrite64": 60, "fdatasync": 6, "write": 15}
+COLD_LEAST = {"pwrite64": 100, "fdatasync": 5, "write": 20}
+AT_LEAST = 400
+"""Kill points of small runs, starts and settlements together."""
+
+_kills = Tally()
+
+
+def record(fault: str, **figures: Any) -> None:
+    """Append what came of it."""
+    RESULTS.mkdir(exist_ok=True)
+    now = datetime.now(UTC)
+    with (RESULTS / f"faults-{now.date().isoformat()}.jsonl").open("a") as file:
+        file.write(json.dumps({"at": now.isoformat(), "fault": fault, **figures}) + "\n")
+
+
+def told(tally: Tally) -> dict[str, Any]:
+    """A tally for people: how many points of each call, not which."""
+    figures = asdict(tally)
+    figures["at"] = {call: [min(at), max(at), len(at)] for call, at in tally.at.items()}
+    return figures
+
+
+@pytest.mark.parametrize("call", WARM_CALLS)
+def test_kill_at_every_warm_call(call, tmp_path):
+    """Kill before the n-th call of a run, for every n there is."""
+    tally = Tally()
+    numbers = _until_there_is_none(tally)
+    for home_number in range(1000):
+        (folder := tmp_path / str(home_number)).mkdir()
+        with WarmKills(folder, tally) as home:
+            for _, number in zip(range(KILLS_PER_HOME), numbers, strict=False):
+                home.kill(call, number)
+        if tally.misses >= MISSES:
+            break
+    _add(tally)
+    record("kill_warm", call=call, **told(tally))
+    assert tally.kills >= WARM_LEAST.get(call, 0)
+
+
+@pytest.mark.parametrize("call", COLD_CALLS)
+def test_kill_at_every_cold_call(call, tmp_path):
+    """Kill a first start, and its first run, before its n-th call, for every n there is."""
+    tally = Tally()
+    for number in _until_there_is_none(tally):
+        kills.kill_a_start(tmp_path / str(number), call, number, tally)
+    _add(tally)
+    record("kill_cold", call=call, **told(tally))
+    assert tally.kills >= COLD_LEAST.get(call, 0)
+
+
+def _until_there_is_none(tally: Tally) -> Iterator[int]:
+    number = 0
+    while tally.misses < MISSES:
+        number += 1
+        yield number
+
+
+def test_kill_settlements_at_random_writes(tmp_path):
+    tally = Tally()
+    slowest = 0.0
+    for seed in range(40):
+        (folder := tmp_path / str(seed)).mkdir()
+        slowest = max(slowest, kills.kill_a_settlement(folder, seed, tally))
+    _add(tally)
+    record("kill_settlement", slowest_recovery_seconds=slowest, **told(tally))
+    assert tally.kills >= 30
+
+
+def _add(tally: Tally) -> None:
+    _kills.kills += tally.kills
+    _kills.acknowledged += tally.acknowledged
+    _kills.repeated += tally.repeated
+
+
+def test_kills_were_enough():
+    """Counts what ran before in the same session; a part chosen by name is too little."""
+    if not _kills.kills:
+        pytest.skip("no kills in this session")
+    record("kills", kills=_kills.kills, acknowledged=_kills.acknowledged, lost=0, doubled=0)
+    assert _kills.kills >= AT_LEAST
+    assert _kills.acknowledged >= _kills.kills
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("call", ["pwrite64", "fdatasync"])
+def test_calls_that_fail(call, error, seconds, tmp_path):
+    figures = storage.calls_that_fail(tmp_path, call, error, seconds)
+    record("call_fails", call=call, error=error, seconds=seconds, **figures)
+
+
+def test_disk_full(tmp_path):
+    record("disk_full", **storage.disk_full(tmp_path, seconds=10.0))
+
+
+@pytest.mark.parametrize("seconds", [1.0, 8.0])
+def test_another_writer(seconds, tmp_path):
+    record("busy", seconds=seconds, **storage.another_writer(tmp_path, seconds))
+
+
+@pytest.mark.parametrize("stranger", storage.STRANGERS)
+def test_strange_database(stranger, tmp_path):
+    record("strange", stranger=stranger, **storage.strange_database(tmp_path, stranger))
+
+
+def test_log_lost_while_stopped(tmp_path):
+    record("log_lost", **storage.log_lost_while_stopped(tmp_path))
+
+
+def test_read_only_home(tmp_path):
+    record("read_only", **storage.read_only_home(tmp_path))
+
+
+def test_stuck_reader(tmp_path):
+    record("stuck_reader", **storage.stuck_reader(tmp_path))
+
+
+def test_clock_steps(tmp_path):
+    steps = (6 * clocks.HOUR, -2 * clocks.HOUR, 0)
+    record("clock", **clocks.clock_steps(tmp_path, *steps))
+
+
+def test_clock_steps_of_a_schedule(tmp_path):
+    record("clock_schedule", **clocks.schedule_steps(tmp_path))
+
+
+@pytest.mark.parametrize("role", clocks.ROLES)
+def test_stand_still(role, tmp_path):
+    record("stopped", role=role, **clocks.stand_still(tmp_path, role, 10.0))
+
+
+@pytest.mark.parametrize("role", ["slot", "async", "triggers"])
+def test_children_killed(role, tmp_path):
+    record("children", role=role, **machine.children_killed(tmp_path, role, 20))
+
+
+def test_parsers_killed(tmp_path):
+    record("children", role="parser", **machine.parsers_killed(tmp_path, 20))
+
+
+def test_no_descriptors(tmp_path):
+    record("descriptors", **machine.no_descriptors(tmp_path, seconds=20.0))
+
+
+def test_no_processes(tmp_path):
+    record("processes", **machine.no_processes(tmp_path, seconds=20.0))
+
+
+def test_no_memory(tmp_path):
+    record("memory", **machine.no_memory(tmp_path))

@@ -1,0 +1,141 @@
+"""The wall clock is set, and processes stand still: nothing twice, nothing killed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.daemon import eventually
+from tests.faults import tools
+from tests.faults.ground import TICKS, Ground, Victim
+
+__all__ = ("ROLES", "clock_steps", "schedule_steps", "stand_still")
+
+HOUR = 3600
+ROLES = ("daemon", "triggers", "async", "slot")
+
+
+def clock_steps(folder: Path, *steps: int, count: int = 20) -> dict[str, int]:
+    """Set the clock while tasks are deferred, run, and have an hour to do so."""
+    shim = tools.ClockShim(folder)
+    ground, gate = Ground(folder), folder / "gate"
+    with ground.daemon().wrap((), **shim.environment) as daemon:
+        run_id = _parked(ground, daemon, gate, count)
+        before = _pids(daemon)
+        for step in steps:
+            shim.set(step)
+            _assert_nothing_moves(daemon, run_id, before)
+        small = ground.ask(daemon)  # what begins under the new clock ends under it
+        assert small is not None
+        assert daemon.wait(small)["state"] == "success"
+        gate.write_text("open")
+        run = daemon.wait(run_id)
+        tasks = daemon.run(run_id)["tasks"]
+        assert run["state"] == "success", tasks
+        _assert_once(ground, run_id, tasks, count)
+        assert _pids(daemon) == before, "children were replaced"
+        ground.judge_database()
+        ground.judge_durations([*tasks, *daemon.run(small)["tasks"]])
+    ground.judge_nobody_left()
+    return {"steps": len(steps), "tasks": len(tasks)}
+
+
+def schedule_steps(folder: Path) -> dict[str, int]:
+    """A schedule goes on after each step, and no slot of it runs twice."""
+    shim = tools.ClockShim(folder)
+    ground = Ground(folder)
+    counts = []
+    with ground.daemon(dags=TICKS).wrap((), **shim.environment) as daemon:
+        for offset in (0, 6 * HOUR, 4 * HOUR, 6 * HOUR):
+            shim.set(offset)
+            known = _slots(daemon)
+            if offset == 4 * HOUR:
+                # Its slots have been run already: there is nothing to fire before they end.
+                _let_pass(3.0)
+            else:
+                eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
+            counts.append(len(_slots(daemon)))
+        runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
+        dates = Counter(run["logical_date"] for run in runs)
+        assert max(dates.values()) == 1, dates.most_common(3)
+        for run in runs:
+            assert run["state"] in {"queued", "running", "success"}, run
+        ground.judge_database()
+    return {"slots": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
+
+
+def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
+    """The daemon or a child stands still for a while; then all goes on as if it had not."""
+    ground, gate = Ground(folder), folder / "gate"
+    with ground.daemon() as daemon:
+        run_id = _parked(ground, daemon, gate, 20)
+        before = _pids(daemon)
+        pid = daemon.process.pid if role == "daemon" else daemon.child(role)
+        with tools.stopped([pid]):
+            gate.write_text("open")
+            if role != "daemon":
+                assert ground.ask(daemon, seconds=0.05) is not None
+            _let_pass(seconds)
+        began = time.monotonic()
+        run = daemon.wait(run_id)
+        ground.judge(daemon)
+        tasks = daemon.run(run_id)["tasks"]
+        assert run["state"] == "success", tasks
+        assert sum(task["interruptions"] for task in tasks) == 0, tasks
+        _assert_once(ground, run_id, tasks, 20)
+        assert _pids(daemon) == before, "children were replaced"
+    ground.judge_nobody_left()
+    return {"recovery_seconds": round(time.monotonic() - began, 2), "tasks": len(tasks)}
+
+
+def _parked(ground: Ground, daemon: Victim, gate: Path, count: int) -> str:
+    """Start a run with tasks deferred and running; return it when they are."""
+    run_id = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), count=count)
+    ground.acknowledged.clear()  # judged here, not as a run of ``small``
+
+    def there() -> bool:
+        counts = daemon.run(run_id, limit=1)["counts"]
+        return counts.get("deferred") == count and counts.get("running") == 2
+
+    eventually(there, 30.0, lambda: str(daemon.run(run_id)["counts"]))
+    eventually(lambda: len(ground.lines(run_id)) == 2)
+    return run_id
+
+
+def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[int]]) -> None:
+    """For as long as a timer needs to notice that the clock was set, and no more."""
+    counts = daemon.run(run_id, limit=1)["counts"]
+    turns = _turns(daemon)
+    _let_pass(2.0)
+    assert daemon.run(run_id, limit=1)["counts"] == counts
+    assert _pids(daemon) == before
+    assert _turns(daemon) - turns < 200, "it turns without anything to do"
+
+
+def _let_pass(seconds: float) -> None:
+    """What must not happen is given this long to happen."""
+    time.sleep(seconds)
+
+
+def _turns(daemon: Victim) -> int:
+    for line in daemon.get("/metrics")[1].splitlines():
+        if line.startswith("aioflow_turns"):
+            return round(float(line.split()[-1]))
+    raise AssertionError("no count of turns")
+
+
+def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> None:
+    begun = Counter((line.task_id, line.map_index) for line in ground.lines(run_id))
+    assert set(begun.values()) == {1}, {name: times for name, times in begun.items() if times > 1}
+    assert sum(name == "parked" for name, _ in begun) == count
+    assert all(task["try_number"] == 1 for task in tasks), tasks
+
+
+def _pids(daemon: Victim) -> dict[str, list[int]]:
+    return {role: sorted(daemon.children(role)) for role in ROLES[1:]}
+
+
+def _slots(daemon: Victim) -> set[str]:
+    return {run["logical_date"] for run in daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]}

@@ -1,0 +1,149 @@
+"""Small runs that use everything once: a fan-out, a coroutine, a deferral, a retry, a total."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aioflow import Operator, Retry, current, dag, task
+from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.temporal import TimeDeltaTrigger
+
+PATIENT = Retry(tries=3, delay="0.05s", jitter=False)
+
+
+def note(ledger: Path, *words: object) -> None:
+    """Append one line, whole: this is what stands outside of any database."""
+    with ledger.open("a") as file:
+        file.write(" ".join(map(str, (*words, time.time_ns()))) + "\n")
+
+
+@task
+def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+@task
+def square(
+    number: int,
+    ledger: Path,
+    seconds: float,
+    run_id: str = current.run_id,
+    index: int = current.map_index,
+) -> int:
+    note(ledger, "begin", run_id, "square", index)
+    time.sleep(seconds)
+    note(ledger, "end", run_id, "square", index)
+    return number * number
+
+
+@task
+async def nap(ledger: Path, seconds: float, run_id: str = current.run_id) -> int:
+    note(ledger, "begin", run_id, "nap", -1)
+    await asyncio.sleep(max(seconds, 0.02))
+    return 1
+
+
+class Pause(Operator):
+    """Waits a moment without a slot."""
+
+    def __init__(self, *, ledger: Path, seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.ledger = ledger
+        self.seconds = seconds
+
+    def execute(self, context: Any) -> None:
+        trigger = TimeDeltaTrigger(delta=max(self.seconds, 0.02))
+        self.defer(trigger=trigger, method_name="resumed")
+
+    def resumed(self, context: Any, event: Any = None) -> int:
+        note(Path(self.ledger), "begin", context["run_id"], "pause", -1)
+        return 1
+
+
+@task(retry=PATIENT)
+def stumble(
+    ledger: Path, run_id: str = current.run_id, try_number: int = current.try_number
+) -> int:
+    note(ledger, "begin", run_id, "stumble", -1)
+    if try_number == 1:
+        raise RuntimeError("the first step")
+    return 1
+
+
+@task
+def total(
+    squares: Sequence[int],
+    rest: list[int],
+    ledger: Path,
+    run_id: str = current.run_id,
+) -> int:
+    note(ledger, "begin", run_id, "total", -1)
+    return sum(squares) + sum(rest)
+
+
+@dag
+def small(ledger: Path, count: int = 8, seconds: float = 0.0, padding: str = "") -> None:
+    squares = square.partial(ledger=ledger, seconds=seconds).expand(number=numbers(count))
+    napped = nap(ledger, seconds)
+    paused = Pause(task_id="pause", ledger=ledger, seconds=seconds).output
+    total(squares, [napped, paused, stumble(ledger)], ledger)
+
+
+class Parked(Operator):
+    """Waits for a file, at most an hour."""
+
+    def __init__(self, *, number: int, ledger: Path, gate: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self.number = number
+        self.ledger = ledger
+        self.gate = gate
+
+    def execute(self, context: Any) -> None:
+        trigger = FileTrigger(path=str(self.gate))
+        self.defer(trigger=trigger, method_name="resumed", timeout="1h")
+
+    def resumed(self, context: Any, event: Any = None) -> int:
+        note(Path(self.ledger), "begin", context["run_id"], "parked", self.number)
+        return 1
+
+
+@task(execution_timeout="1h")
+def busy(number: int, ledger: Path, gate: Path, run_id: str = current.run_id) -> int:
+    """Runs until the gate is there."""
+    note(ledger, "begin", run_id, "busy", number)
+    while not gate.exists():
+        time.sleep(0.05)
+    return 1
+
+
+@task(execution_timeout="1h")
+async def awake(ledger: Path, gate: Path, run_id: str = current.run_id) -> int:
+    note(ledger, "begin", run_id, "awake", -1)
+    while not gate.exists():
+        await asyncio.sleep(0.05)
+    return 1
+
+
+@dag
+def parked(ledger: Path, gate: Path, count: int = 20, running: int = 1) -> None:
+    """Twenty tasks deferred, some running, until a file is there."""
+    waits = Parked.partial(task_id="parked", ledger=ledger, gate=gate)
+    waits.expand(number=numbers(count))
+    busy.partial(ledger=ledger, gate=gate).expand(number=numbers(running))
+    awake(ledger, gate)
+
+
+@task(retry=Retry(tries=1))
+def hungry(mebibytes: int) -> int:
+    """Takes memory, all of it in use."""
+    return len(bytearray(b"x") * (mebibytes * 2**20))
+
+
+@dag
+def starving(ledger: Path, mebibytes: int = 1024) -> None:
+    hungry(mebibytes)
+    square.partial(ledger=ledger, seconds=0.1).expand(number=numbers(8))

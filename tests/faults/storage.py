@@ -1,0 +1,326 @@
+"""The disk fails, fills up, or is somebody else's: what is said, and what is never said."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Self
+
+from benchmarks.daemon import eventually
+from tests.faults import tools
+from tests.faults.ground import Ground, Victim, database_copy, digest, has_ended, wait_for_death
+
+__all__ = (
+    "STRANGERS",
+    "another_writer",
+    "calls_that_fail",
+    "disk_full",
+    "log_lost_while_stopped",
+    "read_only_home",
+    "strange_database",
+    "stuck_reader",
+)
+
+NOTICED_SECONDS = 5.0
+READER_SECONDS = 0.8
+TOLD_SECONDS = 7.0
+LINES_PER_SECOND = 5.0
+
+
+class _Reader:
+    """Reads all the while, as a page that is open does, and keeps the slowest answers."""
+
+    def __init__(self, daemon: Victim, run_id: str) -> None:
+        self._daemon = daemon
+        self._paths = ("/api/v1/runs", "/api/v1/dags", f"/api/v1/runs/{run_id}", "/metrics")
+        self.answers = 0
+        self.slowest: dict[str, float] = dict.fromkeys(self._paths, 0.0)
+        self._enough = Event()
+        self._threads = [Thread(target=self._read, args=(path,)) for path in self._paths]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(70.0)
+
+    def _read(self, path: str) -> None:
+        while not self._enough.is_set():
+            began = time.monotonic()
+            try:
+                status = self._daemon.get(path, status=None)[0]
+            except OSError:
+                status = 0
+            took = time.monotonic() - began
+            self.slowest[path] = max(self.slowest[path], took if status == 200 else 60.0)
+            self.answers += status == 200
+            self._enough.wait(0.05)
+
+    def judge(self) -> None:
+        """Assert that whoever only reads hardly noticed."""
+        assert self.answers >= 20, self.answers
+        slow = {path: round(took, 2) for path, took in self.slowest.items()}
+        assert max(slow.values()) <= READER_SECONDS, f"readers waited: {slow}"
+
+
+@contextmanager
+def _working(ground: Ground, count: int = 8, seconds: float = 0.0) -> Iterator[tuple[Victim, str]]:
+    """A daemon that has done one run and is at another, which is judged in the end."""
+    with ground.daemon() as daemon:
+        ground.ask_until_answered(daemon, count=count)
+        ground.judge(daemon, count=count)
+        run_id = ground.ask(daemon, count=count, seconds=seconds)
+        assert run_id is not None
+        yield daemon, run_id
+        ground.ask_again(daemon, count=count)
+        ground.judge(daemon, count=count)
+    ground.judge_nobody_left()
+
+
+# ── a disk that fails ───────────────────────────────────────────────────────────────────
+
+
+def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict[str, float]:
+    """A call fails once, or for a while; the run ends right by itself.
+
+    Args:
+        seconds: For how long; 0 for a single call.
+    """
+    tools.needs("strace")
+    ground = Ground(folder)
+    when = "when=2" if seconds == 0 else "when=1+"
+    output = folder / "injected"
+    with ground.daemon() as daemon:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+        lines = daemon.log_lines()
+        inject = f"error={error}:{when}"
+        with ExitStack() as asked, tools.injecting(daemon.process.pid, call, inject, output):
+            asked.enter_context(ground.asking(daemon))  # answered when the fault is over
+            eventually(lambda: "INJECTED" in output.read_text(), 10.0)
+            _hold(seconds)
+            if seconds:
+                assert len(ground.acknowledged) == 1, "acknowledged, not stored"
+        eventually(lambda: "database away" in daemon.log.read_text(), 10.0)
+        said = daemon.log_lines() - lines
+        injected = output.read_text().count("INJECTED")
+        assert injected >= 1
+        assert said <= LINES_PER_SECOND * max(seconds, 2.0) + 10, daemon.last_words()
+        ground.ask_again(daemon)
+        ground.judge(daemon)
+    ground.judge_nobody_left()
+    return {"injected": injected, "lines_said": said, "runs": len(ground.acknowledged)}
+
+
+def _hold(seconds: float) -> None:
+    """The fault lasts this long: nothing is waited for, this is its length."""
+    time.sleep(seconds)
+
+
+def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
+    """The disk of the home is full for a while: readers go on, then the run does by itself."""
+    with tools.memory_disk(folder / "disk", 48) as disk:
+        ground = Ground(folder, home=disk / "home")
+        with _working(ground, seconds=0.2) as (daemon, run_id):
+            lines = daemon.log_lines()
+            filler = tools.fill(disk)
+            with ground.asking(daemon):
+                eventually(lambda: "database away" in daemon.last_words(), 15.0)
+                before = len(ground.acknowledged)
+                with _Reader(daemon, run_id) as reader:
+                    _hold(seconds)
+                    assert not has_ended(daemon, run_id)
+                    assert len(ground.acknowledged) == before, "acknowledged, not stored"
+                    filler.unlink()
+                    freed = time.monotonic()
+            reader.judge()
+            assert daemon.log_lines() - lines <= LINES_PER_SECOND * (seconds + 2.0)
+            eventually(lambda: has_ended(daemon, run_id), 20.0, daemon.last_words)
+            recovery = time.monotonic() - freed
+        return {"recovery_seconds": round(recovery, 2), "answers_read": reader.answers}
+
+
+def another_writer(folder: Path, seconds: float) -> dict[str, float]:
+    """Another program holds the database: nobody fails, and who must wait long is told so."""
+    ground = Ground(folder)
+    with _working(ground, seconds=0.05) as (daemon, run_id):
+        with _Reader(daemon, run_id) as reader:
+            asked = time.monotonic()
+            thread = Thread(target=lambda: ground.ask(daemon))
+            with tools.write_locked(ground.database):
+                thread.start()
+                thread.join(seconds)
+                was_told = not thread.is_alive()
+                _hold(max(0.0, asked + seconds - time.monotonic()))
+                assert "ask-3" not in ground.acknowledged, "acknowledged, not stored"
+            thread.join(30.0)
+            waited = time.monotonic() - asked
+        if seconds > TOLD_SECONDS:
+            assert was_told, f"no 503 within {seconds} s; answered after {waited:.1f} s"
+        reader.judge()
+    return {"waited_seconds": round(waited, 2), "answers_read": reader.answers}
+
+
+# ── another database than the one we knew ───────────────────────────────────────────────
+
+
+def _deleted(ground: Ground, folder: Path) -> None:
+    ground.database.unlink()
+
+
+def _older_copy(ground: Ground, folder: Path) -> None:
+    (folder / "older.db").replace(ground.database)
+
+
+def _of_another(ground: Ground, folder: Path) -> None:
+    other = Ground(folder / "other")
+    other.folder.mkdir()
+    with other.daemon() as daemon:
+        other.ask_until_answered(daemon)
+        other.judge(daemon)
+    other.database.replace(ground.database)
+
+
+def _truncated(ground: Ground, folder: Path) -> None:
+    os.truncate(ground.database, 0)
+
+
+STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
+    "deleted": _deleted,
+    "older_copy": _older_copy,
+    "of_another": _of_another,
+    "truncated": _truncated,
+}
+
+
+def strange_database(folder: Path, stranger: str) -> dict[str, float]:
+    """The database becomes another one under the daemon: it ends, and writes nothing into it."""
+    ground = Ground(folder)
+    daemon = ground.daemon().start()
+    try:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+        database_copy(ground, folder / "older.db")
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+        STRANGERS[stranger](ground, folder)
+        before = digest(ground.database) if ground.database.exists() else None
+        acknowledged = len(ground.acknowledged)
+        began = time.monotonic()
+        ground.ask(daemon)
+        died = wait_for_death(daemon, lambda: time.monotonic() - began > NOTICED_SECONDS)
+        took = time.monotonic() - began
+        after = digest(ground.database) if ground.database.exists() else None
+        assert died, f"it goes on; acknowledged {len(ground.acknowledged) - acknowledged} more"
+        assert after == before, "it wrote into a file that it did not know"
+        assert daemon.process.returncode == 1, daemon.process.returncode
+        assert len(ground.acknowledged) == acknowledged, "acknowledged, not stored"
+        last = daemon.log.read_text().splitlines()[-1]
+        assert last.startswith("aioflow: "), last
+        assert "[store." in last, last
+    finally:
+        if daemon.is_alive:
+            daemon.kill(whole_tree=True)
+    ground.judge_nobody_left()
+    return {"noticed_seconds": round(took, 2)}
+
+
+def log_lost_while_stopped(folder: Path) -> dict[str, float]:
+    """The write-ahead log is deleted after a crash: the rest is whole, or it is refused."""
+    ground = Ground(folder)
+    daemon = ground.daemon().start()
+    ground.ask_until_answered(daemon)
+    ground.judge(daemon)
+    log = Path(f"{ground.database}-wal")
+    eventually(log.exists)
+    daemon.kill(whole_tree=True)
+    lost = log.stat().st_size
+    log.unlink()
+    ground.judge_nobody_left()
+    again = ground.daemon()
+    came_up = again.start_or_die()
+    if came_up:
+        ground.acknowledged.clear()  # what only the log knew is lost with it
+        ground.asked.clear()
+        ground.ask_until_answered(again)
+        ground.judge(again)
+        assert again.stop() == 0
+    else:
+        assert again.process.returncode == 1
+        assert again.log.read_text().splitlines()[-1].startswith("aioflow: ")
+    ground.judge_nobody_left()
+    return {"bytes_lost": lost, "came_up": came_up}
+
+
+def read_only_home(folder: Path) -> dict[str, float]:
+    """A home that cannot be written is refused in one line, and left as it is."""
+    ground = Ground(folder)
+    with ground.daemon() as daemon:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+    before = digest(ground.database)
+    with tools.read_only(ground.home, folder / "shown") as shown:
+        began = time.monotonic()
+        refused = subprocess.run(
+            [*Victim(shown, ground.folder)._command[:4], "--home", shown, "--port", "0"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        took = time.monotonic() - began
+    assert refused.returncode == 1, refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
+    assert digest(ground.database) == before
+    return {"refused_seconds": round(took, 2)}
+
+
+def stuck_reader(folder: Path, *, mebibytes: int = 80) -> dict[str, float]:
+    """Somebody reads and does not stop: work goes on, and the log is short again afterwards."""
+    ground = Ground(folder)
+    log = Path(f"{ground.database}-wal")
+    padding = "x" * 900_000
+    slowest = 0.0
+    with ground.daemon() as daemon:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+        reader = sqlite3.connect(f"file:{ground.database}?mode=ro", uri=True, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM run").fetchone()
+        while log.stat().st_size < mebibytes * 2**20:
+            began = time.monotonic()
+            assert ground.ask(daemon, count=1, padding=padding) is not None
+            slowest = max(slowest, time.monotonic() - began)
+        largest = log.stat().st_size
+        for run_id in ground.acknowledged.values():
+            assert daemon.wait(run_id)["state"] == "success"
+        reader.execute("ROLLBACK")
+        reader.close()
+
+        def is_short() -> bool:
+            assert ground.ask(daemon) is not None
+            return log.stat().st_size <= 64 * 2**20
+
+        eventually(is_short, 30.0, lambda: str(log.stat().st_size), look_seconds=0.2)
+        warned = '"level": "warning"' in daemon.log.read_text()
+        after = log.stat().st_size
+    assert slowest < 2.0, slowest
+    ground.judge_nobody_left()
+    ground.judge_database()
+    assert warned, f"a log of {largest >> 20} MiB that cannot be cut is not worth a line"
+    return {
+        "largest_mib": largest >> 20,
+        "after_mib": after >> 20,
+        "runs": len(ground.acknowledged),
+        "slowest_seconds": round(slowest, 3),
+    }

@@ -1,0 +1,74 @@
+"""A sample of every fault; ``tests/campaigns/test_faults.py`` does all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import clocks, kills, machine, storage
+from tests.faults.kills import Tally, WarmKills
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def test_kills_at_writes_and_syncs_lose_and_double_nothing(tmp_path):
+    tally = Tally()
+    points = [("pwrite64", 1), ("fdatasync", 1), ("pwrite64", 12), ("fdatasync", 4), ("write", 9)]
+    with WarmKills(tmp_path, tally) as home:
+        for call, number in points:
+            home.kill(call, number)
+
+    assert tally.kills >= 4
+    assert tally.acknowledged >= tally.kills
+
+
+def test_a_first_start_killed_at_a_write_is_made_good(tmp_path):
+    assert kills.kill_a_start(tmp_path / "cold", "pwrite64", 30, Tally())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "seconds"),
+    [("pwrite64", "EIO", 0.0), ("fdatasync", "EIO", 0.0), ("pwrite64", "ENOSPC", 1.0)],
+)
+def test_calls_that_fail(call, error, seconds, tmp_path):
+    assert storage.calls_that_fail(tmp_path, call, error, seconds)["runs"] >= 2
+
+
+def test_a_full_disk_stops_work_but_no_reader_and_work_goes_on_by_itself(tmp_path):
+    assert storage.disk_full(tmp_path, seconds=2.0)["answers_read"] >= 20
+
+
+def test_another_writer_is_waited_for(tmp_path):
+    assert storage.another_writer(tmp_path, 1.0)["answers_read"] >= 20
+
+
+@pytest.mark.parametrize("stranger", ["deleted", "older_copy", "truncated"])
+def test_another_database_under_the_daemon_ends_it(stranger, tmp_path):
+    assert storage.strange_database(tmp_path, stranger)["noticed_seconds"] <= 5.0
+
+
+def test_a_home_that_cannot_be_written_is_refused(tmp_path):
+    storage.read_only_home(tmp_path)
+
+
+def test_a_clock_that_is_set_fires_nothing_twice_and_kills_nobody(tmp_path):
+    assert clocks.clock_steps(tmp_path, 6 * clocks.HOUR, -2 * clocks.HOUR)["tasks"] >= 22
+
+
+@pytest.mark.parametrize("role", ["daemon", "triggers"])
+def test_standing_still_changes_nothing(role, tmp_path):
+    assert clocks.stand_still(tmp_path, role, 2.0)["tasks"] >= 22
+
+
+@pytest.mark.parametrize(("role", "times"), [("slot", 4), ("async", 3)])
+def test_killed_children_are_replaced_and_their_work_goes_on(role, times, tmp_path):
+    figures = machine.children_killed(tmp_path, role, times)
+
+    assert figures["interruptions"] >= 1
+
+
+def test_without_descriptors_it_waits_and_says_so(tmp_path):
+    machine.no_descriptors(tmp_path, seconds=3.0)
+
+
+def test_without_processes_it_waits_and_says_so(tmp_path):
+    machine.no_processes(tmp_path, seconds=6.0)

@@ -1,0 +1,308 @@
+"""What makes faults: strace, a preloaded clock, mounts, control groups, limits, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from benchmarks.daemon import eventually
+
+__all__ = (
+    "ClockShim",
+    "ControlGroup",
+    "count_calls",
+    "descriptors_limited",
+    "fill",
+    "injecting",
+    "memory_disk",
+    "needs",
+    "read_only",
+    "stopped",
+    "traced",
+    "write_locked",
+)
+
+_CALL = re.compile(r"^\s*(\d+) (\w+)\(", re.MULTILINE)
+
+
+def needs(*programs: str) -> None:
+    """Skip the test, out loud, where the machine lacks something it is made of."""
+    if os.geteuid() != 0:
+        pytest.skip("faults are made by root")
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine: apt-get install {program}")
+
+
+# ── strace ──────────────────────────────────────────────────────────────────────────────
+
+
+def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
+    # Children are let go as soon as they become a program of their own.
+    words = ["strace", "-f", "-b", "execve", "-qq", "-o", str(output), "-e", f"trace={calls}"]
+    words += ["-e", "signal=none"]
+    return words if inject is None else [*words, "-e", f"inject={calls}:{inject}"]
+
+
+def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> list[str]:
+    """Words before a command that make its own process, no child of it, suffer ``inject``.
+
+    The command keeps the number of the process that was started: strace stands beside it.
+    """
+    return [*_strace(calls, inject, output), "-D", "--"]
+
+
+@contextmanager
+def injecting(
+    pid: int, calls: str, inject: str | None, output: Path | str = "/dev/null"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a running process, with all its threads, suffer ``inject`` for the block."""
+    tracer = subprocess.Popen(
+        [*_strace(calls, inject, output), "-p", str(pid)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        eventually(lambda: tracer.poll() is not None or _is_traced(pid), 10.0)
+        assert tracer.poll() is None, "strace could not attach"
+        yield tracer
+    finally:
+        if tracer.poll() is None:
+            tracer.terminate()  # lets go of the process
+        tracer.wait(10.0)
+
+
+def _is_traced(pid: int) -> bool:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
+    except OSError:
+        return True
+
+
+def count_calls(output: Path) -> Counter[str]:
+    """How often each call was made, by the thread that made it most often."""
+    calls: dict[str, Counter[str]] = {}
+    for thread, call in _CALL.findall(output.read_text(errors="replace")):
+        calls.setdefault(call, Counter())[thread] += 1
+    return Counter({call: max(threads.values()) for call, threads in calls.items()})
+
+
+# ── the wall clock ──────────────────────────────────────────────────────────────────────
+
+_SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long long *offset;
+__attribute__((constructor)) static void start(void) {
+  int file = open(getenv("FAULTS_CLOCK"), O_RDONLY | O_CLOEXEC);
+  offset = file < 0 ? 0 : mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+  if (file >= 0) close(file);
+}
+int clock_gettime(clockid_t id, struct timespec *now) {
+  int failed = syscall(SYS_clock_gettime, id, now);
+  int is_wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
+  if (!failed && offset && is_wall) now->tv_sec += *offset;
+  return failed;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+  struct timespec fine;
+  int failed = clock_gettime(CLOCK_REALTIME, &fine);
+  now->tv_sec = fine.tv_sec; now->tv_usec = fine.tv_nsec / 1000;
+  return failed;
+}
+time_t time(time_t *into) {
+  struct timespec fine;
+  clock_gettime(CLOCK_REALTIME, &fine);
+  if (into) *into = fine.tv_sec;
+  return fine.tv_sec;
+}
+"""
+
+
+class ClockShim:
+    """A wall clock that can be set, for whoever is started with ``environment``.
+
+    The monotonic clock stays what it is, as when a real wall clock is set.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        needs("gcc")
+        source, self._library = folder / "shim.c", folder / "shim.so"
+        self._offset = folder / "offset"
+        source.write_text(_SHIM)
+        self.set(0)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-O1", "-o", self._library, source, "-ldl"], check=True
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For the daemon; its children are given the same clock."""
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAULTS_CLOCK": str(self._offset),
+            "AIOFLOW_CHILD_ENV": "LD_PRELOAD,FAULTS_CLOCK",
+        }
+
+    def set(self, seconds: int) -> None:
+        """Step it: so many seconds off from now on."""
+        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
+            file.write(seconds.to_bytes(8, "little", signed=True))
+
+    def now(self, seconds: int) -> float:
+        """The time it shows at an offset."""
+        return time.time() + seconds
+
+
+# ── disks ───────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def memory_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
+    """A small disk of its own, mounted for the block."""
+    needs("mount")
+    folder.mkdir()
+    options = f"size={mebibytes}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextmanager
+def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
+    """The same folder under another name, where nothing can be written."""
+    needs("mount")
+    shown_at.mkdir()
+    subprocess.run(["mount", "--bind", folder, shown_at], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", shown_at], check=True)
+        yield shown_at
+    finally:
+        subprocess.run(["umount", "--lazy", shown_at], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room there is on the disk of a folder; return what takes it."""
+    filler = folder / "filler"
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (2**20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    return filler
+
+
+@contextmanager
+def write_locked(database: Path) -> Iterator[None]:
+    """Another program holds the database for the block."""
+    connection = sqlite3.connect(database, isolation_level=None, timeout=30.0)
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+# ── the machine ─────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """These processes stand still for the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def descriptors_limited(pid: int, limit: int) -> Iterator[None]:
+    """A process may have no more descriptors than this."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+class ControlGroup:
+    """A control group of version 1 or 2, and what is started in it."""
+
+    def __init__(self, controller: str, name: str) -> None:
+        first = Path("/sys/fs/cgroup") / controller
+        second = Path("/sys/fs/cgroup/cgroup.controllers")
+        if first.is_dir():
+            self._root, self._is_first = first, True
+        elif second.exists() and controller in second.read_text().split():
+            self._root, self._is_first = second.parent, False
+        else:
+            pytest.skip(f"no {controller} control group on this machine")
+        self.path = self._root / name
+        self._limit = {
+            "pids": "pids.max",
+            "memory": "memory.limit_in_bytes" if self._is_first else "memory.max",
+        }[controller]
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir()
+        except OSError as exc:
+            pytest.skip(f"control groups cannot be made here: {exc}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        def removed() -> bool:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+            return not self.path.exists()
+
+        eventually(removed, 10.0, lambda: (self.path / "cgroup.procs").read_text())
+
+    @property
+    def words(self) -> list[str]:
+        """Words before a command that start it in the group."""
+        script = f'echo $$ > {self.path}/cgroup.procs && exec "$@"'
+        return ["sh", "-c", script, "sh"]
+
+    def limit(self, value: int | str) -> None:
+        """Set its limit; ``max`` lifts it."""
+        if value == "max" and self._is_first and "memory" in self._limit:
+            value = -1
+        (self.path / self._limit).write_text(str(value))
+
+    @property
+    def current(self) -> int:
+        """How many processes and threads are in it."""
+        return int((self.path / "pids.current").read_text())

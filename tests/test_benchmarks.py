@@ -1,0 +1,141 @@
+"""Every measurement runs, at sizes of no meaning, and says what it found in the same terms."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from aioflow.cli.plot import Bar, Series, bars, lines
+from benchmarks import __main__ as benchmarks
+from benchmarks import harness, summary
+from benchmarks.harness import Figure, percentiles
+
+SVG = "{http://www.w3.org/2000/svg}"
+CLAIMED = {"throughput", "hop", "due_resumed", "burst", "restart", "startup", "waiting"}
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", benchmarks.MODULES)
+def test_each_measurement_runs_and_says_what_it_is_measured_against(name, results):
+    (found,) = benchmarks.run([name], tiny=True)
+
+    (line,) = (results / f"{name}.jsonl").read_text().splitlines()
+    assert json.loads(line) == found
+    assert found["benchmark"] == name
+    assert found["fsync_ms"] > 0
+    assert {"commit", "cpus", "load", "python", "sqlite"} <= found.keys()
+    figures = [Figure(**figure) for figure in found["figures"]]
+    assert len({figure.what for figure in figures}) == len(figures)
+    assert all(figure.value > 0 for figure in figures if figure.unit in {"s", "ms", "1/s", "MiB"})
+    assert all(figure.against for figure in figures if figure.yardstick is not None)
+    if name != "latency":
+        assert any(figure.yardstick for figure in figures)
+    if name in CLAIMED - {"due_resumed"}:  # its claim is one of a rate that is not tiny
+        assert any(figure.at_most or figure.at_least for figure in figures)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_the_command_weighs_each_kind_on_a_daemon_of_its_own(tmp_path):
+    plot = tmp_path / "density.svg"
+    command = [
+        *(sys.executable, "-m", "aioflow", "bench", "density", "--json", "--plot", str(plot)),
+        *("--triggers", "20,40", "--kind", "private", "--seconds", "0.2"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(one["kind"], one["triggers"]) for one in found] == [("private", 20), ("private", 40)]
+    for one in found:
+        assert set(one["bytes_by_role"]) == {"async", "daemon", "slot", "triggers"}
+        assert one["bare"]["bytes_each"] > 100
+        assert one["park_seconds"] > 0
+    assert "private" in texts(plot.read_text())
+
+
+@pytest.mark.parametrize("words", [["--kind", "mist"], ["--triggers", "0"], ["--shape", "round"]])
+def test_the_command_refuses_what_it_does_not_know(words):
+    done = subprocess.run(
+        [sys.executable, "-m", "aioflow", "bench", "density", *words],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    assert words[0] in done.stderr
+
+
+# ── what is made of the lines ───────────────────────────────────────────────────────────
+
+
+def test_the_table_shows_the_newest_line_and_whether_its_claims_are_met(results):
+    harness.report("hop", figures=[Figure("old", 1.0, "s")], fsync_ms=1.0)
+    figures = [
+        Figure("a chain", 0.5, "s", 0.1, "bare commits", at_most=0.25),
+        Figure("tasks", 9000, "1/s", 20000, "a pipe", at_least=8000),
+        Figure("without a claim", 3, "s"),
+    ]
+    harness.report("hop", figures=figures, fsync_ms=1.0)
+
+    summary.write_summary(["hop", "never_run"])
+
+    page = (results / "README.md").read_text()
+    assert "| a chain | 0.5 s | 0.1 s | at most 0.25 | **missed** |" in page
+    assert "| tasks | 9,000 1/s | 20,000 1/s | at least 8,000 | met |" in page
+    assert "| without a claim | 3 s |  |  |  |" in page
+    assert "Yardstick: a pipe; bare commits." in page
+    assert "old" not in page
+    assert "never_run" not in page
+    for picture in ("hop-0.svg", "hop-1.svg"):
+        assert f"]({picture})" in page
+        assert (results / picture).exists()
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_bar_is_as_long_as_its_figure_beside_its_yardstick():
+    svg = bars("Speed", "ms", [Bar("a & b", 50.0, 100.0), Bar("c", 25.0)])
+
+    wide = {
+        element.get("class"): float(element.get("width") or 0)
+        for element in reversed(list(ET.fromstring(svg).iter(f"{SVG}rect")))
+    }
+    assert wide["s0"] == pytest.approx(wide["s5"] / 2)
+    assert {"Speed (ms)", "a & b", "c", "50", "100", "25"} <= set(texts(svg))
+    assert "prefers-color-scheme: dark" in svg
+
+
+def test_a_line_goes_through_its_points_on_a_logarithmic_axis():
+    svg = lines("Size", "n", "bytes", [Series("a", [(10, 0.0), (100, 5.0), (1000, 10.0)])])
+
+    places = [
+        (float(dot.get("cx") or 0), float(dot.get("cy") or 0))
+        for dot in ET.fromstring(svg).iter(f"{SVG}circle")
+    ]
+    (x0, y0), (x1, y1), (x2, y2) = places
+    assert x1 - x0 == pytest.approx(x2 - x1)
+    assert y0 - y1 == pytest.approx(y1 - y2)
+    assert y0 > y2
+
+
+def test_plots_of_nothing_but_one_point_are_drawn():
+    assert "0" in texts(bars("Zero", "s", [Bar("none", 0.0)]))
+    assert "a" in texts(lines("One", "n", "s", [Series("a", [(1, 0.0)])]))
+
+
+def test_percentiles_are_values_that_were_seen():
+    assert percentiles([3.0, 1.0, 2.0]) == {"min": 1.0, "p50": 2.0, "p99": 3.0, "max": 3.0, "n": 3}
