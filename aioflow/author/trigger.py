@@ -174,7 +174,8 @@ def _shape(cls: type[Trigger[Any]]) -> tuple[dict[str, Any], inspect.Signature]:
 def _fields(trigger: Trigger[Any]) -> dict[str, object]:
     if dataclasses.is_dataclass(trigger):
         return {f.name: getattr(trigger, f.name) for f in dataclasses.fields(trigger) if f.init}
-    if type(trigger).__init__ is object.__init__:
+    written: object = type(trigger).__init__
+    if written is object.__init__:
         return {}
     raise Unserializable(
         type(trigger).__name__,
