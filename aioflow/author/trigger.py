@@ -166,7 +166,9 @@ def _shape(cls: type[Trigger[Any]]) -> tuple[dict[str, Any], inspect.Signature]:
     """Return what a class is made of: its fields' types, and how it is called."""
     shape = _shapes.get(cls)
     if shape is None:
-        annotations = hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
+        annotations = hints(cls.__init__)
+        if dataclasses.is_dataclass(cls):
+            annotations = hints(cls)
         shape = _shapes[cls] = (dict(annotations), inspect.signature(cls))
     return shape
 
@@ -174,8 +176,7 @@ def _shape(cls: type[Trigger[Any]]) -> tuple[dict[str, Any], inspect.Signature]:
 def _fields(trigger: Trigger[Any]) -> dict[str, object]:
     if dataclasses.is_dataclass(trigger):
         return {f.name: getattr(trigger, f.name) for f in dataclasses.fields(trigger) if f.init}
-    written: object = type(trigger).__init__
-    if written is object.__init__:
+    if type(trigger).__init__ is object.__init__:
         return {}
     raise Unserializable(
         type(trigger).__name__,
