@@ -14,6 +14,7 @@ from aioflow.catalog.parsing import Limits, Parser
 from aioflow.children import Children
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.clock import SystemClock
+from aioflow.core.graph import orphans
 from aioflow.errors import DuplicateDag
 from aioflow.messages import DagFailure, Parsed
 
@@ -21,11 +22,16 @@ __all__ = ("Checked", "check", "folder_of", "parse_files")
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What came of one file."""
+    """What came of one file.
+
+    Attributes:
+        warnings: What is odd, but runs.
+    """
 
     file: str
     dags: list[str]
     problems: list[DagFailure]
+    warnings: list[str]
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -38,6 +44,8 @@ def check(arguments: argparse.Namespace) -> int:
             for problem in checked.problems:
                 message = safe(problem.message)
                 print(f"{checked.file}:{problem.line}: {problem.reason} {message}")
+            for warning in checked.warnings:
+                hint(f"{checked.file}: {safe(warning)}")
             if not checked.problems:
                 hint(f"{checked.file}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
@@ -67,7 +75,12 @@ async def _check_files(files: Sequence[str], folder: str | None) -> list[Checked
         if not problems and not result.dags:
             problems.append(DagFailure("dag.none", "the file defines no DAG", 0))
         dags = [spec.dag_id for spec in result.dags]
-        found.append(Checked(file=file, dags=dags, problems=problems))
+        warnings = [
+            f"task {name!r} of DAG {spec.dag_id!r} has neither parents nor children"
+            for spec in result.dags
+            for name in orphans(spec.tasks)
+        ]
+        found.append(Checked(file=file, dags=dags, problems=problems, warnings=warnings))
     return found
 
 

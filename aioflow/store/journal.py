@@ -19,7 +19,7 @@ from aioflow.model import TaskNo, TaskState
 from aioflow.rows import Batch
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
-__all__ = ("Digest", "Entry", "decode", "digest", "digested_columns", "encode")
+__all__ = ("Digest", "Entry", "decode", "digest", "encode")
 
 Digest: TypeAlias = tuple[int, int]
 """Size in bytes and CRC-32 of a blob."""
@@ -49,11 +49,6 @@ _decoder = msgspec.msgpack.Decoder(Entry)
 def digest(blob: bytes) -> Digest:
     """Return what stands for a blob."""
     return len(blob), zlib.crc32(blob)
-
-
-def digested_columns(kind: Kind) -> tuple[int, ...]:
-    """Return which parameters of a kind of change are kept as digests."""
-    return _digested[kind.name]
 
 
 def encode(batch: Batch, changes: Changes) -> bytes:

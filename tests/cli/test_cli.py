@@ -467,3 +467,23 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True)
 
     assert done.stderr == ""
+
+
+def test_check_points_out_a_task_that_stands_alone_but_lets_it_pass(tmp_path, capfd):
+    from aioflow.cli import main
+
+    file = tmp_path / "odd.py"
+    file.write_text(
+        "from aioflow import dag, task\n\n"
+        "@task\ndef a() -> int:\n    return 1\n\n"
+        "@task\ndef b(x: int) -> None: ...\n\n"
+        "@task\ndef lone() -> None: ...\n\n"
+        "@dag\ndef odd() -> None:\n    b(a())\n    lone()\n"
+    )
+
+    status = main(["dags", "check", str(file)])
+
+    said = capfd.readouterr()
+    assert (status, said.out) == (0, "")
+    assert "'lone'" in said.err
+    assert "'a'" not in said.err
