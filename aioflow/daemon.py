@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow import web
 from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.catalog import Catalog, Limits
@@ -28,6 +27,7 @@ from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.wiring import Wiring
 from aioflow.inputs import (
     Deliver,
     Delivered,
@@ -124,6 +124,12 @@ async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
         services.cancel_scope.cancel()
 
 
+def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
+    from aioflow.web import serve as serve_web
+
+    return serve_web
+
+
 def _make_home(home: Path) -> None:
     for folder in (home, *(home / name for name in ("run", "code", "results", "logs"))):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -151,18 +157,21 @@ class _Node:
         self._tasklog = TaskLog(settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes)
         self._children = children = Children(settings.home)
         self._answers = Answers(store, clock)
-        hosts: dict[str, Any] = {
-            "code": settings.code_folder,
-            "results": settings.results_folder,
-            "tasklog": self._tasklog,
-            "report": engine.report,
-            "clock": clock,
-            "ask": self._answers.ask,
-        }
-        self._slot = SlotExecutor(children, settings.cpu_slots, **hosts)
-        hosts["health_seconds"] = settings.hosts_health_seconds
-        self._async = AsyncExecutor(children, **hosts)
-        self._triggerer = Triggerer(children, capacity=settings.trigger_capacity, **hosts)
+        wiring = Wiring(
+            children=children,
+            code=settings.code_folder,
+            results=settings.results_folder,
+            tasklog=self._tasklog,
+            report=engine.report,
+            clock=clock,
+            ask=self._answers.ask,
+        )
+        health = settings.hosts_health_seconds
+        self._slot = SlotExecutor(wiring, settings.cpu_slots)
+        self._async = AsyncExecutor(wiring, health_seconds=health)
+        self._triggerer = Triggerer(
+            wiring, health_seconds=health, capacity=settings.trigger_capacity
+        )
         self._api = Api(
             engine,
             store,
@@ -201,8 +210,7 @@ class _Node:
             known=await self._store.list_dag_files(),
             limits=Limits(wall_seconds=self._settings.parse_timeout_seconds),
         )
-        snapshot = await self._store.load()
-        for version in snapshot.versions:
+        for version in await self._store.list_needed_versions():
             if not (self._settings.code_folder / version.version).exists():
                 row = await self._store.find_version(version.version)
                 if row is not None:
@@ -210,7 +218,13 @@ class _Node:
         return catalog
 
     async def _start_web(self, services: TaskGroup) -> None:
-        self._url = await services.start(web.serve, self._api, self._settings, self._web_stop)
+        """Serve the API and the page.
+
+        They are imported only now and in a thread, which takes longer than all else a start
+        does: what was waiting before a restart goes on meanwhile.
+        """
+        serve_web = await anyio.to_thread.run_sync(_import_web)
+        self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
 
     def describe(self) -> Ready:
         """Return what a banner says."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,9 @@ INLINE_LIMIT = 64 * 1024
 
 RESULT_LIMIT = 64 * 1024 * 1024
 """Bytes of msgpack a result may have at all."""
+
+_OPEN_LISTS_LIMIT = 8
+"""Indexed files one process keeps open, those used last."""
 
 _MAGIC = b"AFLIST1\n"
 _COUNT = struct.Struct("<Q")
@@ -80,14 +84,7 @@ def read_item(path: Path, index: int) -> bytes:
         FileNotFoundError: If that start left no file.
         IndexError: If the list is shorter.
     """
-    with path.open("rb") as file:
-        count = _read_count(file.read(len(_MAGIC) + _COUNT.size))
-        if not 0 <= index < count:
-            raise IndexError(f"item {index} of a list of {count}")
-        file.seek(len(_MAGIC) + _COUNT.size + 8 * index)
-        start, end = _PAIR.unpack(file.read(_PAIR.size))
-        file.seek(start)
-        return file.read(end - start)
+    return _open_list(path).item(index)
 
 
 def read_items(path: Path) -> list[bytes]:
@@ -96,6 +93,44 @@ def read_items(path: Path) -> list[bytes]:
     count = _read_count(data[: len(_MAGIC) + _COUNT.size])
     offsets = struct.unpack_from(f"<{count + 1}Q", data, len(_MAGIC) + _COUNT.size)
     return [data[offsets[i] : offsets[i + 1]] for i in range(count)]
+
+
+class _OpenList:
+    """An indexed file that stays open: the children of a fan-out read it one after the other."""
+
+    __slots__ = ("_count", "_descriptor")
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._count = _read_count(os.pread(self._descriptor, len(_MAGIC) + _COUNT.size, 0))
+        except ValueError:
+            os.close(self._descriptor)
+            raise
+
+    def item(self, index: int) -> bytes:
+        if not 0 <= index < self._count:
+            raise IndexError(f"item {index} of a list of {self._count}")
+        place = len(_MAGIC) + _COUNT.size + 8 * index
+        start, end = _PAIR.unpack(os.pread(self._descriptor, _PAIR.size, place))
+        return os.pread(self._descriptor, end - start, start)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+_open_lists: OrderedDict[Path, _OpenList] = OrderedDict()
+
+
+def _open_list(path: Path) -> _OpenList:
+    """Return the file, opened now or before. What one start wrote is never written again."""
+    found = _open_lists.pop(path, None)
+    if found is None:
+        found = _OpenList(path)
+        if len(_open_lists) == _OPEN_LISTS_LIMIT:
+            _open_lists.popitem(last=False)[1].close()
+    _open_lists[path] = found
+    return found
 
 
 def _read_count(head: bytes) -> int:

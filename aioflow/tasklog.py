@@ -67,12 +67,11 @@ class _Record(msgspec.Struct, frozen=True):
 class TryLog:
     """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait."""
 
-    __slots__ = ("_log", "_lost", "_path", "_room", "key")
+    __slots__ = ("_log", "_lost", "_room", "key")
 
-    def __init__(self, log: TaskLog, key: LogKey, path: Path, cap_bytes: int) -> None:
+    def __init__(self, log: TaskLog, key: LogKey, cap_bytes: int) -> None:
         self.key = key
         self._log = log
-        self._path = path
         self._room = cap_bytes
         self._lost = ""
 
@@ -102,7 +101,9 @@ class TryLog:
             self._room = -1
         else:
             self._room -= len(data)
-        self._log.put(_Record(self._path, self, data))
+        # Only now: most tries print nothing, and a path costs more than the rest of a try's log.
+        path = self._log.path(self.key.run_no, self.key.position, self.key.map_index)
+        self._log.put(_Record(path, self, data))
 
 
 def _note(text: str) -> bytes:
@@ -131,8 +132,7 @@ class TaskLog:
 
     def open(self, key: LogKey) -> TryLog:
         """Return where the output of one start goes. The cap counts per call."""
-        path = self.path(key.run_no, key.position, key.map_index)
-        return TryLog(self, key, path, self._cap_bytes)
+        return TryLog(self, key, self._cap_bytes)
 
     def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
         """Return the segment file that holds the output of a task or mapped child."""

@@ -6,20 +6,16 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import Children
-from aioflow.clock import Clock
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
-from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
+from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import EndHosting, HostTrigger, Input
 from aioflow.messages import Ask, Fired, Host, Report, RunInfo, TriggerEnded
 from aioflow.model import RunNo, TriggerNo
-from aioflow.tasklog import TaskLog
 
 __all__ = ("CAPACITY", "Triggerer")
 
@@ -38,30 +34,16 @@ class Triggerer:
 
     def __init__(
         self,
-        children: Children,
+        wiring: Wiring,
         *,
-        code: Path,
-        results: Path,
-        tasklog: TaskLog,
-        report: ReportSink,
-        clock: Clock,
-        ask: AskSink,
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
     ) -> None:
-        self._wiring = Wiring(
-            children=children,
-            code=code,
-            results=results,
-            tasklog=tasklog,
-            report=report,
-            clock=clock,
-            ask=ask,
-        )
+        self._wiring = wiring
         self._capacity = capacity
         self._host = SharedHost(
             "triggers",
-            self._wiring,
+            wiring,
             on_reports=self._take,
             on_output=self._hear,
             on_lost=self._forget_all,

@@ -8,6 +8,7 @@ import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.executors.wiring import Wiring
 from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
 from aioflow.messages import Ask, End, Fired, Host, TriggerEnded
 from aioflow.tasklog import TaskLog
@@ -43,16 +44,16 @@ class Node:
     def __init__(self, home, capacity):
         self.reports, self.asked = [], []
         self.children = Children(home, program=program(HOST))
-        self.triggerer = Triggerer(
-            self.children,
+        wiring = Wiring(
+            children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=TaskLog(home / "logs", SystemClock()),
             report=self.reports.extend,
             clock=SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
-            capacity=capacity,
         )
+        self.triggerer = Triggerer(wiring, capacity=capacity)
 
     def host(self, number, class_path="", hosting=1, kwargs=b""):
         host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from aioflow.core import retry
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Live
@@ -9,7 +11,7 @@ from aioflow.core.run import alert, end
 from aioflow.core.slots import Grant, Slots
 from aioflow.inputs import StartTry
 from aioflow.messages import Start
-from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
+from aioflow.model import Body, Failure, Instant, MapSpec, TaskState, TriggerState
 from aioflow.rows import TryRow
 
 __all__ = (
@@ -23,6 +25,11 @@ __all__ = (
     "time_out_sensor",
     "wake_due",
 )
+
+_Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
+"""Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
+
+_NO_ITEMS: _Items = ((), ())
 
 
 def start(grant: Grant, draft: Draft) -> None:
@@ -69,19 +76,7 @@ def _first_look(live: Live, draft: Draft) -> None:
 def _order(live: Live) -> Start:
     run, spec, wait = live.run, live.spec, None if live.wait is None else live.wait.row
     at_hand = tuple(p for p in spec.argument_parents if run.known[p])
-    sources: tuple[tuple[int, int, int], ...] = ()
-    widths: tuple[int, ...] = ()
-    if spec.mapped is not None:
-        first = run.row.first_task_no
-        sources = tuple(
-            (source.position, first + source.position, run.source_starts[source.position])
-            for source in spec.mapped.sources
-            if source.position >= 0
-        )
-        widths = tuple(
-            source.width if source.position < 0 else run.widths[source.position]
-            for source in spec.mapped.sources
-        )
+    sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
     return Start(
         run_no=run.run_no,
         task_no=live.task_no,
@@ -97,6 +92,23 @@ def _order(live: Live) -> Start:
         sources=sources,
         widths=widths,
     )
+
+
+def _items(live: Live, mapped: MapSpec) -> _Items:
+    run, group = live.run, live.run.groups[live.position]
+    if group.origin is None:
+        first = run.row.first_task_no
+        sources = tuple(
+            (source.position, first + source.position, run.source_starts[source.position])
+            for source in mapped.sources
+            if source.position >= 0
+        )
+        widths = tuple(
+            source.width if source.position < 0 else run.widths[source.position]
+            for source in mapped.sources
+        )
+        group.origin = (sources, widths)
+    return group.origin
 
 
 def _time_left(live: Live, now: Instant) -> int | None:

@@ -183,9 +183,20 @@ class Group:
     Attributes:
         cursor: The lowest index that has never been started; those above it are pending.
         unfinished: Children materialised and not ended.
+        origin: Where its children find their items, as ``messages.Start`` says it:
+            ``(sources, widths)``. The same for all of them, made for the first that starts.
     """
 
-    __slots__ = ("counts", "cursor", "first_task_no", "position", "run", "states", "unfinished")
+    __slots__ = (
+        "counts",
+        "cursor",
+        "first_task_no",
+        "origin",
+        "position",
+        "run",
+        "states",
+        "unfinished",
+    )
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
         self.run = run
@@ -196,6 +207,7 @@ class Group:
         self.counts[TaskState.PENDING] = expansion.width
         self.cursor = 0
         self.unfinished = 0
+        self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
 
     @property
     def width(self) -> int:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import Children
-from aioflow.clock import Clock
 from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
-from aioflow.executors.wiring import AskSink, ReportSink, Wiring, may_ask
+from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import Input, StartTry, StopTry
 from aioflow.messages import (
     Ask,
@@ -31,7 +28,7 @@ from aioflow.messages import (
     Succeeded,
 )
 from aioflow.model import RunNo, StartNo, TaskNo
-from aioflow.tasklog import TaskLog, TryLog
+from aioflow.tasklog import TryLog
 
 __all__ = ("AsyncExecutor",)
 
@@ -47,30 +44,11 @@ class AsyncExecutor:
     that should run again. The host itself ends tries that take too long.
     """
 
-    def __init__(
-        self,
-        children: Children,
-        *,
-        code: Path,
-        results: Path,
-        tasklog: TaskLog,
-        report: ReportSink,
-        clock: Clock,
-        ask: AskSink,
-        health_seconds: float = HEALTH_SECONDS,
-    ) -> None:
-        self._wiring = Wiring(
-            children=children,
-            code=code,
-            results=results,
-            tasklog=tasklog,
-            report=report,
-            clock=clock,
-            ask=ask,
-        )
+    def __init__(self, wiring: Wiring, *, health_seconds: float = HEALTH_SECONDS) -> None:
+        self._wiring = wiring
         self._host = SharedHost(
             "async",
-            self._wiring,
+            wiring,
             on_reports=self._take,
             on_output=self._hear,
             on_lost=self._forget_all,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import Children
-from aioflow.clock import Clock
-from aioflow.executors.wiring import AskSink, ReportSink, Wiring
+from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
 from aioflow.inputs import RecallTries, StartTry, StopTry
 from aioflow.model import RunNo
-from aioflow.tasklog import TaskLog
 
 __all__ = ("SlotExecutor",)
 
@@ -26,27 +21,7 @@ class SlotExecutor:
     ``Recalled``.
     """
 
-    def __init__(
-        self,
-        children: Children,
-        slots: int,
-        *,
-        code: Path,
-        results: Path,
-        tasklog: TaskLog,
-        report: ReportSink,
-        clock: Clock,
-        ask: AskSink,
-    ) -> None:
-        wiring = Wiring(
-            children=children,
-            code=code,
-            results=results,
-            tasklog=tasklog,
-            report=report,
-            clock=clock,
-            ask=ask,
-        )
+    def __init__(self, wiring: Wiring, slots: int) -> None:
         self._workers = tuple(Worker(number, wiring) for number in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

@@ -157,6 +157,9 @@ class Store(Protocol):
     async def list_dag_files(self) -> list[DagFileRow]:
         """Return every DAG file by name."""
 
+    async def list_needed_versions(self) -> list[VersionRow]:
+        """Return the versions something may still run, without their sources."""
+
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
 

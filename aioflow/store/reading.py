@@ -228,6 +228,10 @@ class Reading(ABC):
         """See ``Store``."""
         return await self._all(rows.dag_file_row, selects.ALL_DAG_FILES)
 
+    async def list_needed_versions(self) -> list[VersionRow]:
+        """See ``Store``."""
+        return await self._all(rows.version_row, selects.NEEDED_VERSIONS)
+
     async def find_version(self, version: str) -> VersionRow | None:
         """See ``Store``."""
         return await self._one(rows.version_row, selects.VERSION, version=version)

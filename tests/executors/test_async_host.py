@@ -12,6 +12,7 @@ import pytest
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.wiring import Wiring
 from aioflow.inputs import HostLost, HostUp, StartTry, StopTry
 from aioflow.messages import Answer, Ask, RunInfo, Start, Succeeded
 from aioflow.model import Body
@@ -50,16 +51,16 @@ class Node:
         self.reports, self.asked = [], []
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(HOST))
-        self.executor = AsyncExecutor(
-            self.children,
+        wiring = Wiring(
+            children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
             clock=SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
-            **options,
         )
+        self.executor = AsyncExecutor(wiring, **options)
 
     def start(self, number, source):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)

@@ -12,6 +12,7 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.wiring import Wiring
 from aioflow.inputs import FileParsed, HostLost, HostUp, StartTry
 from aioflow.messages import Began, Failed, RunInfo, Start, Succeeded
 from aioflow.tasklog import TaskLog
@@ -62,16 +63,17 @@ class Node:
         self.children = Children(home)
         self.tasklog = TaskLog(home / "logs", clock)
         self.catalog = Catalog([folder], home / "code", self.children, self.reports.extend, clock)
-        wiring = {
-            "code": home / "code",
-            "results": home / "results",
-            "tasklog": self.tasklog,
-            "report": self.reports.extend,
-            "clock": clock,
-            "ask": lambda child, ask: None,
-        }
-        self.slots = SlotExecutor(self.children, 1, **wiring)
-        self.hosted = AsyncExecutor(self.children, health_seconds=3.0, **wiring)
+        wiring = Wiring(
+            children=self.children,
+            code=home / "code",
+            results=home / "results",
+            tasklog=self.tasklog,
+            report=self.reports.extend,
+            clock=clock,
+            ask=lambda child, ask: None,
+        )
+        self.slots = SlotExecutor(wiring, 1)
+        self.hosted = AsyncExecutor(wiring, health_seconds=3.0)
 
     def of(self, kind, number):
         return [r for r in self.reports if isinstance(r, kind) and r.task_no == number]

@@ -17,6 +17,7 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors import worker
 from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.wiring import Wiring
 from aioflow.inputs import RecallTries, StartTry, StopTry
 from aioflow.messages import Answer, Ask, Began, Failed, Recalled, RunInfo, Start, Succeeded
 from aioflow.model import Body
@@ -42,9 +43,8 @@ class Node:
         self.reports, self.asked = [], []
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(SLOT))
-        self.executor = SlotExecutor(
-            self.children,
-            slots,
+        wiring = Wiring(
+            children=self.children,
             code=home / "code",
             results=home / "results",
             tasklog=self.tasklog,
@@ -52,6 +52,7 @@ class Node:
             clock=SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
         )
+        self.executor = SlotExecutor(wiring, slots)
 
     def of(self, kind, number=None):
         """Return the reports of a kind, of one task."""
@@ -175,9 +176,8 @@ async def test_what_a_body_last_said_is_quoted_when_its_process_dies(tmp_path):
 async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(tmp_path):
     children = Children(tmp_path, program=program("os._exit(5)"))
     n = Node(tmp_path, 1)
-    executor = SlotExecutor(
-        children,
-        1,
+    wiring = Wiring(
+        children=children,
         code=tmp_path,
         results=tmp_path,
         tasklog=n.tasklog,
@@ -185,6 +185,7 @@ async def test_a_process_that_dies_before_it_says_a_word_is_not_tried_for_ever(t
         clock=SystemClock(),
         ask=lambda child, ask: None,
     )
+    executor = SlotExecutor(wiring, 1)
     async with running(children, executor):
         while not n.of(Failed):
             seen = len(n.reports)
