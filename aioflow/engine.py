@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from aioflow.clock import Clock
 from aioflow.core import undo
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, NumberBlock
+from aioflow.core.memory import Memory, NumberBlock, Run
 from aioflow.core.run import restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
@@ -53,7 +53,8 @@ __all__ = ("Engine", "Outlets")
 _log = structlog.get_logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
-_FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts at a database that is away
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away
+_SILENCE_US = 1_000_000  # between two lines about that
 _RECENT = 0.2
 _SLOT_AGAIN_US = 60_000_000
 
@@ -120,6 +121,7 @@ class Engine:
         self.memory = Memory(epoch=0)
         self.slots = slots
         self.store_away_since: int | None = None
+        self._silent_until = 0
         self.turned_at = clock.monotonic_us()
         self.turns = 0
         self._store = store
@@ -217,8 +219,11 @@ class Engine:
         self.turned_at = self._clock.monotonic_us()
         self._turned.set()
 
-    async def _circle(self, inputs: Sequence[Input]) -> None:
+    async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
         """Decide, commit, act.
+
+        Args:
+            granting: Whether what may start then does.
 
         Raises:
             TurnFailed: If deciding raised. Nothing was committed.
@@ -232,6 +237,7 @@ class Engine:
             now=self._clock.now(),
             chance=self._chance,
             numbers=self._numbers,
+            granting=granting,
         )
         if not batch.is_empty:
             await self._commit(batch, draft)
@@ -267,20 +273,28 @@ class Engine:
 
         Cancelled between two attempts it is given up; within one it is not interrupted.
         """
-        delay = _FIRST_DELAY
+        delay, attempts = _FIRST_DELAY, 0
         while True:
             try:
                 with anyio.CancelScope(shield=True):
                     answer = await call()
             except StoreUnavailable as exc:
-                if self.store_away_since is None:
-                    self.store_away_since = self._clock.monotonic_us()
-                _log.warning("database away, trying again", error=str(exc), seconds=delay)
+                attempts += 1
+                self._note_away(exc, attempts)
                 await self._clock.sleep(delay)
                 delay = min(2 * delay, _LONGEST_DELAY)
             else:
                 self.store_away_since = None
                 return answer
+
+    def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
+        """Say so at once, then at most once a second."""
+        now = self._clock.monotonic_us()
+        if self.store_away_since is None:
+            self.store_away_since = now
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE_US
+            _log.warning("database away, trying again", error=str(exc), attempts=attempts)
 
     @property
     def _out(self) -> Outlets:
@@ -349,10 +363,16 @@ class Engine:
         await self._take_back(draft)
         for entry in inputs:
             try:
-                await self._circle([entry])
+                await self._circle([entry], granting=False)
             except (TurnFailed, _Refused) as alone:
                 await self._take_back(alone.draft)
                 await self._blame(entry, alone.draft, alone)
+        try:
+            await self._circle([])
+        except (TurnFailed, _Refused) as grants:
+            await self._take_back(grants.draft)
+            held = undo.blamed(None, grants.draft, self.memory)
+            await self._hold_still(held, f"start: {grants}")
 
     async def _take_back(self, draft: Draft) -> None:
         memory = self.memory
@@ -381,13 +401,16 @@ class Engine:
             self.timers.arm(entry, at=later)
             return
         undo.free_place(entry, self.memory, self.slots)
+        held = undo.blamed(entry, draft, self.memory)
+        await self._hold_still(held, f"{type(entry).__name__}: {exc}")
+
+    async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
+        """Start nothing more of these runs; people see why, and may cancel them."""
         quarantine = Draft(
             self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers
         )
-        for run_no in draft.runs:
-            run = self.memory.runs.get(run_no)
-            if run is not None:
-                quarantine.change_run(run, quarantine=f"{type(entry).__name__}: {exc}"[:1000])
+        for run in runs:
+            quarantine.change_run(run, quarantine=reason[:1000])
         batch = quarantine.close()
         if not batch.is_empty:
             await self._commit(batch, quarantine)

@@ -60,7 +60,8 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The newest good version; new runs use it.
-        next_run_at: The slot of the schedule that comes next, if it has one.
+        next_run_at: The slot of the schedule that comes next; where it has none any more, the
+            one that would have.
         gone: Its file no longer defines it; it starts no run.
     """
 

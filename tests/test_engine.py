@@ -8,12 +8,22 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog.testing
 
 from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
-from aioflow.inputs import CreateRun, Delivered, FileParsed, HostUp, SetPool, ShowPools, StartTry
+from aioflow.inputs import (
+    CancelRun,
+    CreateRun,
+    Delivered,
+    FileParsed,
+    HostUp,
+    SetPool,
+    ShowPools,
+    StartTry,
+)
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.rows import Batch
@@ -159,6 +169,28 @@ async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verd
 
         assert await n.ended(run_id) is RunState.SUCCESS
         assert not n.outlets.starts
+
+
+class StandingClock(SystemClock):
+    """Its monotonic time is what the test says."""
+
+    us = 0
+
+    def monotonic_us(self) -> int:
+        return self.us
+
+
+def test_a_database_that_stays_away_is_named_at_once_and_then_each_second():
+    clock, away = StandingClock(), StoreUnavailable("a test says so")
+    nowhere: Any = None
+    engine = Engine(nowhere, Slots(cpu_slots=1, async_slots=1), clock=clock, chance=lambda: 0.5)
+    with structlog.testing.capture_logs() as logs:
+        for attempt, milliseconds in enumerate((0, 50, 150, 350, 750, 1550, 2000, 2549, 2550), 1):
+            clock.us = 7_000_000 + milliseconds * 1_000
+            engine._note_away(away, attempt)
+
+    assert [line["attempts"] for line in logs] == [1, 6, 9]
+    assert engine.store_away_since == 7_000_000
 
 
 async def test_a_refused_batch_costs_only_its_culprit(store_url):
@@ -308,3 +340,42 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
 
     async with node(store_url) as n:
         assert await n.engine.ask(ShowPools()) == []
+
+
+async def test_a_report_that_raises_holds_its_run_still_and_nobody_elses(store_url):
+    """The culprit raises before it touched anything; the other run gets the free place."""
+    async with node(store_url) as n:
+        await n.load(A, max_active_runs=1)
+        bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
+        start = (await n.outlets.next_start()).start
+        unreadable: Any = "a time that is none"
+
+        n.engine.report([Succeeded(start.task_no, start.start_no, 1, unreadable)])
+        while (await n.store.find_run(bad)).quarantine is None:
+            await anyio.lowlevel.checkpoint()
+
+        assert (await n.store.find_run(good)).quarantine is None
+        await n.engine.ask(CancelRun(run_id=bad))
+        n.succeed(await n.outlets.next_start())
+        assert await n.ended(good) is RunState.SUCCESS
+
+
+async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_url):
+    """Nothing else comes in: the turn that takes the report back has to grant by itself."""
+    async with node(store_url) as n:
+        await n.load(A)
+        runs = [await n.trigger(run_id=f"run{number}") for number in range(9)]
+        starts = []
+        while len(starts) < len(n.engine.slots.workers):
+            starts.append(await n.outlets.next_start())
+        poison = starts[0].start
+        n.store.refuse = lambda batch: any(
+            c.task_no == poison.task_no and c.state is TaskState.SUCCESS for c in batch.task_changes
+        )
+
+        n.succeed(starts[0])
+        follower = await n.outlets.next_start()
+
+        assert follower.info.run_id in runs
+        held = [run_id for run_id in runs if (await n.store.find_run(run_id)).quarantine]
+        assert held == [starts[0].info.run_id]

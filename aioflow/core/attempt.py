@@ -65,12 +65,12 @@ def start(grant: Grant, draft: Draft) -> None:
 
 
 def _first_look(live: Live, draft: Draft) -> None:
-    """A sensor's time begins with its first look; armed at each start, as a try may be late."""
+    """A sensor's time begins with its first look, and is armed once: a length, not an hour."""
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
     if live.deadline_at is None:
         live.deadline_at = draft.now + sensor.timeout_us
-    draft.wake_task(live, live.deadline_at)
+        draft.wake_task(live, live.deadline_at)
 
 
 def _order(live: Live) -> Start:

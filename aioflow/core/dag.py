@@ -24,6 +24,7 @@ __all__ = (
     "QUEUED_RUNS",
     "begin_queued",
     "create_run",
+    "forget_counts",
     "remember_run",
     "run_ended",
     "set_paused",
@@ -161,6 +162,12 @@ def _run_id(dag_id: str, at: Instant, run_no: int) -> str:
     """Readable, and unique over all DAGs because of the row's number."""
     stamp = datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"{dag_id}.{stamp}.{run_no}"
+
+
+def forget_counts(memory: Memory) -> None:
+    """Begin to count the runs of all DAGs anew."""
+    memory.queued_runs.clear()
+    memory.active_runs.clear()
 
 
 def remember_run(run: Run, memory: Memory) -> None:

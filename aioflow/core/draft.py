@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core.memory import Live, Memory, NumberBlock, Run, WaitRecord
+from aioflow.core.memory import Live, Memory, NumberBlock, Plan, Run, WaitRecord
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Deliver, Due, Effect, WakeAt
@@ -51,6 +51,7 @@ class Draft:
         delivered: Owed effects it wrote off.
         pools_before: What the pools it changed were.
         strays: Rows of ended runs that it sweeps.
+        pruned: Plans that nobody needs once it is durable.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Draft:
         self.delivered: dict[int, tuple[str, bytes]] = {}
         self.pools_before: dict[str, PoolRow | None] = {}
         self.strays: list[TriggerRow] = []
+        self.pruned: dict[tuple[str, str], Plan] = {}
         self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
         self._tasks: dict[int, Live] = {}
         self._placed: dict[int, Live] = {}
@@ -235,7 +237,8 @@ class Draft:
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
 
     def put_back(self) -> None:
-        """The batch never was: the memory has the waits and refusals it had before."""
+        """The batch never was: the memory has the waits, refusals and plans it had before."""
+        self.memory.plans.update(self.pruned)
         if self._refused is not None:
             self.memory.refused = self._refused
         waits = self.memory.waits

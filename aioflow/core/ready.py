@@ -36,9 +36,15 @@ _WORTH_SWEEPING = 64
 
 
 class Ready:
-    """The queues."""
+    """The queues.
+
+    Attributes:
+        came_back: Somebody who had been put aside stands in a queue again, perhaps in one that
+            was looked at before.
+    """
 
     def __init__(self) -> None:
+        self.came_back = False
         self._queues: dict[tuple[str, str], Queue] = {}
         self._swept: dict[tuple[str, str], int] = {}
         self._too_wide: list[Item] = []
@@ -52,12 +58,17 @@ class Ready:
 
     def unblock(self, live: Live) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
-        run = live.run
-        at_position = run.blocked_at.get(live.position)
-        if at_position:
-            self._push(heapq.heappop(at_position))
-        if run.blocked:
-            self._push(heapq.heappop(run.blocked))
+        self._bring_back(live.run.blocked_at.get(live.position))
+        self._bring_back(live.run.blocked)
+
+    def _bring_back(self, aside: Queue | None) -> None:
+        """Let the best come back that still waits."""
+        while aside:
+            item = heapq.heappop(aside)
+            if _still_waits(item[3]):
+                self._push(item)
+                self.came_back = True
+                return
 
     def repool(self) -> None:
         """Pools changed their size: what was too wide for its pool may fit."""
@@ -124,16 +135,28 @@ class Ready:
                 return True
             elif pool is not None and _spec(entry).slots > pool.slots:
                 self._too_wide.append(heapq.heappop(queue))
+                self._bring_back(run.blocked_at.get(entry.position))
+                self._bring_back(run.blocked)
             elif _is_full(run):
                 heapq.heappush(run.blocked, heapq.heappop(queue))
             elif _is_full_at(entry):
-                aside = run.blocked_at.setdefault(entry.position, [])
-                heapq.heappush(aside, heapq.heappop(queue))
-                if run.blocked:  # it gives way to another of its run
-                    self._push(heapq.heappop(run.blocked))
+                self._put_aside(heapq.heappop(queue))
+                self._bring_back(run.blocked)  # it gives way to another of its run
             else:
                 return True
         return False
+
+    def _put_aside(self, item: Item) -> None:
+        """Keep it with its run; a group that only its window holds gives way to one past it."""
+        entry = item[3]
+        aside = entry.run.blocked_at.setdefault(entry.position, [])
+        if aside and aside[0][3] is entry:
+            return  # it is there already
+        if aside and not _is_at_limit(entry):
+            self._push(heapq.heapreplace(aside, item))
+            self.came_back = True
+        else:
+            heapq.heappush(aside, item)
 
 
 def head(queue: Queue) -> Live | Group:
@@ -153,7 +176,8 @@ def _still_waits(entry: Live | Group) -> bool:
         return entry.has_fresh
     if entry.worker >= 0 or entry.is_hosted:
         return False
-    return entry.state is TaskState.QUEUED or entry.state is TaskState.SENSING
+    parked = entry.state is TaskState.SENSING and _spec(entry).body is Body.COROUTINE
+    return parked or entry.state is TaskState.QUEUED
 
 
 def _is_full(run: Run) -> bool:
@@ -163,10 +187,12 @@ def _is_full(run: Run) -> bool:
 
 def _is_full_at(entry: Live | Group) -> bool:
     """Whether its own limit, or its window, is used up; a resumed task is past its window."""
-    spec = _spec(entry)
-    at_once = spec.max_active_tis_per_dagrun
-    if at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once:
+    window = _spec(entry).window
+    if isinstance(entry, Group) and window is not None and entry.unfinished >= window:
         return True
-    if isinstance(entry, Group) and spec.window is not None:
-        return entry.unfinished >= spec.window
-    return False
+    return _is_at_limit(entry)
+
+
+def _is_at_limit(entry: Live | Group) -> bool:
+    at_once = _spec(entry).max_active_tis_per_dagrun
+    return at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once

@@ -232,10 +232,13 @@ class Slots:
         """
         if not self.is_open:
             return
-        if "async" in memory.hosts_up:
-            yield from self._grant_hosted(SENSOR_LANE)
-            yield from self._grant_hosted(Body.COROUTINE.value)
-        yield from self._grant_workers(memory.commit_us)
+        self.ready.came_back = True
+        while self.ready.came_back:
+            self.ready.came_back = False
+            if "async" in memory.hosts_up:
+                yield from self._grant_hosted(SENSOR_LANE)
+                yield from self._grant_hosted(Body.COROUTINE.value)
+            yield from self._grant_workers(memory.commit_us)
 
     def _grant_hosted(self, lane: str) -> Iterator[Grant]:
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:

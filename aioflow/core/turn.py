@@ -97,10 +97,12 @@ def decide(
     now: Instant,
     chance: Callable[[], float],
     numbers: NumberBlock,
+    granting: bool = True,
 ) -> tuple[Batch, list[Effect], Draft]:
     """Decide one turn.
 
     Args:
+        granting: Whether what may start then does; without, only the inputs are taken.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
     Returns:
@@ -115,7 +117,8 @@ def decide(
         for entry in inputs:
             _take(entry, draft, slots)
             _settle_ended(draft, slots)
-        _grant(draft, slots)
+        if granting:
+            _grant(draft, slots)
         return draft.close(), draft.effects, draft
     except Exception as exc:
         raise TurnFailed(draft, repr(exc)) from exc
@@ -367,6 +370,7 @@ def _restarted(draft: Draft, slots: Slots) -> None:
     for wait in list(memory.waits.values()):
         if wait.state is TriggerState.ENDING:
             draft.drop_wait(wait)
+    dag.forget_counts(memory)  # if this is repeated, they were counted before
     for run in list(memory.runs.values()):
         dag.remember_run(run, memory)
         if not run.state.is_live:

@@ -9,16 +9,33 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core.dag import remember_run
+from aioflow.core.dag import forget_counts, remember_run
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
-from aioflow.inputs import Input
-from aioflow.messages import Deferred, Failed, NotReadyYet, Skipped, Succeeded
+from aioflow.inputs import Continue, Due, Input
+from aioflow.messages import (
+    Began,
+    Deferred,
+    Failed,
+    Fired,
+    NotReadyYet,
+    Skipped,
+    Succeeded,
+    TriggerEnded,
+)
 from aioflow.model import Body, StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
-__all__ = ("Places", "forget", "free_place", "put_back", "recall_catalog", "restore_pools")
+__all__ = (
+    "Places",
+    "blamed",
+    "forget",
+    "free_place",
+    "put_back",
+    "recall_catalog",
+    "restore_pools",
+)
 
 Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 """Where each task was at the last commit, and in which start."""
@@ -64,12 +81,32 @@ def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> N
             if start_no == live.start_no:
                 live.worker, live.is_claimed, live.is_hosted = live.stored_place = place
     slots.recount(memory)
-    memory.queued_runs.clear()
-    memory.active_runs.clear()
+    forget_counts(memory)
     for run in sorted(memory.runs.values(), key=lambda run: run.run_no):
         remember_run(run, memory)
     for run in runs:
         _offer(run, slots)
+
+
+def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
+    """The runs to hold still for an input that cannot be taken, or for starts that cannot.
+
+    That is the one it is about, whether it raised before it touched that or has touched
+    others too; where it is about none, all that it touched.
+    """
+    run: Run | None
+    match entry:
+        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Due():
+            live = memory.live.get(entry.task_no)
+            run = None if live is None else live.run
+        case Fired() | TriggerEnded():
+            wait = memory.waits.get(entry.trigger_no)
+            run = None if wait is None else memory.runs.get(wait.run.run_no)
+        case Continue():
+            run = memory.runs.get(entry.run_no)
+        case _:
+            return [memory.runs[run_no] for run_no in draft.runs if run_no in memory.runs]
+    return [] if run is None else [run]
 
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from aioflow.core import timetable
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory
 from aioflow.errors import DuplicateDag
 from aioflow.inputs import FileBroken, FileGone, FileParsed
 from aioflow.model import DagSpec, Instant
@@ -48,7 +47,7 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
         draft,
     )
     _retire(parsed.file, {spec.dag_id for spec in mine}, draft)
-    _prune_plans(draft.memory)
+    _prune_plans(draft)
 
 
 def file_broken(broken: FileBroken, draft: Draft) -> None:
@@ -78,6 +77,8 @@ def arm_schedule(row: DagRow, draft: Draft) -> None:
     """Have the next slot come, unless the schedule rests or has ended."""
     plan = draft.memory.plans.get((row.version, row.dag_id))
     if row.gone or row.paused or row.next_run_at is None or plan is None:
+        return
+    if plan.graph.spec.schedule is None:
         return
     end = plan.graph.spec.end_date
     if end is None or row.next_run_at <= end:
@@ -130,9 +131,9 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
 
 def _first_slot(spec: DagSpec, known: DagRow | None, draft: Draft) -> Instant | None:
     """Where a schedule goes on: never at a slot that was dealt with, whatever was edited."""
-    if spec.schedule is None:
-        return None
     cursor = None if known is None else known.next_run_at
+    if spec.schedule is None:
+        return cursor  # for when a schedule comes back
     if known is not None and cursor is not None and _is_unchanged(spec, known, draft):
         return cursor
     after = draft.now
@@ -181,9 +182,10 @@ def _forget_refused(file: str, draft: Draft) -> None:
         files.pop(file, None)
 
 
-def _prune_plans(memory: Memory) -> None:
+def _prune_plans(draft: Draft) -> None:
     """Keep the plans that a new run or a live one may ask for."""
+    memory = draft.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.values()}
     for key in memory.plans.keys() - needed:
-        del memory.plans[key]
+        draft.pruned[key] = memory.plans.pop(key)

@@ -294,6 +294,61 @@ def test_a_window_bounds_the_children_in_flight():
     assert world.started("work", 3)
 
 
+def test_a_child_that_waits_for_its_limit_is_not_kept_by_the_window_of_those_behind_it():
+    world = World(cpu_slots=9)
+    retry = RetryPolicy(tries=2, delay_us=SECOND, jitter=False)
+    work = mapped("work", 0, window=3, max_active_tis_per_dagrun=1, retry=retry)
+    world.begin(task("list", feeds_limit=9), work)
+    world.succeed("list", size=9, width=9)
+    world.fail("work", 0)
+    world.pass_time(2)
+
+    for child in (1, 2):
+        start = world.starts.pop(world.started("work", child).start.task_no).start
+        times = (start.task_no, start.start_no, world.now, world.now)
+        world.turn(Deferred(*times, "x:Y", b"\x80", "resume", None))
+
+    assert world.started("work", 0)
+
+
+def test_who_ended_while_a_limit_kept_it_takes_nobodys_place():
+    world = World(cpu_slots=9)
+    retry = RetryPolicy(tries=2, delay_us=SECOND, jitter=False)
+    sensor = SensorSpec(interval_us=SECOND, timeout_us=3 * SECOND)
+    world.begin(
+        task("urgent", priority=2, retry=retry),
+        task("file", priority=1, sensor=sensor),
+        task("long"),
+        task("last"),
+        max_active_tasks=1,
+    )
+    world.fail("urgent")
+    look = world.starts.pop(world.started("file").start.task_no).start
+    world.turn(NotReadyYet(look.task_no, look.start_no, world.now, world.now))
+    world.pass_time(2)
+    world.pass_time(2)
+    world.succeed("long")
+
+    world.succeed("urgent")
+
+    assert world.started("last")
+
+
+def test_who_no_longer_fits_its_pool_keeps_nobody_of_its_run_from_a_place():
+    world = World(cpu_slots=9)
+    world.begin(
+        task("first", priority=2),
+        task("wide", priority=1, pool="narrow", slots=2),
+        task("last"),
+        max_active_tasks=1,
+    )
+    world.ask(SetPool(name="narrow", slots=1))
+
+    world.succeed("first")
+
+    assert world.started("last")
+
+
 # ── slots ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -1035,6 +1090,18 @@ def test_a_sensor_that_waits_for_a_slot_times_out_there():
     assert world.state(run, "look") == "failed"
 
 
+def test_a_sensors_deadline_is_armed_once_so_that_a_clock_that_is_set_does_not_move_it():
+    world = World()
+    world.begin(task("look", sensor=SHORT))
+    for _ in range(3):
+        start = world.starts.pop(world.started("look").start.task_no).start
+        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        world.pass_time(2)
+
+    deadline = world.rows.tasks[start.task_no].deadline_at
+    assert [wake.due.at for wake in world.armed].count(deadline) == 1
+
+
 def test_a_hosted_sensors_deadline_outlives_a_retry_and_a_restart():
     world = World()
     retrying = RetryPolicy(tries=3, delay_us=60 * SECOND, jitter=False)
@@ -1126,6 +1193,26 @@ def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():
     slots = slots_run(world)
     assert len(slots) == len(set(slots))
     assert {b - a for a, b in pairwise(slots)} == {60 * SECOND}
+
+
+def test_a_schedule_that_comes_back_never_goes_back_over_slots_that_ran():
+    world = World(cpu_slots=50)
+    spec = scheduled(catchup=True, start_date=world.now - 300 * SECOND)
+    world.load(spec)
+    for _ in range(5):
+        world.pass_time(60)
+        world.finish_all()
+    before = slots_run(world)
+    world.load(msgspec.structs.replace(spec, schedule=None), version="v2")
+    world.pass_time(120)
+    assert slots_run(world) == before
+    world.load(spec, version="v3")
+    for _ in range(3):
+        world.pass_time(60)
+        world.finish_all()
+
+    slots = slots_run(world)
+    assert len(slots) == len(set(slots)) > len(before)
 
 
 def test_a_changed_schedule_never_goes_back_over_slots_that_ran():

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from aioflow.core import undo
+from aioflow.core.turn import TurnFailed, decide
 from aioflow.inputs import (
     Asked,
     CancelRun,
@@ -17,9 +19,19 @@ from aioflow.inputs import (
     HostUp,
     Restarted,
     SetPool,
+    StartTry,
     StopTry,
 )
-from aioflow.messages import Began, Deferred, Failed, Fired, Recalled, Succeeded, TriggerEnded
+from aioflow.messages import (
+    Began,
+    Deferred,
+    Failed,
+    Fired,
+    NotReadyYet,
+    Recalled,
+    Succeeded,
+    TriggerEnded,
+)
 from aioflow.model import (
     Body,
     DagSpec,
@@ -255,3 +267,89 @@ def test_a_report_that_cannot_be_taken_still_frees_its_slot():
     undo.free_place(report, world.memory, world.slots)
 
     assert world.slots.workers[0].is_idle
+
+
+# ── who answers for what cannot be taken ────────────────────────────────────────────────
+
+
+def test_a_report_that_raises_before_it_touched_anything_is_blamed_on_its_run():
+    world = World()
+    run = world.begin(task("a"))
+    start = world.started("a").start
+    unreadable: Any = "a time that is none"
+
+    with pytest.raises(TurnFailed) as failed:
+        world.decide([Succeeded(start.task_no, start.start_no, world.now, unreadable)])
+
+    assert not failed.value.draft.runs
+    entry = Succeeded(start.task_no, start.start_no, world.now, unreadable)
+    blamed = undo.blamed(entry, failed.value.draft, world.memory)
+    assert [held.run_no for held in blamed] == [run]
+
+
+def test_a_run_that_only_began_in_the_same_turn_is_not_blamed():
+    world = World()
+    first = world.begin(task("a"), max_active_runs=1)
+    second = world.trigger()
+    entry = ended(world, "a")
+
+    _, _, draft = world.decide([entry])
+    world.take_back(draft)
+
+    assert set(draft.runs) == {first, second}
+    assert [run.run_no for run in undo.blamed(entry, draft, world.memory)] == [first]
+
+
+def test_a_turn_that_grants_nothing_starts_nothing():
+    world = World(cpu_slots=1)
+    world.begin(task("a"), task("b"))
+
+    _, effects, _ = decide(
+        world.memory,
+        world.slots,
+        [ended(world, "a")],
+        now=world.now,
+        chance=lambda: 0.0,
+        numbers=world.numbers,
+        granting=False,
+    )
+
+    assert not [effect for effect in effects if isinstance(effect, StartTry)]
+
+
+def test_a_refused_start_up_counts_the_runs_of_a_dag_once_when_it_is_repeated():
+    world = World()
+    world.begin(task("a"), max_active_runs=1)
+    second = world.trigger()
+    world.start_up()
+    world.refuse(Restarted())
+
+    world.finish_all()
+
+    assert world.run_state(second) == "success"
+
+
+def test_a_look_that_was_offered_twice_is_not_taken_before_its_instant():
+    world = World(cpu_slots=1)
+    sensor = SensorSpec(interval_us=60_000_000, timeout_us=3_600_000_000)
+    world.begin(task("file", sensor=sensor))
+    world.start_up()
+    world.refuse(Restarted())
+    look = world.started("file").start
+
+    effects = world.turn(NotReadyYet(look.task_no, look.start_no, world.now, world.now + 5))
+
+    assert not [effect for effect in effects if isinstance(effect, StartTry)]
+
+
+def test_a_refused_change_of_a_file_leaves_the_version_that_is_in_force():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
+    spec = DagSpec(dag_id="dag", file="dag.py", tasks=(task("b"),))
+    parsed = FileParsed(file="dag.py", version="v2", dags=(spec,), sources={})
+
+    _, _, draft = world.decide([parsed])
+    world.take_back(draft)
+
+    run = world.trigger()
+    assert world.state(run, "a") == "running"
