@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
 CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
 
-# What the fault kit injects failures with; without root and without them its tests say so.
+# What the fault kit injects failures with; without root, or without them, its tests fail.
 FAULT_TOOLS := command -v strace gcc >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends strace gcc libc6-dev; }
 
@@ -21,6 +21,7 @@ test: .venv/.all
 	$(BIN)/python -m pytest -n 2
 
 prove: .venv/.all
+	@$(FAULT_TOOLS)
 	$(BIN)/python -m pytest -m campaign tests/campaigns -n 0 --timeout 0
 
 lint: style layers .venv/.all

@@ -24,12 +24,12 @@ from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
+from aioflow.threads import in_thread
 
 __all__ = ("CAP_BYTES", "Attribution", "LogKey", "TaskLog", "TryLog")
 
@@ -162,7 +162,7 @@ class TaskLog:
     ) -> bytes:
         """Return what one task printed, of all its tries or one, from ``offset`` on."""
         reader = _Reader(self.path(run_no, position, map_index), map_index, try_number)
-        data = await anyio.to_thread.run_sync(reader.read_new, limiter=self._threads)
+        data = await in_thread(reader.read_new, limiter=self._threads)
         return data[offset : None if limit is None else offset + limit]
 
     async def follow(
@@ -174,7 +174,7 @@ class TaskLog:
         while True:
             # Before reading: what is written while we read wakes us again.
             changed = self._followed.setdefault(path, anyio.Event())
-            if data := await anyio.to_thread.run_sync(reader.read_new, limiter=self._threads):
+            if data := await in_thread(reader.read_new, limiter=self._threads):
                 yield data
             else:
                 await changed.wait()
@@ -196,7 +196,7 @@ class TaskLog:
             size = sum(len(record.data) for record in batch)
             now = self._clock.now()
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_write, batch, now, limiter=self._threads)
+                await in_thread(_write, batch, now, limiter=self._threads)
             self._waiting_bytes -= size
             self._drained.set()
             self._drained = anyio.Event()

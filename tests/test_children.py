@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from aioflow.children import Children
+from aioflow.children import Children, leftovers, process
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import child_environment
 from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
@@ -308,6 +308,49 @@ async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
             async with children.child("slot", on_reports=ignore, on_output=swallow):
                 pass
         assert len(list(Path("/proc/self/fd").iterdir())) == len(descriptors)
+
+
+async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, monkeypatch):
+    refusals = [OSError(24, "Too many open files")] * 2
+
+    def look(mark):
+        if refusals:
+            raise refusals.pop()
+        return leftovers.kill_marked(mark)
+
+    monkeypatch.setattr(process, "kill_marked", look)
+    monkeypatch.setattr(process, "SWEEP_AGAIN_SECONDS", 0.01)
+    offspring = tmp_path / "offspring"
+    source = f"daemonise({str(offspring)!r})\nos._exit(3)"
+    async with (
+        running_children(tmp_path, source) as children,
+        children.child("slot", on_reports=ignore, on_output=swallow) as child,
+    ):
+        assert (await child.ended()).reason == "exit"
+        assert not is_alive(int(offspring.read_text()))
+
+    assert not refusals
+
+
+async def test_a_child_gives_back_its_descriptors_whatever_fails_at_its_end(tmp_path, monkeypatch):
+    def look(mark):
+        raise OSError(24, "Too many open files")
+
+    async def live_and_die() -> None:
+        async with children.child("slot", on_reports=ignore, on_output=swallow) as child:
+            await child.ended()
+
+    async with running_children(tmp_path, "os._exit(3)") as children:
+        counts = []
+        with monkeypatch.context() as patched:
+            patched.setattr(process, "kill_marked", look)
+            patched.setattr(process, "SWEEP_AGAIN_SECONDS", 0.0)
+            for _ in range(4):
+                with pytest.raises(OSError, match="Too many open files"):
+                    await live_and_die()
+                counts.append(len(list(Path("/proc/self/fd").iterdir())))
+
+    assert counts[-1] <= counts[0]
 
 
 async def test_the_black_box_names_the_culprit(tmp_path):

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.views import (
     DagDetailView,
@@ -30,6 +28,7 @@ from aioflow.results import read_items, result_path
 from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
+from aioflow.threads import in_thread
 
 __all__ = ("PAGE", "RESULT_BYTES", "RunReader")
 
@@ -229,7 +228,7 @@ class RunReader:
             return []
         path = result_path(self._results, row.task_no, row.start_no)
         try:
-            items = await anyio.to_thread.run_sync(read_items, path)
+            items = await in_thread(read_items, path)
         except (OSError, ValueError):
             return {"size_bytes": row.size}  # deleted, or on another machine
         return [plain_bytes(item) for item in items]
@@ -290,7 +289,9 @@ def _import_error(file: DagFileRow | None) -> str | None:
 def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
     """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run."""
     at = row.next_run_at
-    if at is None or row.gone or (spec.end_date is not None and at > spec.end_date):
+    if at is None or row.gone or spec.schedule is None:
+        return None
+    if spec.end_date is not None and at > spec.end_date:
         return None
     return iso(at)
 

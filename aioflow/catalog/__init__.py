@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -22,11 +21,12 @@ from aioflow.catalog.parsing import Limits, Parser
 from aioflow.catalog.scanning import NO_STAMP, Found, Seen, list_folders, read_sources, scan
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
-from aioflow.children import Children
+from aioflow.children import Children, NoRoom
 from aioflow.clock import Clock
 from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
 from aioflow.messages import DagFailure, Parsed
 from aioflow.rows import DagFileRow, VersionRow
+from aioflow.threads import in_thread
 
 __all__ = ("Catalog", "Limits")
 
@@ -108,9 +108,7 @@ class Catalog:
 
     async def restore(self, row: VersionRow) -> None:
         """Make the snapshot folder of a version again, if it is missing, from its row."""
-        await anyio.to_thread.run_sync(
-            write_snapshot, self._code, row.version, row.sources, limiter=self._threads
-        )
+        await in_thread(write_snapshot, self._code, row.version, row.sources, limiter=self._threads)
 
     async def _sleep(self, nap: anyio.CancelScope) -> None:
         await self._clock.sleep(SWEEP_SECONDS)
@@ -120,14 +118,12 @@ class Catalog:
         self._changed.set()
 
     async def _folders_below(self) -> list[Path]:
-        return await anyio.to_thread.run_sync(list_folders, self._folders, limiter=self._threads)
+        return await in_thread(list_folders, self._folders, limiter=self._threads)
 
     # ── sweeping ────────────────────────────────────────────────────────────────────────
 
     async def _sweep(self, group: TaskGroup) -> None:
-        found = await anyio.to_thread.run_sync(
-            scan, self._folders, self._files, limiter=self._threads
-        )
+        found = await in_thread(scan, self._folders, self._files, limiter=self._threads)
         self._files = found.files
         self._log_unseen(found)
         self._report_gone(found)
@@ -178,8 +174,10 @@ class Catalog:
                 parsed = await self._parser.parse(seen.folder, file)
             if await self._conclude(file, parsed, before, world):
                 self._changed.set()
+        except* NoRoom:
+            pass  # the file is not to blame: the next sweep tries again
         except* OSError as exc:
-            # No process, or no room on the disk: the file is not to blame, try again later.
+            # No room on the disk: the file is not to blame, either.
             _logger.error("cannot parse %s now: %s", file, exc.exceptions[0])  # noqa: TRY400
         self._parsing.discard(file)
 
@@ -194,17 +192,13 @@ class Catalog:
         if file not in before:
             return False
         names = sorted({file, *parsed.modules} & before.keys())
-        sources = await anyio.to_thread.run_sync(
-            read_sources, before[file].folder, names, limiter=self._threads
-        )
+        sources = await in_thread(read_sources, before[file].folder, names, limiter=self._threads)
         digests = {name: hashlib.sha256(content).digest() for name, content in sources.items()}
         if digests != {name: before[name].digest for name in names}:
             return self._distrust(n for n in digests if digests[n] != before[n].digest)
         if parsed.dags:
             version = version_of(file, sources)
-            await anyio.to_thread.run_sync(
-                write_snapshot, self._code, version, sources, limiter=self._threads
-            )
+            await in_thread(write_snapshot, self._code, version, sources, limiter=self._threads)
             self._known[file] = _Known(digests, b"")
             self._tell(file, _parsed(file, version, parsed, sources))
         elif parsed.failures:

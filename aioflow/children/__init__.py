@@ -20,16 +20,18 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from aioflow.children.endings import OomCounter
 from aioflow.children.environment import MARK, child_environment
 from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
 from aioflow.children.process import Child, Footprint, Plumbing, write_record
+from aioflow.children.room import NoRoom, Room
+from aioflow.clock import Clock, SystemClock
 from aioflow.messages import Report
+from aioflow.threads import in_thread
 
-__all__ = ("PROGRAM", "Child", "Children")
+__all__ = ("PROGRAM", "Child", "Children", "NoRoom")
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.host")
 """Without the working directory on the path: a file there must not shadow a library."""
@@ -47,6 +49,7 @@ class Children:
         home: Its folder ``run/children`` records them.
         program: What is run; the role comes over the link.
         environment: What children are given a part of; the daemon's own by default.
+        clock: Says when another attempt is due where no process could be started.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Children:
         *,
         program: Sequence[str] = PROGRAM,
         environment: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._program = tuple(program)
         self._environment = child_environment(os.environ if environment is None else environment)
@@ -65,11 +69,13 @@ class Children:
         self._oom = OomCounter.of_this_process()
         # Of our own: whoever waits for a death must not stand behind slow disks.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
+        self._clock = clock or SystemClock()
+        self._room = Room(self._clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Sweep what an earlier daemon left, signal ``task_status``, and sweep at the end."""
         clear = partial(sweep, self._records, f"{self._mark}:")
-        if killed := await anyio.to_thread.run_sync(clear, limiter=self._sweepers):
+        if killed := await in_thread(clear, limiter=self._sweepers):
             _logger.warning("killed %d processes an earlier daemon had left", killed)
         task_status.started()
         try:
@@ -77,7 +83,7 @@ class Children:
         finally:
             with anyio.CancelScope(shield=True):
                 last = partial(kill_marked, f"{self._mark}:")
-                await anyio.to_thread.run_sync(last, limiter=self._sweepers)
+                await in_thread(last, limiter=self._sweepers)
 
     @asynccontextmanager
     async def child(
@@ -99,10 +105,11 @@ class Children:
             limits: ``resource.RLIMIT_*`` to value.
 
         Raises:
-            OSError: If the machine has no room for another process.
+            NoRoom: If the machine has no room for another process.
         """
         # No await between the fork and ``try``: a cancel cannot leave it to nobody.
-        child = self._spawn(role, black_box=black_box, limits=limits or {})
+        with self._room.asked(role):
+            child = self._spawn(role, black_box=black_box, limits=limits or {})
         try:
             await child.connect(on_reports)
             async with anyio.create_task_group() as group:
@@ -116,9 +123,15 @@ class Children:
                 group.cancel_scope.cancel()
         finally:
             child.abandon()
-            with anyio.CancelScope(shield=True):
-                await child.watch(self._sweepers)
-            child.release()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await child.watch(self._sweepers)
+            finally:
+                child.release()
+
+    async def room(self) -> None:
+        """After ``NoRoom``: return when a process was started, or when to try again."""
+        await self._room.wait()
 
     def _spawn(self, role: str, *, black_box: bool, limits: Mapping[int, int]) -> Child:
         mark = f"{self._mark}:{secrets.token_hex(8)}"
@@ -159,6 +172,7 @@ class Children:
                 Plumbing(link, output, box),
                 Footprint(record, mark),
                 self._oom,
+                self._clock,
                 role=role,
                 log_nonce=log_nonce,
             )

@@ -13,24 +13,28 @@ import socket
 import struct
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.leftovers import Record, kill_marked, read_start_ticks
+from aioflow.clock import Clock
 from aioflow.host.link import Link, daemon_link
 from aioflow.messages import Report
 from aioflow.model import Failure
+from aioflow.threads import in_thread
 
 __all__ = ("Child", "Footprint", "Plumbing")
 
 NOBODY = -1
 LINK_GRACE_SECONDS = 1.0
 """A child whose link is gone has this long to end by itself."""
+
+SWEEPS = 30
+SWEEP_AGAIN_SECONDS = 1.0
+"""Without a descriptor to look with, what a dead child left is looked for again so often."""
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
@@ -69,6 +73,7 @@ class Child:
         plumbing: Plumbing,
         footprint: Footprint,
         oom: OomCounter,
+        clock: Clock,
         *,
         role: str,
         log_nonce: str,
@@ -79,6 +84,7 @@ class Child:
         self._plumbing = plumbing
         self._footprint = footprint
         self._oom = oom
+        self._clock = clock
         self._handle = os.pidfd_open(process.pid)
         self._link: Link[Report] | None = None
         self._link_over = asyncio.Event()
@@ -168,8 +174,7 @@ class Child:
             self._process.wait()
         if self._grace is not None:
             self._grace.cancel()
-        sweep = partial(kill_marked, self._footprint.mark)
-        if strays := await anyio.to_thread.run_sync(sweep, limiter=limiter):
+        if strays := await self._kill_strays(limiter):
             _logger.warning("%s %d left %d processes; killed", self.role, self.pid, strays)
         # What it reported before it died may still be on its way through the loop.
         with anyio.move_on_after(LINK_GRACE_SECONDS):
@@ -182,6 +187,23 @@ class Child:
         )
         self._footprint.record.unlink(missing_ok=True)
         self._over.set()
+
+    async def _kill_strays(self, limiter: anyio.CapacityLimiter) -> int:
+        """Kill what it started and left; nobody goes on in its place before.
+
+        Raises:
+            OSError: If the machine does not let us look, however often; it is done at the end.
+        """
+        for sweep in range(1, SWEEPS + 1):
+            try:
+                return await in_thread(kill_marked, self._footprint.mark, limiter=limiter)
+            except OSError as exc:
+                if sweep == SWEEPS:
+                    raise
+                if sweep == 1:
+                    _logger.warning("cannot look for what %s left: %s", self.role, exc)
+            await self._clock.sleep(SWEEP_AGAIN_SECONDS)
+        return 0
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
         """Hand on what it prints until the pipe ends; reads no faster than that is taken."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children import Child
+from aioflow.children import Child, NoRoom
 from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
 from aioflow.inputs import HostLost, HostUp
@@ -18,6 +18,7 @@ from aioflow.model import Failure
 __all__ = ("SharedHost",)
 
 FIRST_DELAY_SECONDS = 0.1
+SECOND_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
 """A host that lived this long died of something new: the delay starts over."""
@@ -100,17 +101,20 @@ class SharedHost:
         self._starting = task_status
         while True:
             born = clock.monotonic_us()
-            await self._serve()
+            has_room = await self._serve()
             self._tell_started()
+            if not has_room:
+                await self._wiring.children.room()
+                continue
             if clock.monotonic_us() - born > LONG_LIFE_US:
                 deaths = 0
-            delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)
+            await clock.sleep(_delay_seconds(deaths))
             deaths += 1
-            await clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
 
-    async def _serve(self) -> None:
-        """Run one process until it is dead."""
+    async def _serve(self) -> bool:
+        """Run one process until it is dead; return whether there was room for one."""
         failure: Failure | None = None
+        has_room = True
         culprit = -1
         try:
             async with self._wiring.children.child(
@@ -126,6 +130,8 @@ class SharedHost:
                     group.cancel_scope.cancel()
                 # Dead for certain, so the box still says whose code was being run.
                 culprit = child.culprit()
+        except* NoRoom:
+            has_room = False
         except* OSError as exc:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
@@ -133,6 +139,7 @@ class SharedHost:
             self._on_lost()
         if was_up:
             self._report_loss(self._blocked or failure, culprit)
+        return has_room
 
     def _take(self, reports: list[Report]) -> None:
         self._pulse.heard()
@@ -164,3 +171,11 @@ class SharedHost:
             role=self._role, culprit=culprit, failure=failure, at=self._wiring.clock.now()
         )
         self._wiring.report([lost])
+
+
+def _delay_seconds(deaths: int) -> float:
+    """Return how long to wait after a death that follows so many: each of them is logged."""
+    if not deaths:
+        return FIRST_DELAY_SECONDS
+    delay = FIRST_DELAY_SECONDS * 2.0 ** min(deaths, 10)
+    return min(max(delay, SECOND_DELAY_SECONDS), LONGEST_DELAY_SECONDS)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import anyio
 
-from aioflow.children import Child
+from aioflow.children import Child, NoRoom
 from aioflow.executors.printing import Printing
 from aioflow.executors.wiring import Outgoing, Wiring, may_ask
 from aioflow.inputs import Input, StartTry
@@ -83,6 +83,7 @@ class Worker:
         self._wanted = anyio.Event()
         self._silent_deaths = 0
         self._spawn_failures = 0
+        self._lacks_room = False
         self._forget_process()
 
     def _forget_process(self) -> None:
@@ -169,11 +170,14 @@ class Worker:
     async def _wait_until_wanted(self) -> None:
         """Return at once, unless processes have died or failed to start without use."""
         failures = self._silent_deaths + self._spawn_failures
-        if failures:
+        if self._lacks_room:
+            await self._wiring.children.room()
+        elif failures:
             delay = FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 10)
             await self._wiring.clock.sleep(min(delay, LONGEST_DELAY_SECONDS))
-            if not self._waiting:
-                await self._wanted.wait()
+        if (failures or self._lacks_room) and not self._waiting:
+            await self._wanted.wait()
+        self._lacks_room = False
         self._wanted = anyio.Event()
 
     async def _serve(self) -> Failure:
@@ -189,8 +193,9 @@ class Worker:
                     group.start_soon(self._watch_the_time)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
+        except* NoRoom:
+            self._lacks_room = True  # what waits can wait longer
         except* OSError as exc:
-            # No process, memory or descriptor to be had: what waits can wait longer.
             self._spawn_failures += 1
             _logger.error("slot %d has no process: %s", self._number, exc.exceptions)  # noqa: TRY400
         if self._printing is not None:

@@ -46,6 +46,8 @@ class Checkpointer:
         self._connection = connection
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-checkpoint")
+        # It starts with the first that is submitted. Later there may be none to be had.
+        self._thread.submit(self.wal_bytes)
         self._pass: Future[None] | None = None
         self._next_force_us = 0
 

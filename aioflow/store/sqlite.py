@@ -18,7 +18,6 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
-import anyio.to_thread
 
 from aioflow.clock import SystemClock
 from aioflow.errors import BatchRefused, StoreUnavailable
@@ -50,6 +49,7 @@ from aioflow.store.sqlite_file import (
     prepare,
     translated,
 )
+from aioflow.threads import in_thread
 
 __all__ = ("SqliteStore", "Writer", "open_sqlite")
 
@@ -74,9 +74,9 @@ async def open_sqlite(
 
 @asynccontextmanager
 async def _writing(path: Path, durability: Durability) -> AsyncIterator[Writer]:
-    lock = await anyio.to_thread.run_sync(FileLock.take, path)
+    lock = await in_thread(FileLock.take, path)
     try:
-        await anyio.to_thread.run_sync(prepare, path, lock)
+        await in_thread(prepare, path, lock)
         writer = Writer(path, lock, synchronous="FULL" if durability == "full" else "NORMAL")
         try:
             await writer.open()
@@ -103,7 +103,7 @@ async def _reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
 async def _opened(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:
     # Opened before aiosqlite has it: where its connector fails, it leaves its thread behind.
     with translated(path):
-        raw = await anyio.to_thread.run_sync(connector)
+        raw = await in_thread(connector)
         return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
 
 
@@ -137,7 +137,7 @@ class Writer:
     async def open(self) -> None:
         """Open the file; it must have been prepared."""
         with translated(self._path):
-            raw = await anyio.to_thread.run_sync(open_checkpointer, self._path)
+            raw = await in_thread(open_checkpointer, self._path)
         self._checkpointer = Checkpointer(self._path, raw, self._clock)
         connector = partial(open_writer, self._path, synchronous=self._synchronous)
         self._connection = await _opened(connector, self._path)
@@ -146,7 +146,7 @@ class Writer:
         """Wait for what is under way, and close the file. The log is copied back."""
         checkpointer, self._checkpointer = self._checkpointer, None
         if checkpointer is not None:
-            await anyio.to_thread.run_sync(checkpointer.close)
+            await in_thread(checkpointer.close)
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -216,12 +216,12 @@ class SqliteStore(Reading):
 
     async def size_bytes(self) -> int:
         """See ``Store``."""
-        return await anyio.to_thread.run_sync(self._measure)
+        return await in_thread(self._measure)
 
     async def checkpoint(self) -> None:
         """See ``Store``."""
         with translated(self._path):
-            await anyio.to_thread.run_sync(self._writing().checkpointer.run)
+            await in_thread(self._writing().checkpointer.run)
 
     def verify(self) -> None:
         """See ``Store``."""

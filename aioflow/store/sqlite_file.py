@@ -59,7 +59,11 @@ def prepare(path: Path, lock: FileLock) -> None:
     if header and not _is_ours(header):
         raise ForeignDatabase(f"{path} is a file that aioflow did not make; it is left alone")
     with translated(path), closing(_connect(path)) as raw:
-        if not header:
+        # Asked, not read from the header: whoever was killed while setting it left a page
+        # that SQLite takes back now, and then the file is empty after all.
+        if _application_id(raw) != APPLICATION_ID:
+            if lock.head(1):
+                raise ForeignDatabase(f"{path} became another file while it was opened")
             # First of all, and before the log exists: whatever kills us from here on, the
             # file is either still empty or known as ours.
             raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -74,6 +78,11 @@ def prepare(path: Path, lock: FileLock) -> None:
 def _is_ours(header: bytes) -> bool:
     place = slice(_APPLICATION_ID_AT, _APPLICATION_ID_AT + 4)
     return header.startswith(_MAGIC) and header[place] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def _application_id(raw: sqlite3.Connection) -> int:
+    number: int = raw.execute("PRAGMA application_id").fetchone()[0]
+    return number
 
 
 def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
@@ -103,8 +112,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
         ForeignDatabase: If aioflow did not make it.
         SchemaMismatch: If the schema is another one than this program knows.
     """
-    (application_id,) = raw.execute("PRAGMA application_id").fetchone()
-    if application_id != APPLICATION_ID:
+    if _application_id(raw) != APPLICATION_ID:
         raise ForeignDatabase(f"{path} is a file that aioflow did not make")
     if not _is_current(path, raw):
         raise SchemaMismatch(f"{path} has an older schema; start the daemon once to migrate it")

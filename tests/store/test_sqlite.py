@@ -232,6 +232,19 @@ async def test_an_empty_file_becomes_a_database(path, url):
         assert (await store.claim()).commit_no == 0
 
 
+async def test_a_file_whose_signing_was_cut_short_becomes_a_database(path, url):
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+    # What a kill leaves before that is synced: a journal that says "it was empty before".
+    magic, no_pages, sector_size = bytes.fromhex("d9d505f920a163d7"), bytes(12), 512
+    head = magic + no_pages + sector_size.to_bytes(4, "big") + (4096).to_bytes(4, "big")
+    Path(f"{path}-journal").write_bytes(head.ljust(sector_size, b"\0"))
+
+    for _ in range(2):
+        async with open_store(url, VAULT) as store:
+            assert (await store.claim()).commit_no == 0
+
+
 async def test_a_reader_makes_no_file(path, url):
     with pytest.raises(StoreUnavailable):
         async with open_store(url, VAULT, exclusive=False):

@@ -1,0 +1,108 @@
+"""Whether the machine has room for another process: who finds out, how often, and what is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from aioflow.clock import Clock
+
+__all__ = ("AGAIN_SECONDS", "NoRoom", "Room")
+
+AGAIN_SECONDS = 1.0
+"""While there is no room, one start is tried this often, however many are wanted."""
+
+_FIRST_SILENCE_US = 1_000_000
+_LONGEST_SILENCE_US = 60_000_000
+
+_logger = logging.getLogger(__name__)
+
+
+class NoRoom(OSError):
+    """No process could be started; it has been logged. Come again when ``Room.wait`` returns."""
+
+
+class Room:
+    """Shared by all who start processes: one of them finds out for all.
+
+    While there is no room, whoever comes within a second of the last attempt is refused with
+    what came of that. It is said at once, then less and less often, at most once a second.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusal: OSError | None = None
+        self._refused_since_us = 0
+        self._again_us = 0
+        self._attempts = 0
+        self._silent_until_us = 0
+        self._silence_us = _FIRST_SILENCE_US
+        self._found = anyio.Event()
+
+    @contextmanager
+    def asked(self, role: str) -> Iterator[None]:
+        """Start a process in this block.
+
+        Raises:
+            NoRoom: If it raised ``OSError``, or did for somebody else a moment ago.
+        """
+        if self._refusal is not None and self._clock.monotonic_us() < self._again_us:
+            raise _no_room(self._refusal) from self._refusal
+        try:
+            yield
+        except OSError as exc:
+            self._refuse(role, exc)
+            raise _no_room(exc) from exc
+        self._grant()
+
+    async def wait(self) -> None:
+        """Return when a process was started, or another attempt may be made."""
+        if self._refusal is None:
+            return
+        found, left_us = self._found, self._again_us - self._clock.monotonic_us()
+        async with anyio.create_task_group() as waiting:
+
+            async def sleep() -> None:
+                await self._clock.sleep(max(0, left_us) / 1e6)
+                waiting.cancel_scope.cancel()
+
+            waiting.start_soon(sleep)
+            await found.wait()
+            waiting.cancel_scope.cancel()
+
+    def _refuse(self, role: str, exc: OSError) -> None:
+        now = self._clock.monotonic_us()
+        if self._refusal is None:
+            self._refused_since_us, self._attempts = now, 0
+        self._refusal = exc
+        self._attempts += 1
+        self._again_us = now + round(AGAIN_SECONDS * 1e6)
+        if now < self._silent_until_us:
+            return
+        self._silent_until_us = now + self._silence_us
+        self._silence_us = min(2 * self._silence_us, _LONGEST_SILENCE_US)
+        _logger.error(
+            "no %s process can be started, trying again every %g s (attempt %d in %.0f s): %s",
+            role,
+            AGAIN_SECONDS,
+            self._attempts,
+            (now - self._refused_since_us) / 1e6,
+            exc,
+        )
+
+    def _grant(self) -> None:
+        if self._refusal is None:
+            return
+        seconds = (self._clock.monotonic_us() - self._refused_since_us) / 1e6
+        _logger.warning("processes can be started again, after %.1f s", seconds)
+        self._refusal = None
+        self._silence_us = _FIRST_SILENCE_US
+        self._found.set()
+        self._found = anyio.Event()
+
+
+def _no_room(exc: OSError) -> NoRoom:
+    return NoRoom(exc.errno, exc.strerror, exc.filename)
