@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import loop_model, model
+from tests.sim import coverage, loop_model, model
 from tests.sim.model import Verdict
 from tests.sim.shrink import shrink
 
 RESULTS = Path(__file__).parent / "results"
 MINUTES = float(os.environ.get("AIOFLOW_SIM_MINUTES", "10"))
+LEAST = 100
+"""Every outcome of a commit meets every kind of input so often, in ten minutes or more."""
 
 
 @pytest.mark.campaign
@@ -38,12 +40,12 @@ def test_no_seed_breaks_a_promise(level: int, play: Callable[[int], Verdict]):
         seed += 1
     _write(level, first, seed, steps, time.monotonic() - began, points, broken)
     if broken is not None:
-        pytest.fail(
-            str(shrink(broken, 60)) if level == 1 else f"seed {broken.seed}: {broken.broken}"
-        )
+        pytest.fail(str(shrink(broken, 60, level=level)))
     assert points["restart"] >= 10 * MINUTES
     assert points["fenced repeat"] >= 10 * MINUTES
     assert points["run ended"] >= 100 * MINUTES
+    if level == 1:
+        assert not coverage.short(points, int(LEAST * min(MINUTES / 10, 1.0)))
 
 
 def _write(

@@ -100,7 +100,7 @@ def _parked(ground: Ground, daemon: Victim, gate: Path, count: int) -> str:
         return counts.get("deferred") == count and counts.get("running") == 2
 
     eventually(there, 30.0, lambda: str(daemon.run(run_id)["counts"]))
-    eventually(lambda: len(ground.lines(run_id)) == 2)
+    eventually(lambda: len(ground.begun(run_id)) == 2)
     return run_id
 
 
@@ -127,7 +127,7 @@ def _turns(daemon: Victim) -> int:
 
 
 def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> None:
-    begun = Counter((line.task_id, line.map_index) for line in ground.lines(run_id))
+    begun = Counter((line.task_id, line.map_index) for line in ground.begun(run_id))
     assert set(begun.values()) == {1}, {name: times for name, times in begun.items() if times > 1}
     assert sum(name == "parked" for name, _ in begun) == count
     assert all(task["try_number"] == 1 for task in tasks), tasks

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -17,10 +18,12 @@ from tests.faults.tools import count_calls, injecting, needs, traced
 
 __all__ = (
     "COLD_CALLS",
+    "SETTLEMENT_CALLS",
     "WARM_CALLS",
     "Tally",
     "WarmKills",
     "count_cold",
+    "count_settlement",
     "count_warm",
     "kill_a_settlement",
     "kill_a_start",
@@ -29,10 +32,12 @@ __all__ = (
 WARM_CALLS = ("pwrite64", "fdatasync", "write")
 """What a daemon at work calls: into its database, and to whom it speaks."""
 
-COLD_CALLS = ("pwrite64", "fdatasync", "fsync", "write", "unlink", "rename", "mkdir", "ftruncate")
+COLD_CALLS = (
+    "pwrite64", "fdatasync", "fsync", "write", "link", "unlink", "rename", "mkdir", "ftruncate",
+)  # fmt: skip
 """What a first start calls: it makes the home, the key, the tables, the snapshots."""
 
-MISSES = 2
+MISSES = 3
 """So many runs in a row that ended before their n-th call mean that there is none."""
 
 
@@ -54,10 +59,17 @@ class Tally:
     lost: int = 0
     doubled: int = 0
     at: dict[str, list[int]] = field(default_factory=dict)
+    missed_in_a_row: int = 0
+
+    def missed(self) -> None:
+        """A run ended before the call it was to be killed at."""
+        self.misses += 1
+        self.missed_in_a_row += 1
 
     def killed(self, call: str, number: int) -> None:
         """One more."""
         self.kills += 1
+        self.missed_in_a_row = 0
         self.at.setdefault(call, []).append(number)
 
 
@@ -72,9 +84,7 @@ class WarmKills:
         needs("strace")
         self.ground = Ground(folder)
         self.tally = tally
-        self.daemon = self.ground.daemon().start()
-        self.ground.ask_until_answered(self.daemon)
-        self.ground.judge(self.daemon)
+        self.daemon = self.ground.daemon()
 
     def kill(self, call: str, number: int) -> bool:
         """Kill at the call of this number; ``False`` if the run ended without it."""
@@ -83,7 +93,8 @@ class WarmKills:
             run_id = self.ground.ask(self.daemon)
             died = wait_for_death(self.daemon, lambda: has_ended(self.daemon, run_id))
         if not died:
-            self.tally.misses += 1
+            assert run_id is not None, "it lives and did not answer"
+            self.tally.missed()
             self.ground.judge(self.daemon)
             return False
         assert self.daemon.process.returncode == -9, self.daemon.last_words()
@@ -96,6 +107,13 @@ class WarmKills:
         return True
 
     def __enter__(self) -> Self:
+        try:
+            self.daemon.start()
+            self.ground.ask_until_answered(self.daemon)
+            self.ground.judge(self.daemon)
+        except AssertionError:
+            self.daemon.kill(whole_tree=True)
+            raise
         return self
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
@@ -143,13 +161,15 @@ def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
     daemon = ground.daemon().wrap(traced(call, f"signal=KILL:when={number}"))
     died = not daemon.start_or_die()
     if not died:
-        run_id = ground.ask(daemon)
-        died = wait_for_death(daemon, lambda: has_ended(daemon, run_id) or run_id is None, 30.0)
+        # Asked until its file has been read: a run that never was kills nobody.
+        ground.asked.append("first")
+        eventually(lambda: ground.ask(daemon, key="first") or not daemon.is_alive, 30.0)
+        died = wait_for_death(daemon, lambda: has_ended(daemon, ground.acknowledged.get("first")))
     if died:
         assert daemon.process.returncode == -9, daemon.last_words()
         tally.killed(call, number)
     else:
-        tally.misses += 1
+        tally.missed()
         daemon.kill()
     ground.judge_nobody_left()
     with ground.daemon() as again:
@@ -162,33 +182,62 @@ def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
     return died
 
 
-def kill_a_settlement(folder: Path, seed: int, tally: Tally, *, merchants: int = 300) -> float:
-    """Kill the settlement pipeline at a write that chance picks; return the recovery's seconds."""
+SETTLEMENT_CALLS = ("pwrite64", "fdatasync", "write")
+
+
+def count_settlement(folder: Path) -> dict[str, int]:
+    """How many calls of each kind a settlement makes on a living daemon."""
     needs("strace")
+    folder.mkdir()
+    day, output = _day(folder), folder / "calls"
+    day.write()
+    with day.daemon() as daemon:
+        eventually(lambda: daemon.get("/api/v1/dags/settlements", status=None)[0] == 200)
+        with injecting(daemon.process.pid, ",".join(SETTLEMENT_CALLS), None, output):
+            daemon.wait(daemon.trigger("settlements", _conf(day)))
+    counted = count_calls(output)
+    return {call: counted[call] for call in SETTLEMENT_CALLS}
+
+
+def kill_a_settlement(folder: Path, seed: int, calls: Mapping[str, int], tally: Tally) -> float:
+    """Kill the settlement pipeline at a write that chance picks; return the recovery's seconds.
+
+    Args:
+        calls: What a settlement makes of each kind, by ``count_settlement``.
+    """
     dice = random.Random(seed)
-    call = dice.choice(("pwrite64", "fdatasync", "write"))
-    highest = {"pwrite64": 400, "fdatasync": 60, "write": 300}[call]
-    number = dice.randint(1, highest)
-    day = settlement_kills.Day(folder / "home", folder / "data", None, merchants, 6_000)
+    call = dice.choice(SETTLEMENT_CALLS)
+    number = dice.randint(1, calls[call])
+    folder.mkdir()
+    day = _day(folder)
     total = day.write()
     daemon = day.daemon().start()
-    conf = {"folder": str(day.data), "day": settlement_kills.DAY.isoformat()}
     eventually(lambda: daemon.get("/api/v1/dags/settlements", status=None)[0] == 200)
     run_id = "settlement"
     with injecting(daemon.process.pid, call, f"signal=KILL:when={number}"):
         acknowledged = False
         with contextlib.suppress(OSError, http.client.HTTPException):
-            acknowledged = daemon.trigger("settlements", conf, run_id=run_id) == run_id
+            acknowledged = daemon.trigger("settlements", _conf(day), run_id=run_id) == run_id
         eventually(lambda: not daemon.is_alive or has_ended(daemon, run_id), 120.0)
     if daemon.is_alive:
-        tally.misses += 1
+        tally.missed()
         daemon.kill()
     else:
         tally.killed(call, number)
+    tally.unanswered += not acknowledged
     began = time.monotonic()
     if not acknowledged:
         with day.daemon() as again:
-            again.trigger("settlements", conf, run_id=run_id)
-    settlement_kills._go_on(day, run_id, total)
+            again.trigger("settlements", _conf(day), run_id=run_id)
+    begun, _ = settlement_kills._go_on(day, run_id, total)
     tally.acknowledged += 1
+    tally.repeated += begun - day.merchants
     return round(time.monotonic() - began, 2)
+
+
+def _day(folder: Path) -> settlement_kills.Day:
+    return settlement_kills.Day(folder / "home", folder / "data", None, 300, 6_000)
+
+
+def _conf(day: settlement_kills.Day) -> dict[str, str]:
+    return {"folder": str(day.data), "day": settlement_kills.DAY.isoformat()}

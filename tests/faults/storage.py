@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -17,12 +18,14 @@ from tests.faults import tools
 from tests.faults.ground import Ground, Victim, database_copy, digest, has_ended, wait_for_death
 
 __all__ = (
+    "REFUSED",
     "STRANGERS",
     "another_writer",
     "calls_that_fail",
     "disk_full",
     "log_lost_while_stopped",
     "read_only_home",
+    "refused_at_start",
     "strange_database",
     "stuck_reader",
 )
@@ -30,7 +33,8 @@ __all__ = (
 NOTICED_SECONDS = 5.0
 READER_SECONDS = 0.8
 TOLD_SECONDS = 7.0
-LINES_PER_SECOND = 5.0
+RESUMED_SECONDS = 5.0
+"""Work goes on so soon after the database can be written again."""
 
 
 class _Reader:
@@ -111,15 +115,22 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
             _hold(seconds)
             if seconds:
                 assert len(ground.acknowledged) == 1, "acknowledged, not stored"
+            over = time.monotonic()
         eventually(lambda: "database away" in daemon.log.read_text(), 10.0)
-        said = daemon.log_lines() - lines
         injected = output.read_text().count("INJECTED")
         assert injected >= 1
-        assert said <= LINES_PER_SECOND * max(seconds, 2.0) + 10, daemon.last_words()
         ground.ask_again(daemon)
+        resumed = time.monotonic() - over
+        assert resumed <= RESUMED_SECONDS, f"{resumed:.1f} s until it acknowledged again"
+        said = sum(daemon.judge_log(lines, seconds).values())
         ground.judge(daemon)
     ground.judge_nobody_left()
-    return {"injected": injected, "lines_said": said, "runs": len(ground.acknowledged)}
+    return {
+        "injected": injected,
+        "lines_said": said,
+        "runs": len(ground.acknowledged),
+        "resumed_seconds": round(resumed, 2),
+    }
 
 
 def _hold(seconds: float) -> None:
@@ -143,11 +154,19 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
                     assert len(ground.acknowledged) == before, "acknowledged, not stored"
                     filler.unlink()
                     freed = time.monotonic()
+            ground.ask_until_answered(daemon)
+            resumed = time.monotonic() - freed
+            assert resumed <= RESUMED_SECONDS, f"{resumed:.1f} s until it acknowledged again"
             reader.judge()
-            assert daemon.log_lines() - lines <= LINES_PER_SECOND * (seconds + 2.0)
+            said = sum(daemon.judge_log(lines, seconds + resumed).values())
             eventually(lambda: has_ended(daemon, run_id), 20.0, daemon.last_words)
-            recovery = time.monotonic() - freed
-        return {"recovery_seconds": round(recovery, 2), "answers_read": reader.answers}
+            ended = time.monotonic() - freed
+        return {
+            "resumed_seconds": round(resumed, 2),
+            "ended_seconds": round(ended, 2),
+            "answers_read": reader.answers,
+            "lines_said": said,
+        }
 
 
 def another_writer(folder: Path, seconds: float) -> dict[str, float]:
@@ -195,12 +214,39 @@ def _truncated(ground: Ground, folder: Path) -> None:
     os.truncate(ground.database, 0)
 
 
+def _foreign(ground: Ground, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "theirs.db")) as theirs:
+        theirs.execute("CREATE TABLE task (theirs)")
+    (folder / "theirs.db").replace(ground.database)
+
+
+def _newer(ground: Ground, folder: Path) -> None:
+    with closing(sqlite3.connect(database_copy(ground, folder / "newer.db"))) as newer, newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    (folder / "newer.db").replace(ground.database)
+
+
+def _corrupt(ground: Ground, folder: Path) -> None:
+    """All but the first page is noise."""
+    copy = database_copy(ground, folder / "corrupt.db")
+    size = copy.stat().st_size
+    copy.write_bytes(copy.read_bytes()[:4096] + random.Random(1).randbytes(size - 4096))
+    copy.replace(ground.database)
+
+
 STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
     "deleted": _deleted,
     "older_copy": _older_copy,
     "of_another": _of_another,
     "truncated": _truncated,
+    "foreign": _foreign,
+    "newer": _newer,
+    "corrupt": _corrupt,
 }
+"""What may stand in the place of the database while the daemon runs."""
+
+REFUSED = {"foreign": "store.foreign", "newer": "store.schema", "corrupt": "store.foreign"}
+"""What a start refuses, with the code it gives."""
 
 
 def strange_database(folder: Path, stranger: str) -> dict[str, float]:
@@ -233,6 +279,25 @@ def strange_database(folder: Path, stranger: str) -> dict[str, float]:
             daemon.kill(whole_tree=True)
     ground.judge_nobody_left()
     return {"noticed_seconds": round(took, 2)}
+
+
+def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
+    """A database that cannot be ours is refused in one line, and left as it is."""
+    ground = Ground(folder)
+    with ground.daemon() as daemon:
+        ground.ask_until_answered(daemon)
+        ground.judge(daemon)
+    STRANGERS[stranger](ground, folder)
+    before, lines = digest(ground.database), daemon.log_lines()
+    again, began = ground.daemon(), time.monotonic()
+    assert not again.start_or_die(), "it came up on it"
+    took = time.monotonic() - began
+    assert again.process.returncode == 1, again.process.returncode
+    [said] = again.log.read_text().splitlines()[lines:]
+    assert said.endswith(f"[{REFUSED[stranger]}]"), said
+    assert digest(ground.database) == before, "it wrote into a file that it did not know"
+    ground.judge_nobody_left()
+    return {"refused_seconds": round(took, 2)}
 
 
 def log_lost_while_stopped(folder: Path) -> dict[str, float]:

@@ -40,12 +40,12 @@ _CALL = re.compile(r"^\s*(\d+) (\w+)\(", re.MULTILINE)
 
 
 def needs(*programs: str) -> None:
-    """Skip the test, out loud, where the machine lacks something it is made of."""
+    """Fail where the machine lacks something faults are made of: untried is not held."""
     if os.geteuid() != 0:
-        pytest.skip("faults are made by root")
+        pytest.fail("faults are made by root")
     for program in programs:
         if shutil.which(program) is None:
-            pytest.skip(f"no {program} on this machine: apt-get install {program}")
+            pytest.fail(f"no {program} on this machine: apt-get install {program}")
 
 
 # ── strace ──────────────────────────────────────────────────────────────────────────────
@@ -268,7 +268,7 @@ class ControlGroup:
         elif second.exists() and controller in second.read_text().split():
             self._root, self._is_first = second.parent, False
         else:
-            pytest.skip(f"no {controller} control group on this machine")
+            pytest.fail(f"no {controller} control group on this machine")
         self.path = self._root / name
         self._limit = {
             "pids": "pids.max",
@@ -279,7 +279,7 @@ class ControlGroup:
         try:
             self.path.mkdir()
         except OSError as exc:
-            pytest.skip(f"control groups cannot be made here: {exc}")
+            pytest.fail(f"control groups cannot be made here: {exc}")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aioflow import Operator, Retry, current, dag, task
-from aioflow_triggers.files import FileTrigger
+from aioflow import Operator, Retry, TriggerEvent, current, dag, task
+from aioflow_triggers.files import FileSeen, FileTrigger
 from aioflow_triggers.temporal import TimeDeltaTrigger
 
 PATIENT = Retry(tries=3, delay="0.05s", jitter=False)
@@ -93,6 +94,20 @@ def small(ledger: Path, count: int = 8, seconds: float = 0.0, padding: str = "")
     total(squares, [napped, paused, stumble(ledger)], ledger)
 
 
+@dataclass(frozen=True)
+class NotedFile(FileTrigger):
+    """Notes that it is hosted, each time."""
+
+    ledger: str = ""
+    run_id: str = ""
+    number: int = 0
+
+    async def run(self) -> AsyncIterator[TriggerEvent[FileSeen]]:
+        note(Path(self.ledger), "hosted", self.run_id, "parked", self.number)
+        async for event in super().run():
+            yield event
+
+
 class Parked(Operator):
     """Waits for a file, at most an hour."""
 
@@ -103,7 +118,12 @@ class Parked(Operator):
         self.gate = gate
 
     def execute(self, context: Any) -> None:
-        trigger = FileTrigger(path=str(self.gate))
+        trigger = NotedFile(
+            path=str(self.gate),
+            ledger=str(self.ledger),
+            run_id=context["run_id"],
+            number=self.number,
+        )
         self.defer(trigger=trigger, method_name="resumed", timeout="1h")
 
     def resumed(self, context: Any, event: Any = None) -> int:
