@@ -1,8 +1,9 @@
 """Play seeds, or judge planted bugs.
 
 python -m tests.sim --level 1 --seeds 1000
-python -m tests.sim --level 1 --seed 17 --trace
-python -m tests.sim --judge patches/
+python -m tests.sim --level 2 --seed 17 --trace
+python -m tests.sim --replay '{"level":1,"seed":17}' --trace
+python -m tests.sim --judge tests/sim/planted --out judged.jsonl
 """
 
 from __future__ import annotations
@@ -14,53 +15,78 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.sim import loop_model, model
-from tests.sim.judge import judge
-from tests.sim.shrink import shrink
+import msgspec
+
+from tests.sim.judge import SECONDS, Unusable, judge
+from tests.sim.model import Verdict
+from tests.sim.shrink import Recipe, commit, replay, shrink
+
+_SHRINK_SECONDS = 60
 
 
 def main() -> int:
-    """Return 1 if a seed broke something, or a planted bug was missed."""
+    """Return 1 if a seed broke something, a planted bug was missed, or none was planted."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--level", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--level", type=int, choices=(1, 2), help="1 unless said otherwise")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seconds", type=float, help="stop after this long")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="play this one alone")
+    parser.add_argument("--replay", metavar="JSON", help="play what a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="tell every turn of it")
     parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--judge", type=Path, metavar="DIR")
+    parser.add_argument("--judge", type=Path, metavar="PATH", help="a folder, or one patch")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines of what was judged")
     args = parser.parse_args()
     if args.judge is not None:
-        return _judge(args.judge)
+        return _judge(args)
+    if args.replay is not None:
+        return _one(msgspec.json.decode(args.replay, type=Recipe), args)
     if args.seed is not None:
-        return _one(args)
+        return _one(Recipe(args.level or 1, args.seed), args)
     return _many(args)
 
 
-def _judge(folder: Path) -> int:
-    judgements = judge(folder)
-    for found in judgements:
-        print(f"{found.verdict:14} {found.seconds:6.1f} s  {found.patch}  {found.said[:160]!r}")
-    return int(any(found.verdict != "caught" for found in judgements))
+def _judge(args: argparse.Namespace) -> int:
+    """Judge at one level or at both; tell each verdict as soon as it is there."""
+    folder: Path = args.judge
+    patches = sorted(folder.glob("*.patch")) if folder.is_dir() else [folder]
+    levels = (1, 2) if args.level is None else (args.level,)
+    missed = 0
+    print(f"{'verdict':8} {'level':5} {'seconds':>7}  patch")
+    try:
+        for found in judge(patches, round(args.seconds or SECONDS), levels):
+            missed += found.verdict == "missed"
+            first_line = found.said.partition("\n")[0][:110]
+            level = found.level or "-"
+            print(
+                f"{found.verdict:8} {level:5} {found.seconds:7.1f}  {found.patch}  {first_line}",
+                flush=True,
+            )
+            if args.out is not None:
+                with args.out.open("ab") as file:
+                    file.write(msgspec.json.encode(found) + b"\n")
+    except Unusable as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    print(f"{len(patches) - missed} of {len(patches)} were caught")
+    return int(missed > 0)
 
 
-def _one(args: argparse.Namespace) -> int:
-    trace = print if args.trace else None
-    play = model.play if args.level == 1 else loop_model.play
-    verdict = play(args.seed, trace=trace)
+def _one(recipe: Recipe, args: argparse.Namespace) -> int:
+    verdict = replay(recipe, print if args.trace else None)
     print(
         f"seed {verdict.seed}: {verdict.steps} turns, {verdict.digest}, {verdict.broken or 'well'}"
     )
-    if verdict.broken and args.level == 1 and not args.no_shrink:
-        print(shrink(verdict, 60))
+    if verdict.broken and recipe.faults is None:
+        _tell(verdict, recipe.level, args)
     return int(verdict.broken is not None)
 
 
 def _many(args: argparse.Namespace) -> int:
-    play = model.play if args.level == 1 else loop_model.play
+    level = args.level or 1
     began, steps, points = time.monotonic(), 0, Counter[str]()
     played = 0
     seeds = (
@@ -69,20 +95,28 @@ def _many(args: argparse.Namespace) -> int:
     for seed in seeds:
         if args.seconds and time.monotonic() - began > args.seconds:
             break
-        verdict = play(seed)
+        verdict = replay(Recipe(level, seed))
         played += 1
         steps += verdict.steps
         points.update(verdict.points)
         if verdict.broken is not None:
-            print(f"seed {seed}: {verdict.broken}")
-            if args.level == 1 and not args.no_shrink:
-                print(shrink(verdict, 60))
+            print(f"seed {seed}: {verdict.broken}", flush=True)
+            _tell(verdict, level, args)
             return 1
     minutes = (time.monotonic() - began) / 60
     print(f"{played} seeds, {steps} turns, {steps / minutes:,.0f} a minute")
     for point, count in points.most_common():
         print(f"{count:9} {point}")
     return 0
+
+
+def _tell(verdict: Verdict, level: int, args: argparse.Namespace) -> None:
+    """Say how to see it again, and what is left when all that is not needed is left out."""
+    faults = f"{len(verdict.faults)} faults and requests"
+    again = f"python -m tests.sim --level {level} --seed {verdict.seed} --trace"
+    print(f"at {commit()}, {verdict.steps} turns, {faults}: {again}", flush=True)
+    if not args.no_shrink:
+        print(shrink(verdict, _SHRINK_SECONDS, level=level))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from aioflow.inputs import HostLost, HostTrigger, HostUp, Input, StartTry
 from aioflow.messages import (
     Began,
@@ -29,11 +31,21 @@ from aioflow.model import Failure, TaskSpec
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
 
-__all__ = ("AsyncHost", "Key", "Stage", "TriggerHost", "Worker")
+__all__ = ("CANARY", "UNSTORABLE", "AsyncHost", "Key", "Stage", "TriggerHost", "Worker")
 
 SECOND = 1_000_000
 DEFERRALS = 3
 STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.worker
+
+CANARY = b"canary-in-the-mine"
+"""Stands in for a secret: user code hands it to its triggers, and it must not lie open."""
+
+UNSTORABLE = b"unstorable"
+"""A result the first level's tables refuse, whoever asks them and how often."""
+
+_KWARGS = msgspec.msgpack.encode({"password": CANARY.decode()})
+_LARGE = 2_000
+"""Bytes of a result that is not kept at hand."""
 
 Key: TypeAlias = tuple[int, int]
 
@@ -66,6 +78,7 @@ class Line:
         self._waiting: list[Input] = []
 
     def say(self, report: Input) -> None:
+        self._stage.ledger.spoken.append(report)
         self._waiting.append(report)
         if self._stage.faults.happens("report repeated"):
             self._waiting.append(report)
@@ -110,16 +123,26 @@ class Body:
         if spec.sensor is None and draw < 0.25 and deferrals < DEFERRALS:
             self._stage.ledger.defer(start.task_no, start.try_number)
             timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
-            return Deferred(*times, "sim:Trigger", b"\x80", "resume", None, timeout)
+            return Deferred(*times, "sim:Trigger", _KWARGS, "resume", None, timeout)
         if draw < 0.4:
             return self._failed(rng, times)
         if draw < 0.45:
             return Skipped(*times)
-        self._stage.ledger.succeed(*self.key)
-        if spec.feeds_limit is not None:
-            return Succeeded(*times, None, 10, rng.randint(0, 24))
-        size = rng.choice((0, 3))
-        return Succeeded(*times, b"abc" if size else None, size)
+        return self._succeeded(rng, times)
+
+    def _succeeded(self, rng: random.Random, times: tuple[int, int, int, int]) -> Succeeded:
+        """Every result says whose it is, so that no other can be taken for it."""
+        body, size, width = None, 0, None
+        if self.spec.feeds_limit is not None:
+            size, width = 10, rng.randint(0, 24)
+        elif self._stage.faults.happens("result unstorable"):
+            body, size = UNSTORABLE, len(UNSTORABLE)
+        elif rng.random() < 0.5:
+            padding = rng.choice((0, 0, _LARGE))
+            body = msgspec.msgpack.encode((*self.key, bytes(padding)))
+            size = len(body)
+        self._stage.ledger.succeed(*self.key, body, width)
+        return Succeeded(*times, body, size, width)
 
     def _failed(self, rng: random.Random, times: tuple[int, int, int, int]) -> Failed:
         failure = Failure(type="ValueError", message="no", reason="raised")

@@ -18,6 +18,11 @@ KINDS = {
     "crash after": 0.04,
     "commit delayed": 0.4,
     "batch refused": 0.3,
+    "refused for good": 0.3,
+    "result unstorable": 0.02,
+    "input poisoned": 0.02,
+    "node pauses": 0.02,
+    "report of the dead": 0.8,
     "database away": 0.05,
     "turn cut": 0.6,
     "worker dies": 0.15,
@@ -31,6 +36,8 @@ KINDS = {
     "stale event": 0.2,
     "clock steps": 0.01,
     "operator": 0.2,
+    "files change": 0.2,
+    "drain": 0.05,
 }
 """Kinds with how likely each may become at one opportunity."""
 
@@ -58,12 +65,23 @@ class Faults:
         self.happened: list[Fault] = []
         self.healed = False
 
-    def happens(self, kind: str) -> bool:
-        """Draw whether a fault of this kind happens at this opportunity."""
-        if self.healed or self._rng.random() >= self._odds[kind]:
+    def happens(self, kind: str, times: float = 1.0) -> bool:
+        """Draw whether a fault of this kind happens at this opportunity.
+
+        Args:
+            times: How much likelier than at an ordinary opportunity.
+        """
+        if self.healed or self._rng.random() >= self._odds[kind] * times:
             return False
         self._seen[kind] += 1
-        fault = (kind, self._seen[kind])
+        return self._takes((kind, self._seen[kind]))
+
+    def is_asked(self) -> bool:
+        """Whether the next request is made: like a fault it can be left out."""
+        self._seen["request"] += 1
+        return self._takes(("request", self._seen["request"]))
+
+    def _takes(self, fault: Fault) -> bool:
         if fault in self._left_out:
             return False
         self.happened.append(fault)

@@ -14,7 +14,7 @@ from aioflow.core.why import explain_task
 from aioflow.inputs import Effect, StartTry
 from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import oracle
+from tests.sim import limits, oracle, stored
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -28,6 +28,7 @@ class Before(msgspec.Struct):
 
     run_states: dict[int, RunState]
     task_states: dict[int, TaskState]
+    rows: dict[int, TaskRow] = {}
 
 
 class Turn:
@@ -54,6 +55,7 @@ def before(node: Any, batch: Batch) -> Before:
     return Before(
         {no: runs[no].state for no in run_nos if no in runs},
         {no: tasks[no].state for no in task_nos if no in tasks},
+        {no: tasks[no] for no in task_nos if no in tasks},
     )
 
 
@@ -61,7 +63,7 @@ def check(node: Any, turn: Turn) -> None:
     """Check everything that a commit may have broken."""
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
-    limits_hold(node, turn)
+    limits.hold(node, turn.batch, turn.starts)
     deferred_tasks_have_a_trigger(node, turn)
     events_are_consumed_once(node, turn)
     tries_are_charged_within_limits(node, turn)
@@ -69,6 +71,7 @@ def check(node: Any, turn: Turn) -> None:
     slots_of_a_schedule_and_keys_have_one_run(node, turn)
     cancelled_runs_start_nothing(node, turn)
     effects_match_the_ledger(node, turn)
+    stored.instants_follow_each_other(node, turn.batch, turn.before.rows)
     touched = set(turn.run_nos) | {
         node.tables.tasks[change.task_no].run_no for change in turn.batch.task_changes
     }
@@ -112,68 +115,6 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
             )
 
 
-# ── I4: limits ──────────────────────────────────────────────────────────────────────────
-
-
-def limits_hold(node: Any, turn: Turn) -> None:
-    """I4: slots, pools when something starts in them, and the limits of a run."""
-    if not turn.starts and not turn.batch.steps:
-        return
-    tables = node.tables
-    in_pool: Counter[str] = Counter()
-    bodies: Counter[Body] = Counter()
-    by_run: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for run_no in tables.unfinished():
-        spec = _spec(node, run_no)
-        for row in tables.running(run_no):
-            task = spec.tasks[row.position]
-            in_pool[task.pool] += task.slots
-            bodies[task.body] += 1
-            by_run[run_no].append(row)
-    if bodies[Body.FUNCTION] > len(node.slots.workers):
-        raise Broken("I4 limits", f"{bodies[Body.FUNCTION]} functions run at once")
-    if bodies[Body.COROUTINE] > node.slots.coroutines:
-        raise Broken("I4 limits", f"{bodies[Body.COROUTINE]} coroutines run at once")
-    for pool in {
-        _task(node, start).pool for start in turn.starts if not _is_hosted_sensor(node, start)
-    }:
-        limit = tables.pools.get(pool)
-        if limit is not None and in_pool[pool] > limit.slots:
-            raise Broken("I4 limits", f"started in pool {pool}: {in_pool[pool]} of {limit.slots}")
-    for run_no, rows in by_run.items():
-        _run_limits(_spec(node, run_no), run_no, rows)
-    for run_no in {row.run_no for row in turn.batch.new_tasks if row.map_index >= 0}:
-        _windows(node, run_no)
-    _active_runs(node)
-
-
-def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
-    if spec.max_active_tasks is not None and len(rows) > spec.max_active_tasks:
-        raise Broken("I4 limits", f"run {run_no}: {len(rows)} of {spec.max_active_tasks} tasks run")
-    for position, count in Counter(row.position for row in rows).items():
-        at_once = spec.tasks[position].max_active_tis_per_dagrun
-        if at_once is not None and count > at_once:
-            raise Broken("I4 limits", f"run {run_no}: {count} of {at_once} at {position} run")
-
-
-def _windows(node: Any, run_no: int) -> None:
-    rows = node.tables.tasks_of(run_no)
-    open_rows = Counter(row.position for row in rows if row.map_index >= 0 and row.state.is_live)
-    for position, count in open_rows.items():
-        window = _spec(node, run_no).tasks[position].window
-        if window is not None and count > window:
-            raise Broken("I4 limits", f"run {run_no}: {count} children of {position}, not {window}")
-
-
-def _active_runs(node: Any) -> None:
-    active = Counter(node.tables.runs[no].dag_id for no in node.tables.live_run_nos())
-    for dag_id, count in active.items():
-        row = node.tables.dags[dag_id]
-        limit = node.memory.plans[row.version, dag_id].graph.spec.max_active_runs
-        if count > limit:
-            raise Broken("I4 limits", f"{count} of {limit} runs of {dag_id} are active")
-
-
 # ── I5, I6: triggers ────────────────────────────────────────────────────────────────────
 
 
@@ -202,12 +143,11 @@ def events_are_consumed_once(node: Any, turn: Turn) -> None:
         if change.state is TriggerState.FIRED:
             if node.tables.fired[change.trigger_no] != 1:
                 raise Broken("I6 events", f"trigger {change.trigger_no} fired twice")
-            if change.event != b"event":
-                raise Broken(
-                    "I6 events", f"trigger {change.trigger_no} fired with {change.event!r}"
-                )
-            task_no = node.tables.triggers[change.trigger_no].task_no
-            if (task_no, TaskState.QUEUED) not in turn.batch.steps:
+            row = node.tables.triggers[change.trigger_no]
+            is_held = node.tables.runs[row.run_no].quarantine is not None  # for its first event
+            if b"event" not in (change.event or b"") and not is_held:
+                raise Broken("I6 events", f"trigger {row.trigger_no} fired with {change.event!r}")
+            if (row.task_no, TaskState.QUEUED) not in turn.batch.steps:
                 raise Broken("I6 events", f"trigger {change.trigger_no} resumed nothing")
 
 
@@ -259,7 +199,7 @@ def widths_never_change(node: Any, turn: Turn) -> None:
 def tallies_are_recounts(node: Any, run_no: int) -> None:
     """I9: what the rules look at is what the rows say."""
     run = node.memory.runs.get(run_no)
-    if run is None or run.state is not RunState.RUNNING:
+    if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
     rows = node.tables.tasks_of(run_no)
     fresh = [0] * (TALLY * len(run.spec.tasks))
@@ -398,6 +338,9 @@ def start_is_stored(node: Any, start: StartTry) -> None:
     row = node.tables.tasks[start.start.task_no]
     if row.start_no != start.start.start_no:
         raise Broken("I14 cancel", f"start {start.start.start_no} of {row} is not stored")
+    if run.quarantine is not None:
+        raise Broken("I14 cancel", f"a task of the quarantined run {run.run_no} started")
+    stored.starts_read_the_last_success(node, start)
 
 
 def what_waits_says_for_what(node: Any, run_no: int) -> None:
@@ -435,7 +378,7 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
         raise Broken("E4 storm", f"what stood behind {ledger.storms} was called back for ever")
     for change in changed_tasks(turn.batch):
         key = change.task_no, change.start_no
-        if change.state is TaskState.SUCCESS and key not in ledger.successes:
+        if change.state is TaskState.SUCCESS and key not in ledger.returned:
             raise Broken("E1 ledger", f"start {key} never returned")
         begins = ledger.begins[change.task_no]
         paid = max(1, change.try_number) + change.interruptions + tables.resumptions[change.task_no]
@@ -452,17 +395,11 @@ def _is_hosted(node: Any, task_no: int) -> bool:
 
 
 def _spec(node: Any, run_no: int) -> Any:
-    row: RunRow = node.tables.runs[run_no]
-    return node.memory.plans[row.version, row.dag_id].graph.spec
+    return node.tables.spec_of_run(run_no)
 
 
 def _task(node: Any, start: StartTry) -> Any:
     return _spec(node, start.start.run_no).tasks[start.start.position]
-
-
-def _is_hosted_sensor(node: Any, start: StartTry) -> bool:
-    task = _task(node, start)
-    return task.sensor is not None and task.body is Body.COROUTINE
 
 
 def _states(node: Any, row: RunRow) -> list[TaskState]:

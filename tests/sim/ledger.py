@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
-__all__ = ("Ledger",)
+from aioflow.inputs import Input
+
+__all__ = ("Ledger", "Returned")
 
 STORM = 50
+_REMEMBERED = 40
+
+Returned = tuple[bytes | None, int | None]
+"""What user code returned: the result, and how many items it has if it feeds an expansion."""
 
 
 class Ledger:
@@ -15,19 +21,21 @@ class Ledger:
     Attributes:
         begins: How often user code of a task began.
         starts: Each start that did, with how often.
-        successes: Starts whose user code returned.
+        returned: Starts whose user code returned, with what.
         deadlines: Triggers whose wait has one.
         storms: Tries behind which one was called back again and again.
+        spoken: The last reports of any process, heard or not.
     """
 
     def __init__(self) -> None:
         self.begins: Counter[int] = Counter()
         self.starts: Counter[tuple[int, int]] = Counter()
-        self.successes: set[tuple[int, int]] = set()
+        self.returned: dict[tuple[int, int], Returned] = {}
         self.deadlines: set[int] = set()
         self.begun_after_success: list[int] = []
         self.recorded: set[int] = set()
         self.storms: list[tuple[int, int]] = []
+        self.spoken: deque[Input] = deque(maxlen=_REMEMBERED)
         self._open: list[tuple[int, int]] = []
         self._deferrals: Counter[tuple[int, int]] = Counter()
         self._called_back: Counter[tuple[int, int]] = Counter()
@@ -45,9 +53,11 @@ class Ledger:
         begun, self._open = self._open, []
         return begun
 
-    def succeed(self, task_no: int, start_no: int) -> None:
+    def succeed(
+        self, task_no: int, start_no: int, body: bytes | None = None, width: int | None = None
+    ) -> None:
         """User code returned."""
-        self.successes.add((task_no, start_no))
+        self.returned[task_no, start_no] = (body, width)
 
     def defer(self, task_no: int, try_number: int) -> None:
         """User code asked to wait."""

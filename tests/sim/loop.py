@@ -9,11 +9,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
-__all__ = ("SeededLoop", "Stalled")
+from anyio._backends._asyncio import CancelScope, TaskGroup
 
-_ANYWHERE = 0.3
+__all__ = ("SeededLoop", "Stalled", "cancelled_in_order")
+
+ANYWHERE = (0.0, 0.1, 0.3, 1.0)
+LATE = (0.0, 0.0, 0.002)
+LATEST_SECONDS = 0.2
 
 
 class Stalled(Exception):
@@ -21,7 +28,11 @@ class Stalled(Exception):
 
 
 class SeededLoop(asyncio.SelectorEventLoop):
-    """See the module."""
+    """See the module.
+
+    A seed has its own odds that what runs next is not what was ready first, and that time
+    passes before it runs, as on a machine that is busy.
+    """
 
     _ready: Any
     _scheduled: list[Any]
@@ -30,6 +41,8 @@ class SeededLoop(asyncio.SelectorEventLoop):
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
+        self._anywhere = rng.choice(ANYWHERE)
+        self._late = rng.choice(LATE)
         self._virtual = 0.0
 
     def time(self) -> float:
@@ -45,13 +58,15 @@ class SeededLoop(asyncio.SelectorEventLoop):
                 self._ready.append(handle)
         if not self._ready:
             return
-        if len(self._ready) > 1 and self._rng.random() < _ANYWHERE:
+        if len(self._ready) > 1 and self._rng.random() < self._anywhere:
             index = self._rng.randrange(len(self._ready))
             handle = self._ready[index]
             del self._ready[index]
         else:
             handle = self._ready.popleft()
         if not handle._cancelled:
+            if self._late and self._rng.random() < self._late:
+                self._virtual += self._rng.random() * LATEST_SECONDS
             handle._run()
 
     def _jump(self) -> None:
@@ -61,3 +76,36 @@ class SeededLoop(asyncio.SelectorEventLoop):
             if not self._scheduled:
                 raise Stalled
             self._virtual = max(self._virtual, self._scheduled[0]._when)
+
+
+class _InOrder(dict[Any, None]):
+    """As much of a set as anyio needs, in the order in which things came."""
+
+    def add(self, entry: Any) -> None:
+        self[entry] = None
+
+    def discard(self, entry: Any) -> None:
+        self.pop(entry, None)
+
+    def remove(self, entry: Any) -> None:
+        del self[entry]
+
+
+@contextmanager
+def cancelled_in_order() -> Iterator[None]:
+    """Have anyio cancel tasks in the order of their starts, and not of their addresses."""
+    scope, group = CancelScope.__init__, TaskGroup.__init__
+
+    def ordered_scope(self: Any, *arguments: Any, **options: Any) -> None:
+        scope(self, *arguments, **options)
+        self._child_scopes, self._tasks = _InOrder(), _InOrder()
+
+    def ordered_group(self: Any, *arguments: Any, **options: Any) -> None:
+        group(self, *arguments, **options)
+        self._tasks = _InOrder()
+
+    with (
+        patch.object(CancelScope, "__init__", ordered_scope),
+        patch.object(TaskGroup, "__init__", ordered_group),
+    ):
+        yield

@@ -1,7 +1,9 @@
-"""The second level: the real engine, timers and SQLite store on a loop whose order is a seed's.
+"""The second level: the real engine, timers, triggerer and SQLite store on a loop of a seed.
 
-The actors and the invariants are those of the first level. A table of dictionaries is kept
-beside the database; in the end the database is compared with its journal.
+Any of what is ready may run next, so every await is a place where something else comes in
+between. The actors and the invariants are those of the first level. A table of dictionaries
+is kept beside the database, which is compared with it row by row, and in the end with its
+journal.
 """
 
 from __future__ import annotations
@@ -20,46 +22,45 @@ import anyio
 import msgspec
 import structlog
 
-from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
-from aioflow.engine import Engine
-from aioflow.errors import RequestError
+from aioflow.errors import AioflowError, Fenced, RequestError
 from aioflow.inputs import (
     CancelRun,
     CreateRun,
-    Deliver,
-    Delivered,
-    EndHosting,
     FileParsed,
-    HostTrigger,
     Input,
-    RecallTries,
     Request,
     SetPaused,
     SetPool,
     StartTry,
-    StopTry,
 )
-from aioflow.model import RunState, TaskSpec, TaskState
+from aioflow.messages import Deferred, Succeeded
+from aioflow.model import DagSpec, RunState, TaskSpec, TaskState
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
-from tests.sim import invariants, recovery
-from tests.sim.actors import AsyncHost, TriggerHost, Worker
+from tests.sim import invariants, misbehaving, recovery, stored
+from tests.sim.actors import UNSTORABLE
 from tests.sim.broken import Broken
-from tests.sim.faults import Fault, Faults
+from tests.sim.disk import KEYS, Disk, template
+from tests.sim.faults import Fault
+from tests.sim.incarnation import Incarnation
 from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
-from tests.sim.loop import SeededLoop
+from tests.sim.loop import SeededLoop, cancelled_in_order
+from tests.sim.loop_faults import LoopFaults
 from tests.sim.model import Verdict
-from tests.sim.shaky_store import Crash, ShakyStore, open_inline, template
+from tests.sim.pipe import host_clock
+from tests.sim.shaky_store import Crash, ShakyStore
 from tests.sim.tables import Tables, changed_tasks
-from tests.sim.workload import POOLS, SECOND, make_dags
+from tests.sim.workload import POOLS, SECOND, make_dags, without
 
-__all__ = ("play",)
+__all__ = ("PEOPLE", "dags_of", "play")
 
-CPU_SLOTS, ASYNC_SLOTS = 3, 4
 PEOPLE, PEOPLE_REST_US = 60, 10 * SECOND
-LONGEST_SECONDS = 90 * 24 * 3600.0
+LONGEST_SECONDS = 4 * 24 * 3600.0
+LET_GO_SECONDS = 20_000.0
+"""A host that hangs is found out, and what it was to let go of is gone with it."""
+
 _BEGIN_US = 1_700_000_000 * SECOND
 
 
@@ -80,100 +81,122 @@ class _Clock:
         await anyio.sleep(seconds)
 
 
-class LoopNode:
-    """One node after the other on one database; outlets and stage at once."""
+class _Ended(Exception):
+    """A life of the node has ended as it was told to."""
 
-    def __init__(self, seed: int, loop: SeededLoop, left_out: frozenset[Fault]) -> None:
+
+class LoopNode:
+    """One node after the other on one database, and the people before it."""
+
+    def __init__(
+        self,
+        seed: int,
+        loop: SeededLoop,
+        left_out: frozenset[Fault] = frozenset(),
+        dropped: tuple[tuple[int, int], ...] = (),
+        trace: Callable[[str], None] | None = None,
+        people: int = PEOPLE,
+    ) -> None:
         self.rng = random.Random(seed)
-        self.faults = Faults(self.rng, left_out)
+        self.faults = LoopFaults(seed, left_out)
         self.ledger, self.tables = Ledger(), Tables()
         self.points: Counter[str] = Counter()
         self.turns = 0
         self.broken: Broken | None = None
         self.digest = hashlib.sha256()
+        self.clock = _Clock(loop)
+        self._seed = seed
+        self._trace = trace
         self._dags = make_dags(self.rng)
+        for dag, position in dropped:
+            self._dags[dag] = without(self._dags[dag], position)
         self._loop = loop
-        self._clock = _Clock(loop)
         self._life = 0
+        self._lives: list[Incarnation] = []
         self._before: invariants.Before | None = None
         self._keys = itertools.cycle((None, "key1", None, "key2"))
+        self._people_left = people
+        self._spoilt: set[int] = set()
 
     # ── a stage for the actors ──────────────────────────────────────────────────────────
 
     def wall(self) -> int:
-        return self._clock.now()
+        return self.clock.now()
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
         life = self._life
         self._loop.call_later(delay_us / 1e6, lambda: function() if life == self._life else None)
 
     def say(self, report: Input) -> None:
-        self._engine.report([report])
+        if isinstance(report, Deferred):
+            report = self._with_trigger(report)
+        elif isinstance(report, Succeeded) and report.body == UNSTORABLE:
+            self._spoilt.add(self.tables.tasks[report.task_no].run_no)
+        self._incarnation.say(report)
 
     def spec_of(self, effect: StartTry) -> TaskSpec:
         plan = self.memory.plans[effect.info.version, effect.info.dag_id]
         return plan.graph.spec.tasks[effect.start.position]
 
+    def _with_trigger(self, report: Deferred) -> Deferred:
+        """The same one for the same start, however often it is reported."""
+        start = f"{self._seed} {report.task_no} {report.start_no}"
+        class_path, kwargs = misbehaving.draw(
+            random.Random(start),
+            report.kwargs,
+            badly=self.faults.happens("trigger misbehaves"),
+            has_timeout=report.timeout_us is not None,
+        )
+        return msgspec.structs.replace(report, class_path=class_path, kwargs=kwargs)
+
     # ── what the invariants look at ─────────────────────────────────────────────────────
 
     @property
+    def _incarnation(self) -> Incarnation:
+        return self._lives[-1]
+
+    @property
     def memory(self) -> Any:
-        return self._engine.memory
+        return self._incarnation.engine.memory
 
     @property
     def slots(self) -> Slots:
-        return self._engine.slots
+        return self._incarnation.engine.slots
 
-    # ── outlets ─────────────────────────────────────────────────────────────────────────
-
-    def start_try(self, effect: StartTry) -> None:
-        self._guard(lambda: invariants.start_is_stored(self, effect))
-        host = self._async if effect.worker < 0 else self._workers[effect.worker]
-        host.start(effect)
-
-    def stop_try(self, effect: StopTry) -> None:
-        host = self._async if effect.worker < 0 else self._workers[effect.worker]
-        host.stop((effect.task_no, effect.start_no))
-
-    def recall(self, effect: RecallTries) -> None:
-        self._workers[effect.worker].recall(effect.tries)
-
-    def forget(self, run_no: int) -> None:
-        """The actors remember no runs."""
-
-    def host(self, effect: HostTrigger) -> None:
-        self._triggers.host(effect)
-
-    def end_hosting(self, effect: EndHosting) -> None:
-        self._triggers.end(effect.end)
-
-    def deliver(self, effect: Deliver) -> None:
-        self.after(self.rng.randint(0, SECOND), lambda: self.say(Delivered(effect.outbox_no)))
-
-    def committed(self, batch: Batch, draft: Draft) -> None:
+    def committed(self, batch: Batch) -> None:
         """The engine believes it is durable: everything is checked."""
         self.turns += 1
         self.digest.update(msgspec.msgpack.encode(batch))
+        if self._trace is not None:
+            self._tell(batch)
         turn = Turn(batch, [], self._before or invariants.Before({}, {}))
-        self._guard(lambda: self._check(batch, turn))
+        try:
+            self._check(batch, turn)
+        except Broken as exc:
+            self.found(exc)
+
+    def _tell(self, batch: Batch) -> None:
+        assert self._trace is not None
+        self._trace(f"── commit {batch.number} at {self.clock.monotonic_us() / 1e6:.6f}")
+        for task_no, state in batch.steps:
+            self._trace(f"   step {task_no} {state.label}")
+        for change in (*batch.new_runs, *batch.run_changes, *batch.trigger_changes):
+            self._trace(f"   {change}")
 
     def _check(self, batch: Batch, turn: Turn) -> None:
         if self.tables.commit_no != batch.number:
             raise Broken("durable", f"acts on {batch.number}, stored {self.tables.commit_no}")
         invariants.check(self, turn)
-        for row in self.tables.runs.values():
-            if row.quarantine is not None:
-                raise Broken("quarantine", f"run {row.run_no}: {row.quarantine}")
+        for change in batch.run_changes:
+            if change.quarantine is not None and change.run_no not in self._spoilt:
+                raise Broken("quarantine", f"run {change.run_no}: {change.quarantine}")
         if self.rng.random() < 0.05:
             recovery.memory_is_what_rows_say(self)
 
-    def _guard(self, check: Callable[[], None]) -> None:
-        """What is found inside the engine's circle must not be taken for a defect of a turn."""
-        try:
-            check()
-        except Broken as exc:
-            self.broken = self.broken or exc
-            self._over.set()
+    def found(self, broken: Broken) -> None:
+        """Something does not hold: all is over."""
+        self.broken = self.broken or broken
+        self._over.set()
 
     def applied(self, batch: Batch) -> None:
         """The database has it, whether the engine will hear or not."""
@@ -189,41 +212,57 @@ class LoopNode:
 
     # ── the life of a node ──────────────────────────────────────────────────────────────
 
-    async def live(self, store: Any) -> None:
+    async def live(self, disk: Disk) -> None:
         """Incarnation after incarnation, until all is over."""
-        shaky: Any = ShakyStore(store, self.faults, self.points, self.applied)
+        store: Any = ShakyStore(disk, self)
         self._over = anyio.Event()
-        self._people_left = PEOPLE
-        while not self._over.is_set():
-            self._life += 1
-            self.tables.lose_children(self.ledger.take_open())
-            self._engine = Engine(
-                shaky,
-                Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS),
-                clock=self._clock,
-                chance=self.rng.random,
-            )
-            self._engine.connect(self)
-            self._workers = [Worker(self) for _ in range(CPU_SLOTS)]
-            self._async, self._triggers = AsyncHost(self), TriggerHost(self)
-            try:
-                async with anyio.create_task_group() as services:
-                    await services.start(self._engine.run)
-                    services.start_soon(self._outside, services)
-                    await self._over.wait()
-                    services.cancel_scope.cancel()
-            except* Crash:
-                self.points["restart"] += 1
+        try:
+            while not self._over.is_set():
+                disk.use_keys(self._keys_of_a_life())
+                await self._live_once(store)
+        finally:
+            for life in self._lives:
+                life.children.bury()
         if self.broken is not None:
             raise self.broken
-        differences = await compare(store)
+        differences = await compare(disk.store)
         if differences:
             raise Broken("I1 journal", "; ".join(differences[:5]))
 
+    def _keys_of_a_life(self) -> tuple[bytes, ...]:
+        """Once there was another key, the first is not enough."""
+        self._is_keyless = self.faults.happens("key lost")
+        if self._is_keyless:
+            self.points["key lost"] += 1
+            return KEYS[1:]
+        return KEYS
+
+    async def _live_once(self, store: Any) -> None:
+        self._life += 1
+        self.tables.lose_children(self.ledger.take_open())
+        self._lives.append(Incarnation(self, store))
+        try:
+            async with anyio.create_task_group() as services:
+                await self._incarnation.start(services)
+                services.start_soon(self._end_early)
+                services.start_soon(self._outside, services)
+                await self._over.wait()
+                services.cancel_scope.cancel()
+        except* (Crash, Fenced, _Ended):
+            self.points["restart"] += 1
+
+    async def _end_early(self) -> None:
+        """Somebody stops the node, in one way or the other."""
+        drains, ends = self.faults.happens("drained"), self.faults.happens("ended at once")
+        if not drains and not ends:
+            return
+        await anyio.sleep(self.rng.random() * 300)
+        if drains:
+            await self._incarnation.drain()
+        raise _Ended
+
     async def _outside(self, services: Any) -> None:
-        """Hosts come up, people ask, and then everything must come to its end."""
-        for host in (self._async, self._triggers):
-            self.after(self.rng.randint(0, 3 * SECOND), host.come_up)
+        """People ask, and then everything must come to its end."""
         for spec in self._dags:
             self.say(
                 FileParsed(file=spec.file, version=f"v-{spec.dag_id}", dags=(spec,), sources={})
@@ -232,9 +271,13 @@ class LoopNode:
             self._people_left -= 1
             await anyio.sleep(self.rng.randint(1, PEOPLE_REST_US) / 1e6)
             if self.faults.happens("clock steps"):
-                self._clock.offset += self.rng.choice((6, -2)) * 3600 * SECOND
-            services.start_soon(self._ask, self._request())
+                self.clock.offset += self.rng.choice((6, -2)) * 3600 * SECOND
+            request = self._request()
+            if self.faults.is_asked():
+                services.start_soon(self._ask, request)
         self.faults.healed = True
+        if self._is_keyless:
+            raise _Ended
         await anyio.sleep(60)  # what was asked before is answered by then
         for name in POOLS[1:]:
             await self._ask(SetPool(name=name, slots=4))
@@ -245,13 +288,25 @@ class LoopNode:
 
     async def _everything_ends(self) -> None:
         until = self._loop.time() + LONGEST_SECONDS
-        while self.tables.unfinished() or self._engine.waiting_inputs or self.tables.outbox:
+        engine = self._incarnation.engine
+        while self.tables.unfinished() or engine.waiting_inputs or self.tables.outbox:
             if self._loop.time() > until:
-                self.broken = Broken("liveness", recovery.unfinished(self))
+                self.found(Broken("liveness", recovery.unfinished(self)))
                 return
+            for run_no in self.tables.unfinished():
+                run = self.tables.runs[run_no]
+                if run.quarantine is not None and run.state.is_live:
+                    await self._ask(CancelRun(run_id=run.run_id))
             await anyio.sleep(60)
-        await anyio.sleep(30)
-        self._guard(lambda: recovery.nothing_left(self))
+        until = self._loop.time() + LET_GO_SECONDS
+        while self.memory.waits and self._loop.time() < until:
+            await anyio.sleep(60)
+        await anyio.sleep(60)
+        try:
+            recovery.nothing_left(self)
+            self._incarnation.nothing_left()
+        except Broken as exc:
+            self.found(exc)
 
     def _request(self) -> Request:
         rng = self.rng
@@ -266,26 +321,36 @@ class LoopNode:
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")
             case _:
                 key = next(self._keys)
-                if any((row.dag_id, row.key) == (dag_id, key) for row in self.tables.runs.values()):
+                if self._has_key(dag_id, key):
                     key = None  # the API answers with the run there is
                 return CreateRun(dag_id=dag_id, key=key)
 
+    def _has_key(self, dag_id: str, key: str | None) -> bool:
+        runs = self.tables.runs.values()
+        return key is not None and any((row.dag_id, row.key) == (dag_id, key) for row in runs)
+
     async def _ask(self, request: Request) -> None:
         try:
-            answer = await self._engine.ask(request)
+            answer = await self._incarnation.engine.ask(request)
         except RequestError:
+            return
+        except AioflowError as exc:
+            # Another one with its key came in between; the API answers with that run.
+            if not (isinstance(request, CreateRun) and self._has_key(request.dag_id, request.key)):
+                self.found(Broken("request", f"{request}: {exc!r}"))
             return
         if isinstance(request, CreateRun) and isinstance(answer, tuple):
             known = {row.run_id for row in self.tables.runs.values()}
             if answer[0] not in known:
-                self.broken = Broken("I12 acknowledged", f"run {answer[0]} is not stored")
-                self._over.set()
+                self.found(Broken("I12 acknowledged", f"run {answer[0]} is not stored"))
 
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
         ended = Counter(row.state for row in self.tables.runs.values())
         self.points["run ended"] += sum(n for s, n in ended.items() if s >= RunState.SUCCESS)
         self.points["event consumed"] += len(self.tables.fired)
         self.points["fenced repeat"] += self.tables.fenced
+        for kind, count in Counter(kind for kind, _ in self.faults.happened).items():
+            self.points[kind] = max(self.points[kind], count)
         return Verdict(
             seed=seed,
             steps=self.turns,
@@ -302,24 +367,62 @@ _folder = tempfile.TemporaryDirectory(prefix="aioflow-sim-", ignore_cleanup_erro
 def play(
     seed: int,
     left_out: frozenset[Fault] = frozenset(),
+    dropped: tuple[tuple[int, int], ...] = (),
     trace: Callable[[str], None] | None = None,
+    people: int = PEOPLE,
 ) -> Verdict:
-    """Live one seed; see ``model.play``. What the engine logs is the trace."""
-    level = logging.INFO if trace is not None else logging.CRITICAL
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    """Live one seed; see ``model.play``. The trace tells what was committed.
+
+    Args:
+        people: How many requests are made before everything must come to its end.
+    """
+    _configure_logs(trace is not None)
     loop = SeededLoop(random.Random(f"loop {seed}"))
-    node = LoopNode(seed, loop, left_out)
+    node = LoopNode(seed, loop, left_out, dropped, trace, people)
+    loop.set_exception_handler(lambda _, context: _fence_broke(node, context))
+    misbehaving.Misbehaving.payloads = itertools.count()
     broken: Broken | None = None
-    with tempfile.TemporaryDirectory(prefix="aioflow-sim-") as folder:
-        store, close = open_inline(template(Path(_folder.name)), Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="aioflow-sim-") as folder,
+        host_clock(node.wall),
+        cancelled_in_order(),
+    ):
+        disk = Disk(template(Path(_folder.name)), Path(folder))
         try:
-            loop.run_until_complete(node.live(store))
+            loop.run_until_complete(node.live(disk))
+            stored.canaries_are_sealed(Path(folder))
         except Broken as exc:
             broken = exc
         except Exception as exc:  # noqa: BLE001 - whatever ends the engine is what we look for
-            broken = node.broken or Broken("raised", f"{type(exc).__name__}: {exc!r}", exc)
+            broken = node.broken or Broken("raised", repr(_cause(exc)), exc)
         finally:
             loop.close()
-            close()
+            disk.close()
             structlog.reset_defaults()
     return node.verdict(seed, broken)
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """The first error in a group of groups."""
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc
+
+
+def dags_of(seed: int) -> list[DagSpec]:
+    """Return the DAGs of a seed."""
+    return make_dags(random.Random(seed))
+
+
+def _configure_logs(is_traced: bool) -> None:
+    """The engine logs through structlog, the triggerer and what it stands on do not."""
+    level = logging.INFO if is_traced else logging.CRITICAL
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    for name in ("aioflow", "asyncio"):
+        logging.getLogger(name).setLevel(level + 1)
+
+
+def _fence_broke(node: LoopNode, context: dict[str, Any]) -> None:
+    problem = context.get("exception")
+    if problem is not None:
+        node.found(Broken("raised", f"{context['message']}: {problem!r}", problem))

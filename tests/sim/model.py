@@ -12,34 +12,32 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from aioflow.core import undo
-from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, NumberBlock
+from aioflow.core import draft, undo
+from aioflow.core.memory import Memory
+from aioflow.core.ready import Ready
 from aioflow.core.run import restore
 from aioflow.core.slots import Slots
-from aioflow.core.turn import TURN_INPUTS, decide
 from aioflow.errors import RequestError
 from aioflow.inputs import (
     Acknowledge,
     Asked,
     CancelRun,
     Continue,
-    CreateRun,
     Deliver,
     Delivered,
     Due,
     Effect,
     EndHosting,
-    FileParsed,
     HostTrigger,
     Input,
     RecallTries,
+    Request,
     Restarted,
     SetPaused,
     SetPool,
@@ -47,15 +45,18 @@ from aioflow.inputs import (
     StopTry,
     WakeAt,
 )
-from aioflow.model import DagSpec, TaskSpec, TaskState
+from aioflow.messages import Began, Ended, Fired, Recalled, TriggerEnded
+from aioflow.model import DagSpec, TaskSpec
 from aioflow.rows import Batch
-from tests.sim import invariants, recovery
+from tests.sim import liveness, recovery, stored
 from tests.sim.actors import AsyncHost, TriggerHost, Worker
 from tests.sim.broken import Broken
+from tests.sim.circle import Circle, Crash, Paused
 from tests.sim.faults import Fault, Faults
-from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
-from tests.sim.tables import Tables, changed_tasks
+from tests.sim.people import People
+from tests.sim.tables import Tables
+from tests.sim.wheel import Watch, Wheel
 from tests.sim.workload import POOLS, SECOND, make_dags, without
 
 __all__ = ("Node", "Verdict", "play")
@@ -65,6 +66,8 @@ STORMY_TURNS, TURNS = 400, 20_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
+_NUMBERED = Began | Ended | Recalled | Fired | TriggerEnded
+"""Reports that say of which start, or hosting, they are."""
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -78,8 +81,17 @@ class Verdict(msgspec.Struct, kw_only=True):
     faults: list[Fault] = []
 
 
-class _Crash(Exception):
-    """The node dies now."""
+class Shuffled(Ready):
+    """Of equals, any may be next: how long they have waited is drawn."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def offer(self, entry: Any) -> None:
+        """See ``Ready``."""
+        self._age = self._rng.getrandbits(62)
+        super().offer(entry)
 
 
 class Node:
@@ -98,60 +110,104 @@ class Node:
         self.tables = Tables()
         self.points: Counter[str] = Counter()
         self.turns = 0
-        self._dags = make_dags(self.rng)
+        self.dags = make_dags(self.rng)
         for dag, position in dropped:
-            self._dags[dag] = without(self._dags[dag], position)
+            self.dags[dag] = without(self.dags[dag], position)
+        self.mono = 0
+        self.newest_epoch = 0
+        self.wall_is_steady = True
+        self._is_shuffled = self.rng.random() < 0.3
         self._trace = trace
         self._digest = hashlib.sha256()
-        self._mono, self._wall_offset = 0, _EPOCH_START
+        self._wall_offset = _EPOCH_START
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._tickets = itertools.count(1)
         self._next_number = 1
-        self._requests_left = self.rng.randint(1, 12)
-        self._epoch = 0
-        self._keys = [f"key{number}" for number in range(4)]
-        self._start_up()
+        self._people = People(self)
+        self._is_stopping = False
+        self._freed: set[int] = set()
 
     # ── a stage for the actors ──────────────────────────────────────────────────────────
 
     def wall(self) -> int:
         """The wall time; it may step."""
-        return self._mono + self._wall_offset
+        return self.mono + self._wall_offset
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
         """Call it then, unless the node has crashed by then: its children die with it."""
-        epoch = self._epoch
+        epoch = self.newest_epoch
 
         def unless_crashed() -> None:
-            if epoch == self._epoch:
+            if epoch == self.newest_epoch:
                 function()
 
-        heapq.heappush(self._events, (self._mono + delay_us, next(self._order), unless_crashed))
+        self._plan(delay_us, unless_crashed)
+
+    def _plan(self, delay_us: int, function: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.mono + delay_us, next(self._order), function))
 
     def say(self, report: Input) -> None:
         """Put it into the inbox."""
-        self.inbox.append(report)
+        self.circle.inbox.append(report)
+
+    def ask(self, request: Request) -> None:
+        """Put a request into the inbox; somebody waits for its answer."""
+        self.say(Asked(next(self._tickets), request))
 
     def spec_of(self, effect: StartTry) -> TaskSpec:
         """The task of a start."""
-        plan = self.memory.plans[effect.info.version, effect.info.dag_id]
-        return plan.graph.spec.tasks[effect.start.position]
+        return self.tables.spec_of_run(effect.start.run_no).tasks[effect.start.position]
+
+    # ── what the circle needs, and what the invariants look at ──────────────────────────
+
+    @property
+    def memory(self) -> Memory:
+        """That of the present incarnation."""
+        return self.circle.memory
+
+    @property
+    def slots(self) -> Slots:
+        """Those of the present incarnation."""
+        return self.circle.slots
+
+    def lease_numbers(self, count: int) -> int:
+        """Return the first of so many numbers that nobody has."""
+        first, self._next_number = self._next_number, self._next_number + count
+        return first
+
+    def arm(self, due: Due, at: int) -> None:
+        """Have an instant come."""
+        self._wheel.arm(due, at=at, mono=self.mono, wall=self.wall())
+
+    def pause(self, paused: Paused) -> None:
+        """An incarnation stands still; it wakes when another has long taken over."""
+        self._plan(self.rng.randint(1, 600 * SECOND), paused.wake)
+
+    def stop(self) -> None:
+        """The node has drained and ends; another will begin."""
+        self._is_stopping = True
+
+    def count(self, outcome: str, kinds: Iterable[str]) -> None:
+        """Count what came of a commit, for each kind of input in it."""
+        for kind in kinds:
+            self.points[f"{outcome} / {kind}"] += 1
 
     # ── the life of an incarnation ──────────────────────────────────────────────────────
 
     def _start_up(self) -> None:
         """Memory from rows alone, no process, nothing armed."""
-        self._epoch += 1
         tables = self.tables
-        memory = self.memory = Memory(epoch=self._epoch)
+        epoch = self.newest_epoch = tables.claim()
+        memory = Memory(epoch=epoch)
         memory.commit_no = tables.commit_no
-        self.slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
-        self.slots.pools = dict(tables.pools)
-        self.numbers = NumberBlock(self._next_number, self._next_number + 10**9)
-        self._next_number += 10**9
-        self._timers: list[tuple[int, int, Due]] = []
-        self.inbox: list[Input] = []
+        slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
+        slots.pools = dict(tables.pools)
+        if self._is_shuffled:
+            slots.ready = Shuffled(self.rng)
+        self.circle = Circle(self, memory, slots, epoch)
+        self._wheel = Wheel()
+        self.watch = Watch(tables, mono=self.mono, wall=self.wall())
         self._workers = [Worker(self) for _ in range(CPU_SLOTS)]
         self._async, self._triggers = AsyncHost(self), TriggerHost(self)
         undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
@@ -169,69 +225,32 @@ class Node:
 
     def _bring_up(self) -> None:
         """A new incarnation, until one survives its first turn."""
+        dead = [entry for entry in self.ledger.spoken if isinstance(entry, _NUMBERED)]
         while True:
             self.tables.lose_children(self.ledger.take_open())
+            self._is_stopping = False
             self._start_up()
             try:
-                self._turn([Restarted()])
-            except _Crash:
+                self.circle.turn([Restarted()])
+            except Crash:
                 continue
             break
         for host in (self._async, self._triggers):
             self.after(self.rng.randint(0, 3 * SECOND), host.come_up)
-        self.after(0, self._parse)
-        self._arm_people()
-
-    def _parse(self) -> None:
-        for spec in self._dags:
-            self.say(
-                FileParsed(file=spec.file, version=f"v-{spec.dag_id}", dags=(spec,), sources={})
-            )
-
-    def _arm_people(self) -> None:
-        if not self.faults.healed:
-            self.after(self.rng.randint(1, 20 * SECOND), self._person)
-
-    # ── people ──────────────────────────────────────────────────────────────────────────
-
-    def _person(self) -> None:
-        """Somebody asks for something; more often than not for a run."""
-        rng = self.rng
-        if self._requests_left > 0:
-            self._requests_left -= 1
-            dag_id = rng.choice(self._dags).dag_id
-            key = rng.choice((None, rng.choice(self._keys)))
-            self._ask(CreateRun(dag_id=dag_id, key=key))
-            if rng.random() < 0.2:
-                self._ask(CreateRun(dag_id=dag_id, key=key))
-        if self.faults.happens("operator"):
-            self._operate()
-        self._arm_people()
-
-    def _operate(self) -> None:
-        rng = self.rng
-        runs = [self.tables.runs[no].run_id for no in self.tables.unfinished()]
-        match rng.choice(("cancel", "pause", "resume", "pool", "pool")):
-            case "cancel" if runs:
-                self._ask(CancelRun(run_id=rng.choice(runs)))
-            case "pause" | "resume" as verb:
-                dag_id = rng.choice(self._dags).dag_id
-                self._ask(SetPaused(dag_id=dag_id, paused=verb == "pause"))
-            case _:
-                self._ask(SetPool(name=rng.choice(POOLS[1:]), slots=rng.choice((None, 1, 2, 3))))
-
-    def _ask(self, request: Any) -> None:
-        self.say(Asked(next(self._tickets), request))
+        if dead and self.faults.happens("report of the dead"):
+            late = self.rng.sample(dead, min(len(dead), 10))
+            self.after(self.rng.randint(0, 10 * SECOND), partial(self.circle.late.extend, late))
+        self._people.arrive()
 
     def _heal(self) -> None:
         """From now on nothing goes wrong: everything must come to its end."""
         self.faults.healed = True
+        if self._is_stopping or not self.slots.is_open:
+            self._bring_up()  # what is asked of one that stops is never answered
         for name in POOLS[1:]:
-            self._ask(SetPool(name=name, slots=4))
-        for spec in self._dags:
-            self._ask(
-                SetPaused(dag_id=spec.dag_id, paused=True)
-            )  # no more runs, but those there are
+            self.ask(SetPool(name=name, slots=4))
+        for dag_id in self.tables.dags:  # no more runs, but those there are
+            self.ask(SetPaused(dag_id=dag_id, paused=True))
 
     # ── the circle ──────────────────────────────────────────────────────────────────────
 
@@ -242,126 +261,100 @@ class Node:
             Broken: If something did not hold that must.
         """
         self._bring_up()
-        while self.turns < STORMY_TURNS and self._mono < STORM_US and self._go_on():
+        while self.turns < STORMY_TURNS and self.mono < STORM_US and self._go_on():
             pass
         self._heal()
-        healed_at = self._mono
-        while self.tables.unfinished() or self.inbox or self.tables.outbox:
-            if self.turns > TURNS or self._mono - healed_at > LONGEST_US:
-                raise Broken("liveness", f"still unfinished: {recovery.unfinished(self)}")
-            if not self._go_on():
-                raise Broken("liveness", f"nothing will happen: {recovery.unfinished(self)}")
+        self._go_on()
+        epoch, healed_at = self.newest_epoch, self.mono
+        while self.tables.unfinished() or self.circle.inbox or self.tables.outbox:
+            if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
+                raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
+            if not self._go_on() and not self._free_quarantined():
+                raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
         self._settle()
+        liveness.one_owner(self, epoch)
         recovery.nothing_left(self)
+
+    def _free_quarantined(self) -> bool:
+        """Somebody ends the runs that are held still; whether there were any."""
+        held = [
+            no
+            for no in self.tables.unfinished()
+            if self.tables.runs[no].quarantine is not None and no not in self._freed
+        ]
+        self._freed.update(held)
+        for run_no in held:
+            self.ask(CancelRun(run_id=self.tables.runs[run_no].run_id))
+        return bool(held)
 
     def _settle(self) -> None:
         """Let the hosts confirm what they still have."""
-        until = self._mono + 10 * SECOND
-        while self.inbox or (self._events and self._events[0][0] <= until):
+        until = self.mono + 10 * SECOND
+        while self.circle.inbox or (self._events and self._events[0][0] <= until):
             self._go_on()
 
     def _go_on(self) -> bool:
         """Let the next thing happen; whether there was one."""
+        circle = self.circle
         try:
+            if self._is_stopping:
+                self.points["stop"] += 1
+                self._bring_up()
+                return True
             if self.faults.happens("clock steps"):
+                self.wall_is_steady = False
                 self._wall_offset += self.rng.choice((6, -2)) * 3600 * SECOND
-            if not self.inbox and not self._wait():
+            if not circle.inbox and not self._wait():
                 return False
-            if self.inbox:
-                self._turn(self._take())
-        except _Crash:
+            if circle.inbox:
+                circle.turn(circle.take())
+                self._after_turn()
+            if circle.late and circle is self.circle:
+                circle.take_late()
+        except Crash:
             self.points["restart"] += 1
             self._bring_up()
         return True
 
-    def _wait(self) -> bool:
-        """Jump to what comes next, an event of an actor or an instant."""
-        at = self._events[0][0] if self._events else None
-        if self._timers:
-            due = max(self._timers[0][0] - self._wall_offset, self._mono)
-            at = due if at is None else min(at, due)
-        if at is None:
-            return False
-        self._pass_until(at)
-        return True
-
-    def _pass_until(self, at: int) -> None:
-        self._mono = max(self._mono, at)
-        while self._events and self._events[0][0] <= self._mono:
-            heapq.heappop(self._events)[2]()
-        while self._timers and self._timers[0][0] <= self.wall():
-            self.inbox.append(heapq.heappop(self._timers)[2])
-
-    def _take(self) -> list[Input]:
-        count = min(len(self.inbox), TURN_INPUTS)
-        if count > 1 and self.faults.happens("turn cut"):
-            count = self.rng.choice((1, self.rng.randint(1, count)))
-        taken, self.inbox = self.inbox[:count], self.inbox[count:]
-        return taken
-
-    def _turn(self, inputs: list[Input]) -> None:
-        self.turns += 1
-        batch, effects, draft = decide(
-            self.memory,
-            self.slots,
-            inputs,
-            now=self.wall(),
-            chance=self.rng.random,
-            numbers=self.numbers,
-        )
-        before = invariants.before(self, batch)
-        if not batch.is_empty:
-            self._commit(batch, draft, _kind(inputs))
-        self._note(inputs, batch, effects)
-        invariants.check(self, Turn(batch, effects, before))
-        self._act(effects)
-        self.after_act()
-
-    def after_act(self) -> None:
+    def _after_turn(self) -> None:
         """At random moments the memory must be what a restart would make of the rows."""
         if self.rng.random() < 0.02:
             recovery.memory_is_what_rows_say(self)
+            liveness.places_are_what_tasks_hold(self)
+            liveness.triggers_are_hosted(self)
 
-    def _commit(self, batch: Batch, draft: Draft, kind: str) -> None:
-        """Commit, with all that can go wrong with it."""
-        while self.faults.happens("commit fails"):
-            self._point("failed", kind)
-            self._pass_until(self._mono + self.rng.randint(0, SECOND))
-        if self.faults.happens("crash before"):
-            self._point("crash before", kind)
-            raise _Crash
-        self.tables.commit(batch)
-        while self.faults.happens("reply lost"):
-            self._point("reply lost", kind)
-            self._pass_until(self._mono + self.rng.randint(0, SECOND))
-            self.tables.commit(batch)
-        self._record(batch)
-        if self.faults.happens("crash after"):
-            self._point("crash after", kind)
-            raise _Crash
-        if self.faults.happens("commit delayed"):
-            self._point("delayed", kind)
-            self._pass_until(self._mono + self.rng.choice((100, 10_000, SECOND)))
-        self._point("ok", kind)
-        self.memory.commit_no = batch.number
-        draft.settle()
+    def _wait(self) -> bool:
+        """Jump to what comes next, an event of an actor or an instant."""
+        self.pass_until(self.mono)
+        if self.circle.inbox:
+            return True
+        self.watch.look(self.mono)
+        if self.rng.random() < 0.1:
+            liveness.nobody_waits_beside_a_free_place(self)
+        at = self._events[0][0] if self._events else None
+        due = self._wheel.next_at(mono=self.mono, wall=self.wall())
+        if at is None or (due is not None and due < at):
+            at = due
+        if at is None:
+            return False
+        self.pass_until(at)
+        return True
 
-    def _point(self, outcome: str, kind: str) -> None:
-        self.points[f"{outcome} / {kind}"] += 1
+    def pass_until(self, at: int) -> None:
+        """Let time pass, and what comes meanwhile."""
+        self.mono = max(self.mono, at)
+        while self._events and self._events[0][0] <= self.mono:
+            heapq.heappop(self._events)[2]()
+        self.circle.inbox.extend(self._wheel.take(mono=self.mono, wall=self.wall()))
 
-    def _record(self, batch: Batch) -> None:
-        for row in changed_tasks(batch):
-            if row.state is TaskState.SUCCESS:
-                self.ledger.recorded.add(row.task_no)
-        for wait in batch.new_triggers:
-            if wait.deadline_at is not None:
-                self.ledger.deadlines.add(wait.trigger_no)
-
-    def _note(self, inputs: Iterable[Input], batch: Batch, effects: list[Effect]) -> None:
-        self._digest.update(msgspec.msgpack.encode(batch))
+    def note(self, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]) -> None:
+        """Write a turn down."""
+        encoded = msgspec.msgpack.encode(batch)
+        stored.canaries_stay_in_kwargs(batch, encoded)
+        self._digest.update(encoded)
         self._digest.update(repr([type(effect).__name__ for effect in effects]).encode())
         if self._trace is not None:
-            self._trace(f"── turn {self.turns} at {self._mono / 1e6:.6f}")
+            self._trace(f"── turn {self.turns} at {self.mono / 1e6:.6f}")
             for entry in inputs:
                 self._trace(f"   in   {entry}")
             for task_no, state in batch.steps:
@@ -371,7 +364,8 @@ class Node:
 
     # ── effects ─────────────────────────────────────────────────────────────────────────
 
-    def _act(self, effects: list[Effect]) -> None:
+    def act(self, effects: Sequence[Effect]) -> None:
+        """Do what a committed turn asks for."""
         for effect in effects:
             match effect:
                 case StartTry():
@@ -387,7 +381,7 @@ class Node:
                 case EndHosting():
                     self._triggers.end(effect.end)
                 case WakeAt():
-                    heapq.heappush(self._timers, (effect.due.at, next(self._order), effect.due))
+                    self.arm(effect.due, effect.due.at)
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
@@ -404,6 +398,7 @@ class Node:
         self.points["fenced repeat"] += self.tables.fenced
         self.points["retry"] += sum(row.try_number > 1 for row in self.tables.tasks.values())
         self.points["event consumed"] += len(self.tables.fired)
+        self.points["expansion"] += len(self.tables.expansions)
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
             seed=seed,
@@ -415,12 +410,6 @@ class Node:
         )
 
 
-def _kind(inputs: list[Input]) -> str:
-    """Name a turn by the inputs in it: one kind, or several."""
-    kinds = {type(entry).__name__ for entry in inputs}
-    return kinds.pop() if len(kinds) == 1 else "several"
-
-
 def play(
     seed: int,
     left_out: frozenset[Fault] = frozenset(),
@@ -430,12 +419,16 @@ def play(
     """Live one seed; a broken promise, or a defect raised, is told in the verdict."""
     node = Node(seed, left_out, dropped, trace)
     broken = None
+    rows_at_once = draft.BATCH_ROWS
+    draft.BATCH_ROWS = random.Random(f"rows {seed}").choice((rows_at_once, rows_at_once, 20, 3, 1))
     try:
         node.live()
     except Broken as exc:
         broken = exc
     except Exception as exc:  # noqa: BLE001 - whatever core raises is what we look for
         broken = Broken("raised", f"{type(exc).__name__}: {exc}", exc)
+    finally:
+        draft.BATCH_ROWS = rows_at_once
     return node.verdict(seed, broken)
 
 

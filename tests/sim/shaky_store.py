@@ -1,115 +1,77 @@
-"""The real SQLite store without its threads, behind one whose commits go wrong."""
+"""A store whose commits go wrong, and that tries what a real one must withstand.
+
+Whoever it hands the true store a batch that must not be taken - of a node that was replaced,
+or with a guard that does not hold - sees to it that the database is as it was.
+"""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
+import random
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import anyio
-import anyio.lowlevel
+import msgspec
 
-from aioflow.errors import BatchRefused, StoreUnavailable
+from aioflow.errors import BatchRefused, Fenced, StoreUnavailable
+from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import Batch
-from aioflow.secrets import Vault
-from aioflow.store.lock import FileLock
+from aioflow.store import Claim
 from aioflow.store.sqlite import SqliteStore
-from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated
+from tests.sim.broken import Broken
+from tests.sim.disk import Disk, PowerCut
 from tests.sim.faults import Faults
+from tests.sim.row_check import differences, standing
+from tests.sim.tables import Tables, check_content
 
-__all__ = ("Crash", "ShakyStore", "open_inline", "template")
+__all__ = ("Crash", "ShakyStore", "with_a_wrong_guard")
 
-T = TypeVar("T")
-_QUIET_COMMITS = 80
+_QUIET_COMMITS = 30
+_STATEMENTS = 9  # a batch has about that many
+_DELAYS_SECONDS = (0.001, 0.3, 0.3, 7.0, 90.0)
+_LOOKS = 0.03
+_NOWHERE = 10**15
 
 
 class Crash(Exception):
     """The node dies now."""
 
 
-def template(folder: Path) -> Path:
-    """Return an empty database that every seed begins with a copy of."""
-    path = folder / "template.db"
-    if not path.exists():
-        lock = FileLock.take(path)
-        try:
-            prepare(path, lock)
-        finally:
-            lock.release()
-    return path
+class World(Protocol):
+    """What a store shares with those beside it."""
 
+    rng: random.Random
+    points: Counter[str]
+    tables: Tables
 
-class _Writer:
-    """Runs at once what the real one runs in the thread of its connection."""
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.raw = open_writer(path, synchronous="OFF")
-        self.checkpointer = self
+    def applied(self, batch: Batch) -> None:
+        """The database has it, whether the engine will hear or not."""
 
-    def verify(self) -> None:
-        """Nobody takes the file away here."""
-
-    def after_commit(self, raw: sqlite3.Connection) -> None:
-        """The log is never long enough to matter."""
-
-    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        await anyio.lowlevel.checkpoint()
-        with translated(self._path):
-            return function(self.raw)
-
-
-class _Reader:
-    """As much of a connection as the store touches."""
-
-    def __init__(self, path: Path) -> None:
-        self._conn = open_reader(path)
-
-    async def _execute(self, function: Callable[..., T], *arguments: Any) -> T:
-        await anyio.lowlevel.checkpoint()
-        return function(*arguments)
-
-
-def open_inline(empty: Path, folder: Path) -> tuple[SqliteStore, Callable[[], None]]:
-    """Open a fresh copy of an empty database; the second closes it."""
-    path = folder / "node.db"
-    shutil.copy(empty, path)
-    writer, reader = _Writer(path), _Reader(path)
-    make: Any = SqliteStore
-
-    def close() -> None:
-        writer.raw.close()
-        reader._conn.close()
-
-    return make(path, Vault([b"k" * 32]), writer, [reader]), close
+    def found(self, broken: Broken) -> None:
+        """Something does not hold."""
 
 
 class ShakyStore:
     """Passes everything on; a write may fail, be heard late or not at all, or be refused."""
 
-    def __init__(
-        self,
-        store: SqliteStore,
-        faults: Faults,
-        points: Counter[str],
-        applied: Callable[[Batch], None],
-    ) -> None:
-        self._store = store
-        self._faults = faults
-        self._points = points
-        self._applied = applied
+    def __init__(self, disk: Disk, world: World) -> None:
+        self._disk = disk
+        self._world = world
         self._quiet = 0
+        self._epoch = 0
         self._applied_no = 0
+        self._paused: list[tuple[SqliteStore, Batch]] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._disk.store, name)
 
     def _happens(self, kind: str) -> bool:
-        if self._faults.happens(kind):
-            self._points[kind] += 1
+        if self._world.faults.happens(kind):
+            self._world.points[kind] += 1
             return True
         return False
 
@@ -117,40 +79,198 @@ class ShakyStore:
         if self._happens("database away"):
             raise StoreUnavailable("away for a moment")
 
+    # ── a new node ──────────────────────────────────────────────────────────────────────
+
+    async def claim(self) -> Claim:
+        """See ``Store``; it may be heard of by nobody."""
+        claim = await self._disk.store.claim()
+        if claim.epoch <= self._epoch or claim.commit_no != self._world.tables.commit_no:
+            self._breaks("I3 fence", f"claimed {claim} after epoch {self._epoch}")
+        self._epoch = claim.epoch
+        self._compare("at a start")
+        if self._happens("claim unheard"):
+            raise Crash
+        await self._wake_paused()
+        return claim
+
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
         self._reachable()
-        return await self._store.lease_numbers(count)
+        first = await self._disk.store.lease_numbers(count)
+        if self._happens("reply lost"):
+            raise StoreUnavailable("leased, but nobody heard")
+        return first
 
     async def list_dags(self) -> Any:
         """See ``Store``."""
         self._reachable()
-        return await self._store.list_dags()
+        return await self._disk.store.list_dags()
+
+    async def list_dag_files(self) -> Any:
+        """See ``Store``."""
+        self._reachable()
+        return await self._disk.store.list_dag_files()
 
     async def load_run(self, run_no: int) -> Any:
         """See ``Store``."""
         self._reachable()
-        return await self._store.load_run(run_no)
+        return await self._disk.store.load_run(run_no)
+
+    # ── a commit ────────────────────────────────────────────────────────────────────────
 
     async def commit(self, batch: Batch) -> None:
         """See ``Store``; a refusal is followed by some commits that are not refused."""
         self._reachable()
+        check_content(batch)
         if self._happens("commit fails"):
             raise StoreUnavailable("nothing was written")
+        if self._happens("commit delayed"):
+            await anyio.sleep(self._world.rng.choice(_DELAYS_SECONDS))
+        if self._paused and self._world.rng.random() < 0.2:
+            await self._wake_paused()
         self._quiet -= 1
-        is_new = batch.number != self._applied_no
-        if is_new and self._quiet < 0 and self._happens("batch refused"):
+        if batch.number != self._applied_no:
+            await self._before_first(batch)
+        if self._happens("node replaced"):
+            await self._lose_to_another(batch)
+        await self._disk.store.commit(batch)
+        await self._after(batch)
+
+    async def _before_first(self, batch: Batch) -> None:
+        """What may become of a batch that nobody has stored yet."""
+        if self._happens("wrong guard"):
+            await self._hand_over_wrongly(batch)
+        if self._quiet < 0 and self._happens("batch refused"):
             self._quiet = _QUIET_COMMITS
             raise BatchRefused("a value nobody can store")
         if self._happens("crash before"):
             raise Crash
-        if self._happens("commit delayed"):
-            await anyio.sleep(0.3)
-        await self._store.commit(batch)
+        if self._happens("power cut"):
+            await self._cut_power(batch)
+
+    async def _after(self, batch: Batch) -> None:
         self._applied_no = batch.number
-        self._applied(batch)
+        self._world.applied(batch)
+        if self._world.rng.random() < _LOOKS:
+            self._compare("looked at")
         if self._happens("crash after"):
             raise Crash
+        if self._happens("reply delayed"):
+            await anyio.sleep(self._world.rng.choice(_DELAYS_SECONDS))
         if self._happens("reply lost"):
             raise StoreUnavailable("applied, but nobody heard")
-        self._points["ok"] += 1
+        self._world.points["ok"] += 1
+
+    # ── what must not be stored ─────────────────────────────────────────────────────────
+
+    async def _lose_to_another(self, batch: Batch) -> None:
+        """Another node takes over while this batch is under way.
+
+        Either this node goes on at once, and must notice; or it was paused and goes on when
+        the other has long begun to write.
+        """
+        store = self._disk.another_store(self._epoch)
+        if self._world.rng.random() < 0.5:
+            self._paused.append((store, batch))
+            raise Crash
+        claim = await self._disk.another_store().claim()
+        self._epoch = claim.epoch
+        await self._commit_fenced(store, batch)
+        raise Fenced("another node has taken over")
+
+    async def _wake_paused(self) -> None:
+        paused, self._paused = self._paused, []
+        for store, batch in paused:
+            await self._commit_fenced(store, batch)
+
+    async def _commit_fenced(self, store: SqliteStore, batch: Batch) -> None:
+        try:
+            await store.commit(batch)
+        except Fenced:
+            self._world.points["fenced"] += 1
+        else:
+            self._breaks("I3 fence", f"a node that was replaced committed {batch.number}")
+        self._compare("after a fenced commit")
+
+    async def _hand_over_wrongly(self, batch: Batch) -> None:
+        """One change expects what is not so: all of the batch is to be refused."""
+        wrong = with_a_wrong_guard(batch, self._world.rng, self._world.tables)
+        try:
+            await self._disk.store.commit(wrong)
+        except BatchRefused:
+            self._world.points["refused for its guard"] += 1
+        else:
+            self._breaks("I3 guards", f"{wrong.number} was taken though a guard did not hold")
+        self._compare("after a batch with a wrong guard")
+        if self._quiet < 0 and self._world.rng.random() < 0.3:
+            self._quiet = _QUIET_COMMITS
+            raise BatchRefused("a guard did not hold")
+
+    async def _cut_power(self, batch: Batch) -> None:
+        """The machine dies at one of the statements; all of the batch is stored, or nothing."""
+        disk, rng = self._disk, self._world.rng
+        before = disk.log_bytes()
+        allowed = {batch.number}
+        disk.raw.arm(rng.randint(1, _STATEMENTS))
+        kept = None
+        try:
+            await disk.store.commit(batch)
+        except PowerCut as cut:
+            kept = rng.randint(before, max(before, disk.log_bytes()))
+            allowed = {batch.number - 1, batch.number} if cut.is_unsure else {batch.number - 1}
+        finally:
+            disk.raw.arm(-1)  # also where the batch was refused before it came to the cut
+        disk.come_back(disk.log_bytes() if kept is None else kept)
+        epoch, number = standing(disk.raw)
+        if number not in allowed or epoch != self._epoch:
+            self._breaks("atomic", f"stands at {epoch}, {number} after a cut in {batch.number}")
+        if number == batch.number:
+            self._world.applied(batch)
+        self._compare("after a power cut")
+        raise Crash
+
+    def _compare(self, when: str) -> None:
+        """Compare every row of the database with the tables of dictionaries."""
+        disk = self._disk
+        odd = differences(disk.raw, self._world.tables, disk.everything)
+        if odd:
+            self._breaks("rows", f"{when}: {'; '.join(odd)}")
+
+    def _breaks(self, invariant: str, detail: str) -> None:
+        broken = Broken(invariant, detail)
+        self._world.found(broken)
+        raise broken
+
+
+def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batch:
+    """Return the batch with one change that expects what is not so."""
+    wrong = [
+        msgspec.structs.replace(batch, done_outbox=[*batch.done_outbox, _NOWHERE]),
+        *_wrong(batch, "task_changes", "task_no", rng),
+        *_wrong(batch, "run_changes", "run_no", rng),
+        *_wrong(batch, "trigger_changes", "trigger_no", rng),
+    ]
+    if batch.new_tasks and tables.tasks:
+        twice = tables.tasks[rng.choice(sorted(tables.tasks))]
+        wrong.append(msgspec.structs.replace(batch, new_tasks=[*batch.new_tasks, twice]))
+    if batch.new_runs and tables.runs:
+        again = tables.runs[rng.choice(sorted(tables.runs))]
+        wrong.append(msgspec.structs.replace(batch, new_runs=[*batch.new_runs, again]))
+    return rng.choice(wrong)
+
+
+def _wrong(batch: Batch, name: str, key: str, rng: random.Random) -> list[Batch]:
+    """One change of a list, expecting another state, another start or another row."""
+    changes = getattr(batch, name)
+    if not changes:
+        return []
+    at = rng.randrange(len(changes))
+    change = changes[at]
+    others: list[dict[str, Any]] = [{key: _NOWHERE}]
+    states = {"task_changes": TaskState, "run_changes": RunState, "trigger_changes": TriggerState}
+    others.append({"was": rng.choice([s for s in states[name] if s is not change.was])})
+    if name == "task_changes":
+        others.append({"was_start_no": change.was_start_no + rng.choice((-1, 1))})
+    wrong = [*changes]
+    wrong[at] = msgspec.structs.replace(change, **rng.choice(others))
+    return [msgspec.structs.replace(batch, **{name: wrong})]

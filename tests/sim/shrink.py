@@ -1,16 +1,60 @@
-"""The least that still breaks: faults are left out one by one, then tasks of the DAGs."""
+"""The least that still breaks: of what went wrong and was asked for, of the tasks, of the time.
+
+Delta debugging: what happened is cut into chunks, and a chunk that is not needed is left out;
+then into smaller ones, down to single faults. The same invariant must still break.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import msgspec
 
+from tests.sim import loop_model, model
 from tests.sim.faults import Fault
-from tests.sim.model import Verdict, dags_of, play
+from tests.sim.model import Verdict
+from tests.sim.workload import without
 
-__all__ = ("Minimal", "shrink")
+__all__ = ("AllBut", "Minimal", "Recipe", "commit", "replay", "shrink")
+
+ROOT = Path(__file__).parents[2]
+STORMS = {1: model.STORMY_TURNS, 2: loop_model.PEOPLE}
+"""How long things go wrong: turns at the first level, requests at the second."""
+
+Item = TypeVar("Item")
+
+
+class AllBut(frozenset[Fault]):
+    """Everything but these is left out, also what would only happen without the others."""
+
+    def __contains__(self, fault: object) -> bool:
+        return not super().__contains__(fault)
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """How to play a seed with less in it.
+
+    Attributes:
+        faults: All that happens; ``None`` for whatever the seed draws.
+        dropped: Tasks that are not there: of which DAG, at which position then.
+        storm: See ``STORMS``.
+    """
+
+    level: int
+    seed: int
+    faults: tuple[Fault, ...] | None = None
+    dropped: tuple[tuple[int, int], ...] = ()
+    storm: int | None = None
+
+    def encoded(self) -> str:
+        """Return it as the argument of ``--replay``."""
+        return msgspec.json.encode(self).decode()
 
 
 class Minimal(msgspec.Struct):
@@ -19,39 +63,137 @@ class Minimal(msgspec.Struct):
     seed: int
     broken: str
     faults: list[Fault]
-    left_out: frozenset[Fault]
-    dropped: tuple[tuple[int, int], ...]
+    recipe: Recipe
+    tasks: tuple[int, ...]
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} #{number}" for kind, number in self.faults) or "no fault"
-        return f"seed {self.seed}: {self.broken}\n  with {faults}\n  without tasks {self.dropped}"
+        return (
+            f"seed {self.seed} of level {self.recipe.level} at {commit()}: {self.broken}\n"
+            f"  with {faults}\n"
+            f"  in DAGs of {', '.join(map(str, self.tasks))} tasks\n"
+            f"  python -m tests.sim --replay '{self.recipe.encoded()}' --trace"
+        )
+
+
+def commit() -> str:
+    """Return what the tree is a version of, a mark behind it if it was changed."""
+    command = ["git", "describe", "--always", "--dirty=+"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "a tree of no commit"
+
+
+def replay(recipe: Recipe, trace: Callable[[str], None] | None = None) -> Verdict:
+    """Play a seed as a recipe says."""
+    left_out = frozenset[Fault]() if recipe.faults is None else AllBut(map(_pair, recipe.faults))
+    storm = STORMS[recipe.level] if recipe.storm is None else recipe.storm
+    dropped = tuple(map(_pair, recipe.dropped))
+    if recipe.level == 1:
+        with patch.object(model, "STORMY_TURNS", storm):
+            return model.play(recipe.seed, left_out, dropped, trace)
+    return loop_model.play(recipe.seed, left_out, dropped, trace, storm)
+
+
+def _pair(pair: Iterable[Any]) -> Any:
+    return tuple(pair)
 
 
 def shrink(
-    verdict: Verdict, seconds: float, clock: Callable[[], float] = time.monotonic
+    verdict: Verdict,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    level: int = 1,
 ) -> Minimal:
-    """Shrink a broken seed for so many seconds at most; the same invariant must still break."""
+    """Shrink a broken seed for so many seconds at most."""
     assert verdict.broken is not None
-    until = clock() + seconds
-    name = verdict.broken.partition(":")[0]
-    left_out: frozenset[Fault] = frozenset()
-    dropped: tuple[tuple[int, int], ...] = ()
+    search = _Search(verdict, level, clock() + seconds, clock)
+    search.run()
+    best = search.best
+    recipe = msgspec.structs.replace(search.recipe, faults=tuple(best.faults))
+    return Minimal(verdict.seed, best.broken or "", best.faults, recipe, _sizes(recipe))
 
-    def still(faults: frozenset[Fault], tasks: tuple[tuple[int, int], ...]) -> Verdict | None:
-        again = play(verdict.seed, faults, tasks)
-        same = again.broken is not None and again.broken.partition(":")[0] == name
-        return again if same else None
 
-    best = verdict
-    for fault in reversed(verdict.faults):
-        if clock() > until:
-            break
-        if (again := still(left_out | {fault}, dropped)) is not None:
-            best, left_out = again, left_out | {fault}
-    for number, spec in enumerate(dags_of(verdict.seed)):
-        for position in reversed(range(1, len(spec.tasks))):
-            if clock() > until:
-                break
-            if (again := still(left_out, (*dropped, (number, position)))) is not None:
-                best, dropped = again, (*dropped, (number, position))
-    return Minimal(verdict.seed, best.broken or "", best.faults, left_out, dropped)
+class _Search:
+    """Tries recipes and keeps the least that still breaks."""
+
+    def __init__(
+        self, verdict: Verdict, level: int, until: float, clock: Callable[[], float]
+    ) -> None:
+        self.best = verdict
+        self.recipe = Recipe(level, verdict.seed)
+        self._name = (verdict.broken or "").partition(":")[0]
+        self._until = until
+        self._clock = clock
+
+    def run(self) -> None:
+        """Go round until nothing more can be left out, or the time is over."""
+        left = None
+        while left != (left := self._weight()) and self._is_time():
+            self._shorten()
+            self._leave_out()
+            self._drop_tasks()
+
+    def _weight(self) -> tuple[int, int, int]:
+        recipe = self.recipe
+        return len(self.best.faults), -len(recipe.dropped), recipe.storm or STORMS[recipe.level]
+
+    def _is_time(self) -> bool:
+        return self._clock() < self._until
+
+    def _still(self, **changed: Any) -> bool:
+        """Whether it still breaks with this changed; then that is the best."""
+        recipe = msgspec.structs.replace(self.recipe, **changed)
+        again = replay(recipe)
+        if again.broken is None or again.broken.partition(":")[0] != self._name:
+            return False
+        self.best, self.recipe = again, recipe
+        return True
+
+    def _shorten(self) -> None:
+        """Halve the time in which anything goes wrong, as long as that is enough."""
+        storm = self.recipe.storm or STORMS[self.recipe.level]
+        while storm > 1 and self._is_time() and self._still(storm=storm // 2):
+            storm //= 2
+
+    def _leave_out(self) -> None:
+        chunks = 2
+        while (faults := self.best.faults) and self._is_time():
+            size = max(1, len(faults) // chunks)
+            if self._one_less(faults, size):
+                chunks = max(2, chunks - 1)
+            elif size == 1:
+                return
+            else:
+                chunks *= 2
+
+    def _one_less(self, faults: Sequence[Fault], size: int) -> bool:
+        """Leave out one chunk; the last ones first, they did the least."""
+        for at in reversed(range(0, len(faults), size)):
+            kept = (*faults[:at], *faults[at + size :])
+            if not self._is_time():
+                return False
+            if self._still(faults=kept):
+                return True
+        return False
+
+    def _drop_tasks(self) -> None:
+        """Drop the last tasks of each DAG first, many at once as long as that goes well."""
+        for number, size in enumerate(_sizes(self.recipe)):
+            end, count = size, max(1, size // 2)
+            while end > 1 and self._is_time():
+                first = max(1, end - count)
+                gone = tuple((number, position) for position in reversed(range(first, end)))
+                if self._still(dropped=(*self.recipe.dropped, *gone)):
+                    end = first
+                elif count > 1:
+                    count //= 2
+                else:
+                    end -= 1
+
+
+def _sizes(recipe: Recipe) -> tuple[int, ...]:
+    make = partial(model.dags_of if recipe.level == 1 else loop_model.dags_of, recipe.seed)
+    dags = make()
+    for number, position in recipe.dropped:
+        dags[number] = without(dags[number], position)
+    return tuple(len(spec.tasks) for spec in dags)

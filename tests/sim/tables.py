@@ -1,15 +1,19 @@
-"""The tables of ``tests.core.world`` with the fence and the pools in front of them."""
+"""The tables of ``tests.core.world`` with the fence, the files and the pools in front of them."""
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.errors import BatchRefused
+from aioflow.model import DagSpec, RunState, TaskState, TriggerState
 from aioflow.rows import Batch, LiveRun, PoolRow, TaskChange, TaskRow, TriggerRow
+from aioflow.store.fence import confirm_applied
 from tests.core.world import Rows
+from tests.sim.actors import UNSTORABLE
 
-__all__ = ("Tables", "changed_tasks")
+__all__ = ("Numbers", "Tables", "changed_tasks", "check_content")
 
 
 def changed_tasks(batch: Batch) -> list[TaskRow | TaskChange]:
@@ -17,32 +21,94 @@ def changed_tasks(batch: Batch) -> list[TaskRow | TaskChange]:
     return [*batch.new_tasks, *batch.task_changes]
 
 
+def check_content(batch: Batch) -> None:
+    """Look for what cannot be stored.
+
+    Raises:
+        BatchRefused: If there is any; asking again does not help.
+    """
+    if any(row.body == UNSTORABLE for row in batch.results):
+        raise BatchRefused("a result nobody can store")
+
+
+class Numbers:
+    """Row numbers in use, as ranges; a number is taken once and for all."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+
+    def take(self, first: int, count: int) -> None:
+        """Take a range; an assertion fails if any of it had been."""
+        at = bisect.bisect_right(self._firsts, first)
+        assert at == 0 or self._ends[at - 1] <= first, f"number {first} is taken twice"
+        assert at == len(self._firsts) or first + count <= self._firsts[at], (
+            f"of {count} numbers from {first} some are taken"
+        )
+        self._firsts.insert(at, first)
+        self._ends.insert(at, first + count)
+
+
 class Tables(Rows):
     """Rows, found by run; a batch that was applied already is left as it is.
 
     Attributes:
+        epoch: Of the node that claimed them last.
+        accepted: Epoch and number of each batch that was applied under an epoch.
         fired: How often each trigger fired.
         resumptions: How often each task gave its place back by itself.
         widths: Of each expansion, as it was first committed.
+        specs: Every DAG of every version, also of runs long over.
         fenced: Batches that came again after they had been applied.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.epoch = 0
+        self.accepted: list[tuple[int, int]] = []
         self.pools: dict[str, PoolRow] = {}
         self.fired: Counter[int] = Counter()
         self.resumptions: Counter[int] = Counter()
         self.fenced = 0
         self.widths: dict[tuple[int, int], int] = {}
+        self.specs: dict[tuple[str, str], DagSpec] = {}
+        self._numbers = Numbers()
         self._kept: set[tuple[int, int]] = set()
         self._open: dict[int, None] = {}
         self._task_nos: defaultdict[int, set[int]] = defaultdict(set)
 
-    def commit(self, batch: Batch) -> None:
-        """Apply a batch unless it has been."""
-        if batch.number == self.commit_no:
+    def claim(self) -> int:
+        """Return a new epoch; whoever writes under an earlier one is fenced from now on."""
+        self.epoch += 1
+        return self.epoch
+
+    def commit(self, batch: Batch, epoch: int | None = None) -> None:
+        """Apply a batch unless it has been.
+
+        Args:
+            epoch: Under which it is written; ``None`` if a fence stands before these tables.
+
+        Raises:
+            Fenced: If the node was claimed under another epoch since.
+            StrangeDatabase: If the batch does not follow the last one.
+        """
+        if batch.number == self.commit_no or (
+            epoch is not None and not self._is_next(batch, epoch)
+        ):
+            node = (self.epoch, self.commit_no)
+            confirm_applied(node, epoch=self.epoch if epoch is None else epoch, number=batch.number)
             self.fenced += 1
             return
+        if epoch is not None:
+            self.accepted.append((epoch, batch.number))
+        self._count(batch)
+        self.apply(batch)
+        self._after(batch)
+
+    def _is_next(self, batch: Batch, epoch: int) -> bool:
+        return (self.epoch, self.commit_no + 1) == (epoch, batch.number)
+
+    def _count(self, batch: Batch) -> None:
         for task_no, state in batch.steps:
             if state in {TaskState.DEFERRED, TaskState.SENSING}:
                 self.resumptions[task_no] += 1
@@ -53,11 +119,30 @@ class Tables(Rows):
             key = (tried.task_no, tried.start_no)
             assert key not in self._kept, f"a second row for the try {key}"
             self._kept.add(key)
-        self.apply(batch)
+        for version in batch.new_versions:
+            self.specs.update({(version.version, spec.dag_id): spec for spec in version.dags})
+        for first, count in self._ranges(batch):
+            self._numbers.take(first, count)
+
+    def _ranges(self, batch: Batch) -> Iterator[tuple[int, int]]:
+        """The numbers a batch takes into use."""
+        for run in batch.new_runs:
+            yield run.run_no, 1
+            yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
+        for expansion in batch.new_expansions:
+            yield expansion.first_task_no, expansion.width
+        for trigger in batch.new_triggers:
+            yield trigger.trigger_no, 1
+        for owed in batch.new_outbox:
+            yield owed.outbox_no, 1
+
+    def _after(self, batch: Batch) -> None:
         for expansion in batch.new_expansions:
             key = (expansion.run_no, expansion.position)
             width = self.widths.setdefault(key, expansion.width)
             assert width == expansion.width, f"{expansion} was {width} wide"
+        for file in batch.gone_files:
+            del self.files[file]
         self.pools.update({row.name: row for row in batch.pools})
         for name in batch.gone_pools:
             self.pools.pop(name, None)
@@ -109,6 +194,11 @@ class Tables(Rows):
     def running(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run that run."""
         return [row for row in self.tasks_of(run_no) if row.state is TaskState.RUNNING]
+
+    def spec_of_run(self, run_no: int) -> DagSpec:
+        """The DAG of a run, as it is in the run's version."""
+        row = self.runs[run_no]
+        return self.specs[row.version, row.dag_id]
 
     def live_run_nos(self) -> list[int]:
         """The runs that are running."""

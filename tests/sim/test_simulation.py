@@ -11,19 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from aioflow.model import TaskState, TriggerRule
-from tests.sim import loop_model, model, oracle
+from aioflow.errors import Fenced, StrangeDatabase
+from aioflow.model import RunState, TaskState, TriggerRule
+from aioflow.rows import Batch, RunRow, TaskRow
+from tests.sim import coverage, loop_model, model, oracle
+from tests.sim.broken import Broken
 from tests.sim.faults import KINDS, Faults
 from tests.sim.shrink import shrink
+from tests.sim.tables import Numbers, Tables
+from tests.sim.wheel import Watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
 LEAST_MODEL = {
     "restart": 5,
+    "stop": 2,
+    "fenced write": 2,
     "fenced repeat": 20,
+    "report of the dead": 5,
+    "refused for good": 1,
     "retry": 50,
     "event consumed": 50,
+    "expansion": 20,
     "run ended": 50,
 }
 LEAST_LOOP = {
@@ -112,6 +122,71 @@ def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
 
     assert len(minimal.faults) <= len(broken.faults)
     assert minimal.broken
+
+
+def test_what_a_campaign_has_not_met_often_enough_is_named():
+    points = Counter(dict.fromkeys(coverage.EVENTS, 9))
+
+    missing = coverage.short(points, 10)
+
+    assert missing["restart"] == 9
+    assert missing["fenced / HostLost"] == 0
+    assert not coverage.short(Counter(dict.fromkeys(missing, 10)), 10)
+
+
+def test_an_instant_that_nobody_heeded_is_noticed():
+    tables = Tables()
+    run = RunRow(
+        run_no=1,
+        run_id="run",
+        dag_id="dag",
+        version="v",
+        state=RunState.RUNNING,
+        cause="manual",
+        first_task_no=2,
+    )
+    tables.runs[1] = run
+    watch = Watch(tables, mono=0, wall=1_000)
+    row = TaskRow(
+        task_no=2,
+        run_no=1,
+        position=0,
+        map_index=-1,
+        state=TaskState.RETRYING,
+        try_number=1,
+        start_no=1,
+        due_at=1_500,
+    )
+    tables.tasks[2] = row
+    watch.note(Batch(number=1, at=1_000, new_tasks=[row]), mono=0, wall=1_000)
+    watch.look(500)
+
+    with pytest.raises(Broken, match="L2 timers"):
+        watch.look(501)
+
+
+def test_a_number_is_taken_once():
+    numbers = Numbers()
+    numbers.take(10, 5)
+    numbers.take(20, 5)
+
+    for first, count in ((14, 1), (8, 3), (15, 6), (20, 1)):
+        with pytest.raises(AssertionError):
+            numbers.take(first, count)
+    numbers.take(15, 5)
+
+
+def test_the_tables_are_fenced():
+    tables = Tables()
+    old, new = tables.claim(), tables.claim()
+
+    with pytest.raises(Fenced):
+        tables.commit(Batch(number=1, at=0), old)
+    with pytest.raises(StrangeDatabase):
+        tables.commit(Batch(number=3, at=0), new)
+
+    tables.commit(Batch(number=1, at=0), new)
+    assert tables.accepted == [(new, 1)]
 
 
 def test_a_fault_that_is_left_out_does_not_happen():

@@ -18,7 +18,7 @@ from aioflow.model import (
     TriggerRule,
 )
 
-__all__ = ("POOLS", "SECOND", "make_dags", "without")
+__all__ = ("POOLS", "SECOND", "make_dag", "make_dags", "without")
 
 SECOND = 1_000_000
 POOLS = ("default", "narrow", "wide")
@@ -27,7 +27,7 @@ WIDEST = 20
 
 def make_dags(rng: random.Random) -> list[DagSpec]:
     """Return up to three DAGs."""
-    return [_dag(f"dag{number}", rng) for number in range(rng.randint(1, 3))]
+    return [make_dag(f"dag{number}", rng) for number in range(rng.randint(1, 3))]
 
 
 def without(spec: DagSpec, position: int) -> DagSpec:
@@ -59,7 +59,8 @@ def without(spec: DagSpec, position: int) -> DagSpec:
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
 
 
-def _dag(dag_id: str, rng: random.Random) -> DagSpec:
+def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
+    """Return one DAG of up to 30 tasks."""
     size = rng.choice((1, 2, 3, 5, 8, 12, 30))
     tasks: list[TaskSpec] = []
     for position in range(size):

@@ -1,0 +1,329 @@
+"""The engine's circle over dictionaries, and all that can go wrong with a commit.
+
+A turn is decided, committed, checked, acted upon. A turn that raises, or whose batch is
+refused, is taken back as ``engine`` does it, and its inputs come one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from aioflow.core import undo
+from aioflow.core.draft import Draft
+from aioflow.core.memory import NumberBlock
+from aioflow.core.run import restore
+from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.errors import BatchRefused, Fenced
+from aioflow.inputs import Asked, CreateRun, Due, Effect, Input
+from aioflow.messages import (
+    Deferred,
+    Failed,
+    Fired,
+    NotReadyYet,
+    Skipped,
+    Succeeded,
+)
+from aioflow.model import TaskState
+from aioflow.rows import Batch
+from tests.sim import invariants, liveness, recovery, stored
+from tests.sim.broken import Broken
+from tests.sim.invariants import Turn
+from tests.sim.people import UNREADABLE_DATE
+from tests.sim.tables import changed_tasks, check_content
+from tests.sim.workload import SECOND
+
+__all__ = ("Circle", "Crash", "Paused")
+
+RARE = {"Delivered", "Fired", "NotReadyYet", "Recalled", "Skipped"} | {
+    *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted")
+}
+RARELY, OFTEN = 1.0, 8.0
+_NUMBERS_AT_ONCE = 1 << 20
+_SLOT_AGAIN_US = 60 * SECOND
+_POISON = "a time that is none"
+_BLAMED = Asked | Due | Succeeded | Failed | Skipped | NotReadyYet | Deferred | Fired
+"""Inputs that may be refused for good: those whose loss a run, or an asker, can answer for."""
+
+
+Refusal: TypeAlias = Literal["perhaps", "never", "always"]
+"""Whether a batch that could be stored is refused all the same."""
+
+
+class Crash(Exception):
+    """The node dies now."""
+
+
+class _Refused(Exception):
+    """A batch was refused, and this is the draft it came from."""
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__("refused")
+        self.draft = draft
+
+
+class Paused:
+    """An incarnation that stood still while another took over, and has not noticed."""
+
+    def __init__(self, circle: Circle, batch: Batch | None, kinds: Sequence[str]) -> None:
+        self._circle = circle
+        self._batch = batch
+        self._kinds = kinds
+
+    def wake(self) -> None:
+        """Go on as if nothing had been: what it writes must be fenced."""
+        circle = self._circle
+        batch = self._batch if self._batch is not None else circle.next_batch()
+        if batch is None or batch.is_empty:
+            return
+        node = circle.node
+        try:
+            node.tables.commit(batch, circle.epoch)
+        except Fenced:
+            node.points["fenced write"] += 1
+            for kind in self._kinds:
+                node.points[f"fenced / {kind}"] += 1
+            return
+        raise Broken("I3 epoch", f"an old node wrote batch {batch.number}")
+
+
+def _kinds_of(inputs: Sequence[Input]) -> list[str]:
+    """Name the kinds of input of a turn."""
+    return sorted({type(entry).__name__ for entry in inputs})
+
+
+class Circle:
+    """One incarnation's memory, and its turns."""
+
+    def __init__(self, node: Any, memory: Any, slots: Any, epoch: int) -> None:
+        self.node = node
+        self.memory, self.slots, self.epoch = memory, slots, epoch
+        self.inbox: list[Input] = []
+        self.late: list[Input] = []
+        self._numbers = NumberBlock(0, 0)
+
+    # ── taking ──────────────────────────────────────────────────────────────────────────
+
+    def take(self) -> list[Input]:
+        """Return the inputs of the next turn: all there are, or a part of them."""
+        node = self.node
+        count = min(len(self.inbox), TURN_INPUTS)
+        if count > 1 and node.faults.happens("turn cut"):
+            count = node.rng.choice((1, node.rng.randint(1, count)))
+        taken, self.inbox = self.inbox[:count], self.inbox[count:]
+        return [self._perhaps_poisoned(entry) for entry in taken]
+
+    def _perhaps_poisoned(self, entry: Input) -> Input:
+        if isinstance(entry, Succeeded) and self.node.faults.happens("input poisoned"):
+            poison: Any = _POISON
+            return msgspec.structs.replace(entry, at=poison)
+        return entry
+
+    def next_batch(self) -> Batch | None:
+        """What it would commit next; for one that only believes it still may."""
+        inputs, self.inbox = self.inbox, []
+        try:
+            return self._decide(inputs)[0]
+        except TurnFailed:
+            return None
+
+    # ── turning ─────────────────────────────────────────────────────────────────────────
+
+    def turn(self, inputs: list[Input]) -> None:
+        """Turn once, and once more for each input if that cannot be."""
+        self.node.turns += 1
+        try:
+            self._circle(inputs)
+        except (TurnFailed, _Refused) as exc:
+            self._isolate(inputs, exc)
+
+    def take_late(self) -> None:
+        """What children of an earlier incarnation had to say must change nothing."""
+        late, self.late = self.late, []
+        batch, _, _ = self._circle(late)
+        self.node.points["report of the dead"] += len(late)
+        moved = {state for _, state in batch.steps} - {
+            TaskState.QUEUED,
+            TaskState.RUNNING,
+            TaskState.SENSING,
+        }
+        wrote = batch.new_tries or batch.results or batch.new_triggers or batch.trigger_changes
+        if moved or wrote or batch.run_changes:
+            raise Broken("late", f"reports of the dead were heard: {late}")
+
+    def _circle(
+        self, inputs: Sequence[Input], refusal: Refusal = "perhaps", *, granting: bool = True
+    ) -> tuple[Batch, list[Effect], Draft]:
+        node = self.node
+        batch, effects, draft = self._decide(inputs, granting=granting)
+        before = invariants.before(node, batch)
+        if not batch.is_empty:
+            self._commit(batch, draft, _kinds_of(inputs), refusal)
+        draft.settle()
+        node.note(inputs, batch, effects)
+        invariants.check(node, Turn(batch, effects, before))
+        if not batch.is_empty:
+            stored.writes_are_of_the_newest_epoch(node)
+        self._everyone_is_answered(inputs, effects)
+        node.act(effects)
+        node.watch.note(batch, mono=node.mono, wall=node.wall())
+        return batch, effects, draft
+
+    def _decide(
+        self, inputs: Sequence[Input], *, granting: bool = True
+    ) -> tuple[Batch, list[Effect], Draft]:
+        needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
+        if self._numbers.left < needed:
+            count = max(2 * needed, _NUMBERS_AT_ONCE)
+            first = self.node.lease_numbers(count)
+            self._numbers = NumberBlock(first, first + count)
+        return decide(
+            self.memory,
+            self.slots,
+            inputs,
+            now=self.node.wall(),
+            chance=self.node.rng.random,
+            numbers=self._numbers,
+            granting=granting,
+        )
+
+    def _everyone_is_answered(self, inputs: Sequence[Input], effects: Sequence[Effect]) -> None:
+        asked = {entry.ticket for entry in inputs if isinstance(entry, Asked)}
+        answered = {getattr(effect, "ticket", None) for effect in effects} - {None}
+        if asked != answered:
+            raise Broken("I12 answers", f"asked {asked}, answered {answered}")
+
+    # ── committing ──────────────────────────────────────────────────────────────────────
+
+    def _commit(self, batch: Batch, draft: Draft, kinds: list[str], refusal: Refusal) -> None:
+        """Commit, with all that can go wrong with it."""
+        node = self.node
+        times = OFTEN if RARE.intersection(kinds) else RARELY
+
+        def happens(kind: str, outcome: str, times: float = 1.0) -> bool:
+            if not node.faults.happens(kind, times):
+                return False
+            node.count(outcome, kinds)
+            return True
+
+        while happens("commit fails", "failed"):
+            node.pass_until(node.mono + node.rng.randint(0, SECOND))
+        if self._is_refused(batch, refusal, times):
+            node.count("refused", kinds)
+            raise _Refused(draft)
+        if happens("crash before", "crash before", times):
+            raise Crash
+        if node.faults.happens("node pauses", times):
+            node.pause(Paused(self, batch, kinds))
+            raise Crash
+        node.tables.commit(batch, self.epoch)
+        while happens("reply lost", "reply lost"):
+            node.pass_until(node.mono + node.rng.randint(0, SECOND))
+            node.tables.commit(batch, self.epoch)
+        self._record(batch)
+        if happens("crash after", "crash after", times):
+            raise Crash
+        if node.faults.happens("node pauses", times):
+            node.pause(Paused(self, batch, kinds))  # it has not heard, and asks again
+            raise Crash
+        if happens("commit delayed", "delayed"):
+            node.pass_until(node.mono + node.rng.choice((100, 10_000, SECOND)))
+        node.count("ok", kinds)
+        self.memory.commit_no = batch.number
+
+    def _is_refused(self, batch: Batch, refusal: Refusal, times: float) -> bool:
+        try:
+            check_content(batch)
+        except BatchRefused:
+            return True
+        if refusal == "perhaps":
+            return self.node.faults.happens("batch refused", 0.2 * times)
+        return refusal == "always"
+
+    def _record(self, batch: Batch) -> None:
+        ledger = self.node.ledger
+        for row in changed_tasks(batch):
+            if row.state is TaskState.SUCCESS:
+                ledger.recorded.add(row.task_no)
+        for wait in batch.new_triggers:
+            if wait.deadline_at is not None:
+                ledger.deadlines.add(wait.trigger_no)
+
+    # ── taking back ─────────────────────────────────────────────────────────────────────
+
+    def _isolate(self, inputs: list[Input], exc: TurnFailed | _Refused) -> None:
+        """See ``Engine._isolate``; what raises must have been given a reason to."""
+        self._must_be_meant(inputs, exc)
+        self._take_back(exc.draft)
+        for entry in inputs:
+            is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
+            try:
+                self._circle([entry], "always" if is_blamed else "never", granting=False)
+            except (TurnFailed, _Refused) as alone:
+                self._must_be_meant([entry], alone)
+                self._take_back(alone.draft)
+                self._blame(entry, alone.draft)
+        self._circle([], "never")
+        liveness.triggers_are_hosted(self.node)
+
+    def _must_be_meant(self, inputs: Sequence[Input], exc: TurnFailed | _Refused) -> None:
+        if isinstance(exc, TurnFailed) and not any(map(_is_poison, inputs)):
+            raise exc
+
+    def _take_back(self, draft: Draft) -> None:
+        """See ``Engine._take_back``; afterwards the memory is what the rows say."""
+        node, memory = self.node, self.memory
+        places = undo.forget(memory, draft)
+        undo.restore_pools(draft, self.slots)
+        tables = node.tables
+        undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
+        runs = [
+            restore(tables.live_run(run_no), memory)
+            for run_no in draft.runs
+            if run_no in tables.runs and tables.runs[run_no].ended_at is None
+        ]
+        undo.put_back(runs, places, memory, self.slots)
+        recovery.memory_is_what_rows_say(node)
+        liveness.places_are_what_tasks_hold(node)
+
+    def _blame(self, entry: Input, draft: Draft) -> None:
+        """See ``Engine._blame``."""
+        node = self.node
+        node.points["refused for good"] += 1
+        if isinstance(entry, Asked):
+            return  # answered with the error
+        if isinstance(entry, Due) and entry.dag_id:
+            node.arm(entry, at=node.wall() + _SLOT_AGAIN_US)
+            return
+        undo.free_place(entry, self.memory, self.slots)
+        quarantine = Draft(
+            self.memory, now=node.wall(), chance=node.rng.random, numbers=self._numbers
+        )
+        for run in undo.blamed(entry, draft, self.memory):
+            if run.run_no != _run_of(entry, node):
+                raise Broken("blame", f"run {run.run_no} is held still for {entry}")
+            quarantine.change_run(run, quarantine=type(entry).__name__)
+        batch = quarantine.close()
+        if not batch.is_empty:
+            before = invariants.before(node, batch)
+            node.tables.commit(batch, self.epoch)
+            self.memory.commit_no = batch.number
+            quarantine.settle()
+            node.note([entry], batch, [])
+            invariants.check(node, Turn(batch, [], before))
+
+
+def _is_poison(entry: Input) -> bool:
+    if isinstance(entry, Asked):
+        request = entry.request
+        return isinstance(request, CreateRun) and request.logical_date == UNREADABLE_DATE
+    return isinstance(entry, Succeeded) and isinstance(entry.at, str)
+
+
+def _run_of(entry: Input, node: Any) -> int | None:
+    task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", None)
+    if trigger_no is not None:
+        return node.tables.triggers[trigger_no].run_no
+    return None if task_no is None else node.tables.tasks[task_no].run_no

@@ -1,0 +1,187 @@
+"""The real SQLite store without its threads, on a file whose power may be cut at any statement.
+
+What survives a cut is what a disk promises: every commit that returned, and of the one under
+way any part of the log that it wrote, down to a torn frame.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+
+from aioflow.secrets import Vault
+from aioflow.store.lock import FileLock
+from aioflow.store.sqlite import SqliteStore
+from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated
+
+__all__ = ("Disk", "PowerCut", "template")
+
+T = TypeVar("T")
+
+KEYS = (b"k" * 32, b"l" * 32)
+
+
+class PowerCut(Exception):
+    """The machine is off.
+
+    Attributes:
+        is_unsure: Whether the transaction may have reached the disk.
+    """
+
+    def __init__(self, *, is_unsure: bool) -> None:
+        super().__init__()
+        self.is_unsure = is_unsure
+
+
+def template(folder: Path) -> Path:
+    """Return an empty database that every seed begins with a copy of."""
+    path = folder / "template.db"
+    if not path.exists():
+        lock = FileLock.take(path)
+        try:
+            prepare(path, lock)
+        finally:
+            lock.release()
+    return path
+
+
+class _Statements:
+    """A connection; after so many statements the power is cut, and nothing is undone."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+        self._left = -1
+
+    def arm(self, statements: int) -> None:
+        """Let so many more statements through."""
+        self._left = statements
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._left != 0 and self._raw.in_transaction
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        self._count(sql)
+        return self._raw.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        self._count(sql)
+        return self._raw.executemany(sql, parameters)
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _count(self, sql: str) -> None:
+        if self._left > 0:
+            self._left -= 1
+            if not self._left:
+                if is_commit := sql == "COMMIT":
+                    self._raw.execute(sql)
+                raise PowerCut(is_unsure=is_commit)
+
+
+class _Writer:
+    """Runs at once what the real one runs in the thread of its connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.raw = _Statements(open_writer(path, synchronous="OFF"))
+        self.checkpointer = self
+
+    def verify(self) -> None:
+        """Nobody takes the file away here."""
+
+    def after_commit(self, raw: sqlite3.Connection) -> None:
+        """The log is never long enough to matter."""
+
+    async def run(self, function: Callable[[Any], T]) -> T:
+        await anyio.lowlevel.checkpoint()
+        with translated(self._path):
+            return function(self.raw)
+
+
+class _Reader:
+    """As much of a connection as the store touches."""
+
+    def __init__(self, path: Path) -> None:
+        self._conn = open_reader(path)
+
+    async def _execute(self, function: Callable[..., T], *arguments: Any) -> T:
+        await anyio.lowlevel.checkpoint()
+        return function(*arguments)
+
+
+class Disk:
+    """A database file with a store on it.
+
+    Attributes:
+        store: The one to use now; another one after a cut.
+        keys: Those the next stores are given, the first one seals.
+    """
+
+    def __init__(self, empty: Path, folder: Path) -> None:
+        self.keys: tuple[bytes, ...] = KEYS
+        self.everything = Vault(KEYS)
+        self._folder = folder
+        self._count = 0
+        shutil.copy(empty, self._path)
+        self._open()
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"node{self._count}.db"
+
+    @property
+    def _log(self) -> Path:
+        return Path(f"{self._path}-wal")
+
+    @property
+    def raw(self) -> _Statements:
+        """The connection that writes."""
+        return self._writer.raw
+
+    def _open(self) -> None:
+        self._writer, self._reader = _Writer(self._path), _Reader(self._path)
+        self.store = self.another_store()
+
+    def use_keys(self, keys: tuple[bytes, ...]) -> None:
+        """Open the file with these keys; the first one seals."""
+        if keys != self.keys:
+            self.keys = keys
+            self.store = self.another_store()
+
+    def another_store(self, epoch: int | None = None) -> SqliteStore:
+        """Return a store on the same file, as another node would have it."""
+        make: Any = SqliteStore
+        store = make(self._path, Vault(self.keys), self._writer, [self._reader])
+        store._epoch = epoch
+        return store
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.raw.close()
+        self._reader._conn.close()
+
+    def log_bytes(self) -> int:
+        """How long the write-ahead log is."""
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def come_back(self, log_bytes: int) -> None:
+        """Go on after a cut with as much of the log as had reached the disk."""
+        old, old_log = self._path, self._log
+        self._count += 1
+        shutil.copy(old, self._path)
+        if old_log.exists():
+            shutil.copy(old_log, self._log)
+            with self._log.open("r+b") as log:
+                log.truncate(log_bytes)
+        self._count -= 1
+        self.close()
+        old.unlink()
+        self._count += 1
+        self._open()

@@ -1,0 +1,178 @@
+"""One life of a node at the second level: the real engine and triggerer, and who works for them.
+
+Functions and coroutines run in the actors of the first level. Triggers run in the real host,
+see ``pipe``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from aioflow.clock import Clock
+from aioflow.core.draft import Draft
+from aioflow.core.slots import Slots
+from aioflow.engine import Engine
+from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
+from aioflow.executors.wiring import Wiring
+from aioflow.inputs import (
+    Deliver,
+    Delivered,
+    Drain,
+    EndHosting,
+    HostTrigger,
+    Input,
+    RecallTries,
+    StartTry,
+    StopTry,
+)
+from aioflow.rows import Batch
+from aioflow.triggerer import CAPACITY, Triggerer
+from tests.sim import invariants
+from tests.sim.actors import AsyncHost, Worker
+from tests.sim.broken import Broken
+from tests.sim.pipe import InlineChildren
+from tests.sim.workload import SECOND
+
+__all__ = ("Incarnation",)
+
+CPU_SLOTS, ASYNC_SLOTS = 3, 4
+SMALL_CAPACITY = 2
+GRACE_SECONDS = (0.0, 1.0, 30.0)
+LAST_WORDS_SECONDS = 2.0
+SLOWER_PULSE = 60.0
+"""A host is asked for a sign of life this many times less often, or nothing else would happen."""
+
+
+class _SlowClock:
+    """The clock a pulse sleeps by."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now, self.monotonic_us = clock.now, clock.monotonic_us
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds * SLOWER_PULSE)
+
+
+class Incarnation:
+    """Outlets of its engine, and for its actors the way to the stage.
+
+    Attributes:
+        children: The trigger hosts it had.
+    """
+
+    def __init__(self, node: Any, store: Any) -> None:
+        self._node = node
+        self.engine = Engine(
+            store,
+            Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS),
+            clock=node.clock,
+            chance=node.rng.random,
+        )
+        self.engine.connect(self)
+        self.children = InlineChildren(node, node.clock)
+        self.triggerer = self._triggerer()
+        self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
+        self._async = AsyncHost(node)
+
+    def _triggerer(self) -> Triggerer:
+        node, nothing = self._node, Path("/nonexistent")
+        unused: Any = None  # triggers ask nothing here, and print into the void
+        children: Any = self.children
+        wiring = Wiring(
+            children=children,
+            code=nothing,
+            results=nothing,
+            tasklog=unused,
+            report=self.engine.report,
+            clock=node.clock,
+            ask=unused,
+        )
+        capacity = SMALL_CAPACITY if node.faults.happens("capacity") else CAPACITY
+        triggerer = Triggerer(wiring, capacity=capacity)
+        triggerer._host._pulse = Pulse(_SlowClock(node.clock), HEALTH_SECONDS)
+        return triggerer
+
+    async def start(self, services: Any) -> None:
+        """Start the engine, then what works for it."""
+        await services.start(self.engine.run)
+        self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async.come_up)
+        services.start_soon(self.triggerer.run)
+
+    async def drain(self) -> None:
+        """End as the daemon does when it is told to."""
+        self.engine.report([Drain()])
+        with anyio.move_on_after(self._node.rng.choice(GRACE_SECONDS)):
+            await self.engine.wait_until_still()
+        self.engine.report([Drain(is_over=True)])
+        with anyio.move_on_after(LAST_WORDS_SECONDS):
+            await self.engine.wait_until_still()
+
+    def say(self, report: Input) -> None:
+        """An actor reports."""
+        self.engine.report([report])
+
+    def nothing_left(self) -> None:
+        """In the end the triggerer has let go of everything."""
+        triggerer = self.triggerer
+        for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run):
+            if what:
+                raise Broken("nothing left", f"the triggerer has {what}")
+
+    # ── outlets ─────────────────────────────────────────────────────────────────────────
+
+    def start_try(self, effect: StartTry) -> None:
+        self._check(partial(self._starts_rightly, effect))
+        host = self._async if effect.worker < 0 else self._workers[effect.worker]
+        host.start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        host = self._async if effect.worker < 0 else self._workers[effect.worker]
+        host.stop((effect.task_no, effect.start_no))
+
+    def recall(self, effect: RecallTries) -> None:
+        self._workers[effect.worker].recall(effect.tries)
+
+    def forget(self, run_no: int) -> None:
+        """The actors remember no runs."""
+
+    def host(self, effect: HostTrigger) -> None:
+        self._check(partial(self._hosts_what_is_stored, effect))
+        self.triggerer.host(effect)
+
+    def end_hosting(self, effect: EndHosting) -> None:
+        self.triggerer.end(effect)
+
+    def deliver(self, effect: Deliver) -> None:
+        node = self._node
+        delay = node.rng.randint(0, SECOND)
+        node.after(delay, lambda: self.say(Delivered(effect.outbox_no)))
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        self._node.committed(batch)
+
+    # ── checks ──────────────────────────────────────────────────────────────────────────
+
+    def _check(self, check: Callable[[], None]) -> None:
+        """What is found inside the engine's circle must not be taken for a defect of a turn."""
+        try:
+            check()
+        except Broken as exc:
+            self._node.found(exc)
+
+    def _starts_rightly(self, effect: StartTry) -> None:
+        if not self.engine.slots.is_open:
+            raise Broken("drain", f"task {effect.start.task_no} starts in a node that drains")
+        invariants.start_is_stored(self._node, effect)
+
+    def _hosts_what_is_stored(self, effect: HostTrigger) -> None:
+        """What is hosted is what its task asked for, through the seal of the store and back."""
+        host, row = effect.host, self._node.tables.triggers.get(effect.host.trigger_no)
+        if row is not None and (row.class_path, row.kwargs) != (host.class_path, host.kwargs):
+            raise Broken("sealed", f"{msgspec.structs.asdict(host)} is hosted, stored is {row}")

@@ -1,0 +1,128 @@
+"""What must go on: nothing waits beside a free place, and places are what tasks hold.
+
+The first promise of liveness, that all comes to its end, is ``model.Node.live``; the second,
+that every instant is heeded, is ``wheel.Watch``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from aioflow.core.memory import Group, Live, Run
+from aioflow.core.slots import Slots, Worker
+from aioflow.model import Body, RunState, TaskState, TriggerState
+from tests.sim.broken import Broken
+
+__all__ = (
+    "nobody_waits_beside_a_free_place",
+    "one_owner",
+    "places_are_what_tasks_hold",
+    "triggers_are_hosted",
+)
+
+
+def nobody_waits_beside_a_free_place(node: Any) -> None:
+    """L3: with an empty inbox, whoever waits for a slot waits because there is none."""
+    slots, memory = node.slots, node.memory
+    free = {
+        Body.FUNCTION: any(worker.is_idle for worker in slots.workers),
+        Body.COROUTINE: "async" in memory.hosts_up and slots.running_coroutines < slots.coroutines,
+    }
+    if not slots.is_open or not any(free.values()):
+        return
+    queued = {item[3].run.run_no for queue in slots.ready._queues.values() for item in queue}
+    waiting: defaultdict[tuple[Body, str], list[tuple[int, str]]] = defaultdict(list)
+    for run in memory.runs.values():
+        if run.state is RunState.RUNNING and run.row.quarantine is None:
+            if _has_limits(run) and run.run_no in queued:
+                continue  # a limited run stands in one queue at a time, with its best
+            for entry in _admitted(run):
+                spec = run.spec.tasks[entry.position]
+                limit = slots.pools.get(spec.pool)
+                if free[spec.body] and (limit is None or spec.slots <= limit.slots):
+                    name = f"task {entry.position} of run {run.run_no}"
+                    waiting[spec.body, spec.pool].append((spec.slots, name))
+    for (_, pool), found in waiting.items():
+        widest, name = max(found)
+        if slots._has_room(pool, widest):
+            raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
+
+
+def _has_limits(run: Run) -> bool:
+    if run.spec.max_active_tasks is not None:
+        return True
+    return any(task.max_active_tis_per_dagrun is not None for task in run.spec.tasks)
+
+
+def _admitted(run: Run) -> Iterator[Live | Group]:
+    """Whoever waits for a slot and is kept from it by no limit of its run."""
+    at_once = run.spec.max_active_tasks
+    if at_once is not None and run.running >= at_once:
+        return
+    entries: list[Live | Group] = [
+        live
+        for live in run.live.values()
+        if live.state is TaskState.QUEUED and live.worker < 0 and not live.is_hosted
+    ]
+    entries += [group for group in run.groups.values() if group.has_fresh]
+    for entry in entries:
+        spec = run.spec.tasks[entry.position]
+        at_position = spec.max_active_tis_per_dagrun
+        if spec.sensor is not None and spec.body is Body.COROUTINE:
+            continue
+        if at_position is not None and run.running_at.get(entry.position, 0) >= at_position:
+            continue
+        if isinstance(entry, Group) and spec.window is not None and entry.unfinished >= spec.window:
+            continue
+        yield entry
+
+
+def one_owner(node: Any, epoch: int) -> None:
+    """L4: with nothing wrong any more the node stays whose it is."""
+    if node.tables.epoch != epoch:
+        raise Broken("L4 owner", f"epoch {epoch} has become {node.tables.epoch}")
+
+
+def places_are_what_tasks_hold(node: Any) -> None:
+    """What the slots have counted is what the tasks say that hold them."""
+    slots: Slots = node.slots
+    used: Counter[str] = Counter()
+    running: Counter[int] = Counter()
+    hosted = [live for live in node.memory.live.values() if live.is_hosted]
+    counted = [live for live in hosted if live.spec.sensor is None]
+    in_workers = [live for live in node.memory.live.values() if live.worker >= 0]
+    for live in counted:
+        used[live.spec.pool] += live.spec.slots
+    for worker in slots.workers:
+        _worker_has(worker, [live for live in in_workers if live.worker == worker.number])
+        if not worker.is_idle:
+            used[worker.pool] += worker.weight
+    for live in (*counted, *in_workers):
+        running[live.run.run_no] += 1
+    if +Counter(slots._used) != +used:
+        raise Broken("places", f"the pools count {slots._used}, the tasks hold {dict(used)}")
+    if slots.running_coroutines != len(counted):
+        raise Broken("places", f"{slots.running_coroutines} coroutines, {len(counted)} run")
+    for run in node.memory.runs.values():
+        if run.running != running[run.run_no]:
+            raise Broken("places", f"run {run.run_no} counts {run.running} of {running}")
+
+
+def _worker_has(worker: Worker, lives: list[Live]) -> None:
+    claims = {live.task_no for live in lives if live.is_claimed}
+    current = [live for live in lives if not live.is_claimed]
+    if current != ([] if worker.current is None else [worker.current]):
+        raise Broken("places", f"worker {worker.number} is at another task than say so")
+    if {live.task_no for live in worker.claims} != claims:
+        raise Broken("places", f"worker {worker.number} has other claims than say so")
+
+
+def triggers_are_hosted(node: Any) -> None:
+    """While a trigger host is up, whatever waits for a trigger has been given to it."""
+    if "triggers" not in node.memory.hosts_up:
+        return
+    for number, wait in node.memory.waits.items():
+        if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
+            raise Broken("places", f"trigger {number} waits, and no host has it")

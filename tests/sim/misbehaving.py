@@ -1,0 +1,151 @@
+"""Triggers as nobody should write them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from aioflow.author.trigger import Trigger, TriggerEvent
+
+__all__ = ("Misbehaving", "draw")
+
+_HERE = __name__
+_TOO_LONG_SECONDS = 40.0
+_WELL = ("event", "event", "event", "many", "none", "raise")
+_BADLY = (
+    "raise", "exit", "interrupt", "generator exit", "cancelled", "base", "unspeakable",
+    "foreign", "odd key", "no msgpack", "stubborn", "slow to close",
+)  # fmt: skip
+_FOR_EVER = ("hang", "swallow")
+_ELSEWHERE = ("Returns", "Refuses", "Missing", "NoTrigger")
+_LEAVING = ("", "", "raise", "exit", "hang", "swallow")
+_DELAYS = (0.0, 0.001, 5.0, 600.0)
+
+
+class Base(BaseException):
+    """No ``Exception``."""
+
+
+class Unspeakable(Exception):
+    """Cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise Base
+
+
+_RAISED: dict[str, type[BaseException]] = {
+    "raise": OSError,
+    "exit": SystemExit,
+    "interrupt": KeyboardInterrupt,
+    "generator exit": GeneratorExit,
+    "cancelled": asyncio.CancelledError,
+    "base": Base,
+    "unspeakable": Unspeakable,
+}
+
+
+def draw(
+    rng: random.Random, carried: bytes, *, badly: bool, has_timeout: bool
+) -> tuple[str, bytes]:
+    """Return class path and fields of a trigger; only one with a timeout may wait for ever.
+
+    Args:
+        carried: msgpack of further fields, none of which means anything here.
+    """
+    ways: tuple[str, ...] = _WELL
+    if badly:
+        ways = (*_BADLY, *_FOR_EVER) if has_timeout else _BADLY
+    name = rng.choice(_ELSEWHERE) if badly and rng.random() < 0.2 else "Misbehaving"
+    fields = {
+        "carried": msgspec.msgpack.decode(carried),
+        "way": rng.choice(ways),
+        "delay": rng.choice(_DELAYS),
+        "leaving": rng.choice(_LEAVING) if badly else "",
+    }
+    return f"{_HERE}:{name}", msgspec.msgpack.encode(fields)
+
+
+@dataclass
+class Misbehaving(Trigger[Any]):
+    """Does what it was told, and tells another payload at each hosting."""
+
+    carried: Any
+    way: str
+    delay: float
+    leaving: str
+
+    payloads: ClassVar[Any] = itertools.count()
+
+    async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
+        await asyncio.sleep(self.delay)
+        if (raised := _RAISED.get(self.way)) is not None:
+            raise raised("as drawn")
+        if self.way == "none":
+            return
+        if self.way in _FOR_EVER:
+            await _never(swallow=self.way == "swallow")
+        try:
+            for event in self._events():
+                yield event
+        finally:
+            if self.way == "stubborn":
+                yield TriggerEvent("I do not go")
+            elif self.way == "slow to close":
+                await asyncio.sleep(_TOO_LONG_SECONDS)
+
+    def _events(self) -> list[Any]:
+        payload = f"event {next(self.payloads)}"
+        match self.way:
+            case "foreign":
+                return [payload]
+            case "odd key":
+                return [TriggerEvent(payload, key="\ud800")]
+            case "no msgpack":
+                return [TriggerEvent(object())]
+            case _:
+                second = TriggerEvent("second", key="same")
+                return [TriggerEvent(payload, key="same"), second, second]
+
+    async def cleanup(self, reason: str) -> None:
+        match self.leaving:
+            case "raise":
+                raise OSError(reason)
+            case "exit":
+                raise SystemExit(reason)
+            case "hang" | "swallow" as how:
+                await _never(swallow=how == "swallow")
+            case _:
+                return
+
+
+class Returns(Misbehaving):
+    """Its ``run`` is no generator."""
+
+    async def run(self) -> Any:  # type: ignore[override]
+        return TriggerEvent(1)
+
+
+class Refuses(Misbehaving):
+    """Cannot be made."""
+
+    def __init__(self, carried: Any, way: str, delay: float, leaving: str) -> None:
+        raise SystemExit(way)
+
+
+class NoTrigger:
+    """Something else."""
+
+
+async def _never(*, swallow: bool) -> None:
+    while True:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if not swallow:
+                raise

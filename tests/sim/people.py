@@ -1,0 +1,164 @@
+"""Those before the node: they ask for runs, meddle with limits, edit DAG files, stop the node."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from aioflow.inputs import (
+    CancelRun,
+    CreateRun,
+    Drain,
+    FileBroken,
+    FileGone,
+    FileParsed,
+    Input,
+    Request,
+    SetPaused,
+    SetPool,
+)
+from aioflow.model import DagSpec
+from tests.sim.workload import POOLS, SECOND, make_dag
+
+__all__ = ("UNREADABLE_DATE", "People", "Person")
+
+UNREADABLE_DATE = 10**18
+"""A logical date in no calendar: to make a run for it raises, after numbers were taken."""
+
+_LONGEST_GRACE_US = 30 * SECOND
+
+
+class File:
+    """A DAG file: what it defines now, and what it has defined."""
+
+    def __init__(self, spec: DagSpec) -> None:
+        self.name = spec.file
+        self.state = "good"
+        self.dags: tuple[DagSpec, ...] = (spec,)
+        self.version = f"v-{spec.dag_id}"
+        self.versions: list[tuple[str, tuple[DagSpec, ...]]] = [(self.version, self.dags)]
+
+    def change_to(self, version: str, dags: tuple[DagSpec, ...]) -> None:
+        """Somebody wrote it anew."""
+        self.state, self.version, self.dags = "good", version, dags
+        if (version, dags) not in self.versions:
+            self.versions.append((version, dags))
+
+    def parsed(self) -> Input:
+        """What the catalog says of it."""
+        if self.state == "gone":
+            return FileGone(self.name)
+        if self.state == "broken":
+            return FileBroken(file=self.name, reason="syntax", message="invalid syntax")
+        return FileParsed(file=self.name, version=self.version, dags=self.dags, sources={})
+
+
+class Person:
+    """What one may ask for."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._keys = [f"key{number}" for number in range(4)]
+
+    def run(self) -> Request:
+        """Somebody wants a run, now and then one that cannot be made."""
+        rng = self._node.rng
+        key = rng.choice((None, rng.choice(self._keys)))
+        conf = rng.choice((None, None, None, b"\xc1"))
+        date = UNREADABLE_DATE if self._node.faults.happens("input poisoned", 10.0) else None
+        dag_id = rng.choice(self._node.dags).dag_id
+        return CreateRun(dag_id=dag_id, key=key, conf=conf, logical_date=date)
+
+    def meddling(self) -> Request:
+        """Somebody cancels, pauses, or changes a pool."""
+        rng, tables = self._node.rng, self._node.tables
+        runs = [tables.runs[no].run_id for no in tables.unfinished()]
+        match rng.choice(("cancel", "pause", "resume", "pool", "pool")):
+            case "cancel" if runs:
+                return CancelRun(run_id=rng.choice(runs))
+            case "pause" | "resume" as verb:
+                dag_id = rng.choice(self._node.dags).dag_id
+                return SetPaused(dag_id=dag_id, paused=verb == "pause")
+            case _:
+                return SetPool(name=rng.choice(POOLS[1:]), slots=rng.choice((None, 1, 2, 3)))
+
+
+class People:
+    """All of them, coming and going at random instants."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._person = Person(node)
+        self._files = [File(spec) for spec in node.dags]
+        self._editions = itertools.count(2)
+        self._runs_left = node.rng.randint(1, 12)
+
+    def arrive(self) -> None:
+        """An incarnation is up: its catalog looks at the files, and people come."""
+        self._node.after(0, self._parse)
+        self._arm()
+
+    def _parse(self) -> None:
+        for file in self._files:
+            self._node.say(file.parsed())
+
+    def _arm(self) -> None:
+        if not self._node.faults.healed:
+            self._node.after(self._node.rng.randint(1, 20 * SECOND), self._come)
+
+    def _come(self) -> None:
+        node, faults = self._node, self._node.faults
+        if self._runs_left > 0:
+            self._runs_left -= 1
+            request, times = self._person.run(), 2 if node.rng.random() < 0.2 else 1
+            if faults.is_asked():
+                for _ in range(times):
+                    node.ask(request)
+        if faults.happens("operator"):
+            node.ask(self._person.meddling())
+        if faults.happens("files change"):
+            self._edit()
+        if faults.happens("drain"):
+            self._drain()
+        self._arm()
+
+    # ── files ───────────────────────────────────────────────────────────────────────────
+
+    def _edit(self) -> None:
+        rng = self._node.rng
+        file = rng.choice(self._files)
+        match rng.choice(("rewritten", "rewritten", "broken", "gone", "back", "twice")):
+            case "rewritten":
+                file.change_to(*self._rewritten(file))
+            case "broken":
+                file.state = "broken"
+            case "gone":
+                file.state = "gone"
+            case "back":
+                file.change_to(*rng.choice(file.versions))
+            case _:
+                other = rng.choice(self._files)
+                dags = {spec.dag_id: spec for spec in (*file.dags, *other.dags)}
+                version = f"v-{file.name}-{next(self._editions)}"
+                moved = [msgspec.structs.replace(spec, file=file.name) for spec in dags.values()]
+                file.change_to(version, tuple(moved))
+        self._node.say(file.parsed())
+
+    def _rewritten(self, file: File) -> tuple[str, tuple[DagSpec, ...]]:
+        """Other tasks, other limits, perhaps another schedule where there was one."""
+        old = file.dags[0]
+        new = make_dag(old.dag_id, self._node.rng)
+        schedule = (new.schedule or old.schedule) if old.schedule is not None else None
+        new = msgspec.structs.replace(new, file=file.name, schedule=schedule)
+        return f"v-{file.name}-{next(self._editions)}", (new,)
+
+    # ── a stop ──────────────────────────────────────────────────────────────────────────
+
+    def _drain(self) -> None:
+        node = self._node
+        node.say(Drain())
+        grace = node.rng.choice((0, node.rng.randint(0, _LONGEST_GRACE_US)))
+        node.after(grace, lambda: node.say(Drain(is_over=True)))
+        node.after(grace + node.rng.choice((0, SECOND)), node.stop)

@@ -1,0 +1,284 @@
+"""A trigger host that is no process: the real role on the same loop, behind a pipe that lags.
+
+What is real: ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames between, and
+``host.triggers`` with its nursery on the other. What is not: the socket, the process, and the
+few lines of ``host.shared`` that hand orders to the role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import anyio
+import msgspec
+
+from aioflow.children.room import Room
+from aioflow.clock import Clock
+from aioflow.host import triggers
+from aioflow.host.blackbox import BlackBox
+from aioflow.host.link import frames
+from aioflow.host.shared import Line
+from aioflow.host.triggers import TriggerHost
+from aioflow.messages import Answer, Host, Order, Ping, Pong, Report, Welcome
+from aioflow.model import Failure
+from tests.sim.faults import Faults
+
+__all__ = ("InlineChild", "InlineChildren", "host_clock")
+
+LAGS = (0.0, 0.0, 0.0, 0.001, 0.05, 2.0)
+HANGS_SECONDS = (1.0, 60.0, 10_000.0)
+"""The last is more than the daemon bears."""
+
+ABANDONED = 4
+ATTEMPTS = 10
+_HEADER_BYTES = 4
+
+_orders = msgspec.msgpack.Decoder(list[Order])
+_reports = msgspec.msgpack.Decoder(list[Report])
+
+
+class Surroundings(Protocol):
+    """What a process needs of the world it lives in."""
+
+    rng: random.Random
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong."""
+
+
+@contextmanager
+def host_clock(now: Callable[[], int]) -> Iterator[None]:
+    """Give hosted code the wall time of the seed, and spare us its tracebacks."""
+    with (
+        patch.object(triggers, "now", now),
+        patch.object(triggers, "print_traceback", lambda problem: None),
+    ):
+        yield
+
+
+class InlineChildren:
+    """As much of ``Children`` as a shared host touches.
+
+    Attributes:
+        born: Every child there was. They are kept: what is collected in the midst of a seed
+            would be closed at a moment that no seed decides.
+    """
+
+    def __init__(self, world: Surroundings, clock: Clock) -> None:
+        self._world = world
+        self._room = Room(clock)
+        self.born: list[InlineChild] = []
+
+    def bury(self) -> None:
+        """See ``InlineChild``."""
+        for child in self.born:
+            child.bury()
+
+    @asynccontextmanager
+    async def child(
+        self, role: str, *, on_reports: Callable[[list[Report]], None], **options: Any
+    ) -> AsyncIterator[InlineChild]:
+        """See ``Children``."""
+        await anyio.lowlevel.checkpoint()
+        with self._room.asked(role):
+            if self._world.faults.happens("no process"):
+                raise OSError("no room for another process")
+        child = InlineChild(self._world, on_reports)
+        self.born.append(child)
+        try:
+            yield child
+        finally:
+            child.abandon()
+
+    async def room(self) -> None:
+        """See ``Children``."""
+        await self._room.wait()
+
+
+class _Line(Line):
+    """Asks to be replaced sooner than the real one, and ends no process of ours."""
+
+    def __init__(self, child: InlineChild) -> None:
+        super().__init__()
+        self._child = child
+
+    def give_up_if(self, abandoned_count: int) -> None:
+        if abandoned_count >= ABANDONED:
+            self._flush()
+            self._child.kill()
+
+
+class InlineChild:
+    """See ``Child``. Killed, it is heard no more but for what had left it already."""
+
+    pid = 0
+
+    def __init__(self, world: Surroundings, on_reports: Callable[[list[Report]], None]) -> None:
+        self._world = world
+        self._on_reports = on_reports
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._ordered: deque[bytes] = deque()
+        self._reported: deque[bytes] = deque()
+        self._stuck: list[bytes] = []
+        self._guests: list[Any] = []
+        self._role: TriggerHost | None = None
+        self._line: _Line | None = None
+        self._is_dead = self._is_hung = self._is_released = False
+        self._culprit = -1
+        self._over = anyio.Event()
+
+    # ── the daemon's side ───────────────────────────────────────────────────────────────
+
+    @property
+    def is_open(self) -> bool:
+        """See ``Child``."""
+        return not self._is_dead
+
+    def send(self, messages: Sequence[object]) -> None:
+        """See ``Child``."""
+        if not self._is_dead:
+            for frame in frames(messages):
+                self._ordered.append(bytes(frame[_HEADER_BYTES:]))
+                self._later(self._obey_next)
+
+    def kill(self) -> None:
+        """See ``Child``."""
+        if self._is_dead:
+            return
+        self._is_dead = True
+        hosted = [] if self._role is None else sorted(self._role._hosted)
+        self._culprit = self._world.rng.choice([-1, *hosted])
+        heard = self._world.rng.randint(0, len(self._reported))
+        last = list(self._reported)[:heard]
+        self._reported.clear()
+        for guest in self._guests:
+            if guest.limit is not None:
+                guest.limit.cancel()
+            if guest.task is not None:
+                guest.task.cancel()
+        self._later(lambda: self._end(last))
+
+    def culprit(self) -> int:
+        """See ``Child``."""
+        return self._culprit
+
+    async def ended(self) -> Failure:
+        """See ``Child``."""
+        await self._over.wait()
+        return Failure(type="Killed", message="signal 9", reason="killed")
+
+    def abandon(self) -> None:
+        """Nobody listens any more."""
+        self._is_released = True
+        self.kill()
+
+    def bury(self) -> None:
+        """Close what outlived its cancellation, while a loop still runs."""
+        for guest in self._guests:
+            if guest.task is not None:
+                _close(guest.task.get_coro())
+
+    def _end(self, last: list[bytes]) -> None:
+        for frame in last:
+            self._hear(frame)
+        self._over.set()
+
+    def _hear_next(self) -> None:
+        if self._reported:
+            self._hear(self._reported.popleft())
+
+    def _hear(self, frame: bytes) -> None:
+        if not self._is_released:
+            self._on_reports(_reports.decode(frame))
+
+    # ── the child's side; to its line it is the link ────────────────────────────────────
+
+    def report(self, frame: bytes) -> None:
+        """A frame leaves the child, unless it hangs or is dead."""
+        if self._is_hung:
+            self._stuck.append(frame)
+        elif not self._is_dead:
+            self._reported.append(frame)
+            self._later(self._hear_next)
+
+    def _obey_next(self) -> None:
+        if self._is_hung:
+            self._later(self._obey_next, 1.0)
+        elif self._ordered and not self._is_dead:
+            for order in _orders.decode(self._ordered.popleft()):
+                self._obey(order)
+
+    def _obey(self, order: Any) -> None:
+        if isinstance(order, Welcome):
+            self._line = _Line(self)
+            self._role = TriggerHost(self._line, BlackBox(), order)
+            self._line.connect(_Link(self))  # type: ignore[arg-type]
+            self._note_guests(self._role._nursery)
+            return
+        assert self._line is not None
+        assert self._role is not None
+        if isinstance(order, Answer):
+            self._line.answered(order)
+        elif isinstance(order, Ping):
+            self._line.report(Pong())
+        else:
+            self._role.obey(order)
+            if isinstance(order, Host):
+                self._mishap()
+
+    def _note_guests(self, nursery: Any) -> None:
+        start = nursery.start
+
+        def noting(number: int, hosted: Any, coroutine: Any) -> None:
+            self._guests.append(hosted)
+            start(number, hosted, coroutine)
+
+        nursery.start = noting
+
+    def _mishap(self) -> None:
+        rng, faults = self._world.rng, self._world.faults
+        if faults.happens("trigger host dies"):
+            self._later(self.kill, rng.choice((0.0, 0.01, 5.0, 700.0)))
+        if faults.happens("trigger host hangs"):
+            self._is_hung = True
+            self._later(self._go_on, rng.choice(HANGS_SECONDS))
+
+    def _go_on(self) -> None:
+        self._is_hung = False
+        stuck, self._stuck = self._stuck, []
+        for frame in stuck:
+            self.report(frame)
+
+    def _later(self, function: Callable[[], None], seconds: float | None = None) -> None:
+        lag = self._world.rng.choice(LAGS) if seconds is None else seconds
+        self._loop.call_later(lag, function, context=self._context)
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine whose cleanup awaits once more, and again."""
+    for _ in range(ATTEMPTS):
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue
+        return
+
+
+class _Link:
+    """What a line sends through."""
+
+    def __init__(self, child: InlineChild) -> None:
+        self._child = child
+
+    def send(self, messages: Sequence[object]) -> None:
+        for frame in frames(messages):
+            self._child.report(bytes(frame[_HEADER_BYTES:]))

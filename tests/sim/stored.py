@@ -1,0 +1,135 @@
+"""What must hold of what is written: by whom, whose results are read, when, and nothing secret.
+
+More of the numbered promises of ``tests.sim.invariants``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow.inputs import StartTry
+from aioflow.messages import Start
+from aioflow.model import TaskState
+from aioflow.rows import Batch, TaskRow
+from tests.sim.actors import CANARY
+from tests.sim.broken import Broken
+from tests.sim.tables import changed_tasks
+
+__all__ = (
+    "canaries_are_sealed",
+    "canaries_stay_in_kwargs",
+    "instants_follow_each_other",
+    "starts_read_the_last_success",
+    "writes_are_of_the_newest_epoch",
+)
+
+
+# ── I3: whose writes ────────────────────────────────────────────────────────────────────
+
+
+def writes_are_of_the_newest_epoch(node: Any) -> None:
+    """I3: an epoch never goes back, and what was accepted was written under the newest."""
+    accepted = node.tables.accepted
+    if not accepted:
+        return
+    epoch, number = accepted[-1]
+    if epoch != node.newest_epoch:
+        raise Broken("I3 epoch", f"accepted under {epoch}, but {node.newest_epoch} has begun")
+    if len(accepted) > 1:
+        before = accepted[-2]
+        if before[0] > epoch or before[1] + 1 != number:
+            raise Broken("I3 epoch", f"{accepted[-1]} was accepted after {before}")
+
+
+# ── I15: secrets ────────────────────────────────────────────────────────────────────────
+
+
+def canaries_stay_in_kwargs(batch: Batch, encoded: bytes) -> None:
+    """I15 above the store: a secret is in the field that will be sealed and nowhere else."""
+    if CANARY not in encoded:
+        return
+    bare = [msgspec.structs.replace(row, kwargs=None) for row in batch.new_triggers]
+    if CANARY in msgspec.msgpack.encode(msgspec.structs.replace(batch, new_triggers=bare)):
+        raise Broken("I15 canary", f"a secret lies open in batch {batch.number}")
+
+
+def canaries_are_sealed(folder: Path) -> None:
+    """I15 below the store: no file of the database holds a secret in the clear."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and CANARY in path.read_bytes():
+            raise Broken("I15 canary", f"a secret lies open in {path.name}")
+
+
+# ── I17: results ────────────────────────────────────────────────────────────────────────
+
+
+def starts_read_the_last_success(node: Any, effect: StartTry) -> None:
+    """I17: what a task is given, or will read, its parent's last accepted success returned."""
+    start, tables = effect.start, node.tables
+    run = tables.runs[start.run_no]
+    spec = tables.specs[run.version, run.dag_id]
+    for position in spec.tasks[start.position].argument_parents:
+        row = tables.tasks.get(run.first_task_no + position)
+        if row is None or row.state is not TaskState.SUCCESS or row.map_index >= 0:
+            if position in start.at_hand:
+                raise Broken("I17 results", f"{start} is given what {position} never returned")
+            continue
+        _reads(node, start, position, row)
+    for source, (_, task_no, start_no) in enumerate(start.sources):
+        row = tables.tasks[task_no]
+        width = node.ledger.returned.get((task_no, start_no), (None, None))[1]
+        if row.state is not TaskState.SUCCESS or row.start_no != start_no or width is None:
+            raise Broken("I17 results", f"{start} expands over source {source}, start {start_no}")
+        if width not in start.widths or tables.results[task_no].width != width:
+            raise Broken("I17 results", f"{start}: source {source} has {width} items")
+
+
+def _reads(node: Any, start: Start, position: int, row: TaskRow) -> None:
+    expected = node.ledger.returned[row.task_no, row.start_no][0]
+    if position in start.at_hand:
+        found = start.results.get(position)
+    else:
+        stored = node.tables.results.get(row.task_no)
+        if stored is not None and stored.start_no != row.start_no:
+            raise Broken("I17 results", f"{stored} is not of the start that succeeded, {row}")
+        found = None if stored is None else stored.body
+    if found != expected:
+        raise Broken("I17 results", f"{start} reads {found!r} of {row}, which gave {expected!r}")
+
+
+# ── I18: instants and counters ──────────────────────────────────────────────────────────
+
+
+def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
+    """I18: counters never go back, nor, while nobody sets the wall clock, do instants.
+
+    Whatever the clock does, nothing ends before it began, and a sensor keeps its deadline.
+    """
+    is_steady = getattr(node, "wall_is_steady", False)
+    for change in changed_tasks(batch):
+        row: TaskRow = node.tables.tasks[change.task_no]
+        if row.ended_at is not None and row.ended_at < (row.started_at or row.ended_at):
+            raise Broken("I18 instants", f"{row} ended before it began")
+        if is_steady and row.ended_at is not None and row.ended_at < (row.queued_at or 0):
+            raise Broken("I18 instants", f"{row} ended before it was ready")
+        was = before.get(change.task_no)
+        if was is not None:
+            _follows(row, was, is_steady=is_steady)
+    for tried in batch.new_tries:
+        if tried.ended_at < (tried.started_at or tried.ended_at):
+            raise Broken("I18 instants", f"{tried} ended before it began")
+
+
+def _follows(row: TaskRow, was: TaskRow, *, is_steady: bool) -> None:
+    for name in ("start_no", "try_number", "interruptions"):
+        if getattr(row, name) < getattr(was, name):
+            raise Broken("I18 instants", f"{name} of {was} went back: {row}")
+    if was.deadline_at is not None and row.deadline_at != was.deadline_at:
+        raise Broken("I18 instants", f"the deadline of {was} moved: {row}")
+    for name in ("queued_at", "started_at") if is_steady else ():
+        later, earlier = getattr(row, name), getattr(was, name)
+        if later is not None and earlier is not None and later < earlier:
+            raise Broken("I18 instants", f"{name} of {was} went back: {row}")

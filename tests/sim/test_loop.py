@@ -1,0 +1,131 @@
+"""What the second level draws, and the tools that find, shrink and judge what it shows."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from aioflow.inputs import Due
+from aioflow.rows import Batch, OutboxRow
+from aioflow.store.changes import Kind
+from tests.sim import loop_model
+from tests.sim.faults import Fault
+from tests.sim.judge import Unusable, judge
+from tests.sim.loop_faults import LoopFaults
+from tests.sim.misbehaving import draw
+from tests.sim.shaky_store import with_a_wrong_guard
+from tests.sim.shrink import AllBut, replay, shrink
+from tests.sim.tables import Tables
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+LEAST = {
+    "fenced": 3,
+    "refused for its guard": 10,
+    "power cut": 3,
+    "key lost": 2,
+    "drained": 1,
+    "ended at once": 1,
+    "no process": 1,
+    "trigger misbehaves": 5,
+    "trigger host dies": 1,
+    "trigger host hangs": 1,
+}
+
+EMPTY = "--- a/aioflow/engine.py\n+++ b/aioflow/engine.py\n"
+ELSEWHERE = f"{EMPTY}@@ -1,2 +1,2 @@\n no such line\n-nor this\n+nor that\n"
+
+
+def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
+    points = Counter[str]()
+    for seed in range(16):
+        verdict = loop_model.play(seed)
+        assert verdict.broken is None, f"seed {seed} of level 2"
+        points.update(verdict.points)
+
+    assert not {name: points[name] for name, count in LEAST.items() if points[name] < count}
+
+
+@pytest.mark.parametrize("seed", [1171, 1172, 1182])
+def test_a_seed_is_the_same_life_wherever_its_objects_lie(seed):
+    first, second = loop_model.play(seed), loop_model.play(seed)
+
+    assert first.digest == second.digest
+    assert first.faults == second.faults
+
+
+def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
+    monkeypatch.setattr(Kind, "is_counted", False)
+
+    said = [loop_model.play(seed).broken or "" for seed in range(6)]
+
+    assert any(broken.startswith("I3 guards") for broken in said)
+
+
+def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
+    monkeypatch.setattr("aioflow.timers.Timers.arm", _arms_no_second_due)
+    broken = next(v for v in map(loop_model.play, range(20)) if v.broken is not None)
+
+    minimal = shrink(broken, 4, level=2)
+
+    assert len(minimal.faults) < len(broken.faults)
+    assert (replay(minimal.recipe).broken or "").partition(":")[0] == broken.broken.partition(":")[
+        0
+    ]
+    assert minimal.recipe.encoded() in str(minimal)
+
+
+def _arms_no_second_due(timers, due: Due, *, at=None):
+    """As the real one, but for what is due after the first."""
+    if not len(timers):
+        timers._armed += 1
+        timers._by_wall.append((due.at if at is None else at, timers._armed, due))
+        timers._earlier.set()
+
+
+def test_a_fault_keeps_its_number_when_another_kind_is_left_out():
+    def drawn(left_out: frozenset[Fault] = frozenset()) -> list[Fault]:
+        faults = LoopFaults(5, left_out)
+        for _ in range(3000):
+            for kind in ("reply lost", "power cut", "commit fails", "node replaced"):
+                faults.happens(kind)
+        return faults.happened
+
+    happened = drawn()
+    first = happened[0]
+
+    assert drawn(frozenset({first})) == happened[1:]
+    assert drawn(AllBut({first})) == [first]
+
+
+def test_one_change_of_a_wrong_batch_expects_what_is_not_so():
+    batch = Batch(number=7, at=0, new_outbox=[OutboxRow(outbox_no=1, kind="alert", body=b"")])
+
+    wrong = with_a_wrong_guard(batch, random.Random(1), Tables())
+
+    assert wrong.done_outbox
+    assert wrong.new_outbox == batch.new_outbox
+    assert not batch.done_outbox
+
+
+def test_only_a_trigger_with_a_timeout_waits_for_ever():
+    for seed in range(200):
+        _, fields = draw(random.Random(seed), b"\x80", badly=True, has_timeout=False)
+        assert b"hang" not in fields.partition(b"leaving")[0]
+        assert b"swallow" not in fields.partition(b"leaving")[0]
+
+
+@pytest.mark.parametrize("text", [EMPTY, ELSEWHERE, ""], ids=["no-change", "elsewhere", "empty"])
+def test_a_patch_that_plants_nothing_is_refused(tmp_path, text):
+    patch = tmp_path / "01_nothing.patch"
+    patch.write_text(text)
+
+    with pytest.raises(Unusable, match=r"01_nothing\.patch"):
+        next(judge([patch], 1))
+
+
+def test_a_folder_without_patches_is_refused():
+    with pytest.raises(Unusable):
+        next(judge([], 1))
