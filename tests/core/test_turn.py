@@ -1093,12 +1093,14 @@ def test_a_sensor_that_waits_for_a_slot_times_out_there():
 def test_a_sensors_deadline_is_armed_once_so_that_a_clock_that_is_set_does_not_move_it():
     world = World()
     world.begin(task("look", sensor=SHORT))
+    number = world.started("look").start.task_no
     for _ in range(3):
-        start = world.starts.pop(world.started("look").start.task_no).start
-        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        start = world.starts.pop(number).start
+        world.turn(NotReadyYet(number, start.start_no, world.now, world.now))
         world.pass_time(2)
 
-    deadline = world.rows.tasks[start.task_no].deadline_at
+    deadline = world.rows.tasks[number].deadline_at
+    assert deadline is not None
     assert [wake.due.at for wake in world.armed].count(deadline) == 1
 
 
