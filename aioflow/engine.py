@@ -18,7 +18,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.core import undo
+from aioflow.core import restart, undo
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory, NumberBlock, Run
 from aioflow.core.run import restore
@@ -44,7 +44,7 @@ from aioflow.inputs import (
 )
 from aioflow.messages import ForgetRun
 from aioflow.model import RunNo, TaskState
-from aioflow.rows import Batch, Snapshot
+from aioflow.rows import Batch, LiveRun, Snapshot
 from aioflow.store import Store
 from aioflow.timers import Timers
 
@@ -340,9 +340,9 @@ class Engine:
         self.memory = Memory(epoch=claim.epoch)
         self.memory.commit_no = claim.commit_no
         snapshot = await self._store.load()
-        self._remember(snapshot)
+        await self._remember(snapshot)
 
-    def _remember(self, snapshot: Snapshot) -> None:
+    async def _remember(self, snapshot: Snapshot) -> None:
         memory = self.memory
         undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         memory.outbox = {owed.outbox_no: (owed.kind, owed.body) for owed in snapshot.outbox}
@@ -352,8 +352,20 @@ class Engine:
                 memory.add_plan(version.version, spec)
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
         memory.stray_triggers = snapshot.stray_triggers
-        for rows in snapshot.runs:
-            restore(rows, memory)
+        await self._restore(snapshot.runs)
+
+    async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:
+        """Make runs of their rows; one whose rows make no sense is held still."""
+        runs = []
+        broken = self._draft()
+        for rows in found:
+            try:
+                runs.append(restore(rows, self.memory))
+            except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+                _log.exception("a run cannot be restored", run_id=rows.run.run_id)
+                restart.give_up(rows.run, f"cannot be restored: {exc!r}"[:1000], broken)
+        await self._commit_if_any(broken)
+        return runs
 
     # ── when a batch is refused ─────────────────────────────────────────────────────────
 
@@ -361,7 +373,7 @@ class Engine:
         """Take the turn back and repeat its inputs one by one: only the culprit fails."""
         _log.error("turn taken back", error=str(exc), inputs=len(inputs), runs=sorted(draft.runs))
         await self._take_back(draft)
-        for entry in inputs:
+        for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
             try:
                 await self._circle([entry], granting=False)
             except (TurnFailed, _Refused) as alone:
@@ -381,12 +393,12 @@ class Engine:
         dags = await self._patiently(self._store.list_dags)
         files = await self._patiently(self._store.list_dag_files)
         undo.recall_catalog(memory, dags, files)
-        runs = []
+        found = []
         for run_no in draft.runs:
             rows = await self._patiently(partial(self._store.load_run, run_no))
             if rows is not None and rows.run.ended_at is None:
-                runs.append(restore(rows, memory))
-        undo.put_back(runs, places, memory, self.slots)
+                found.append(rows)
+        undo.put_back(await self._restore(found), places, memory, self.slots)
 
     async def _blame(self, entry: Input, draft: Draft, exc: Exception) -> None:
         """One input cannot be taken: answer its asker, or hold its runs still."""
@@ -406,15 +418,19 @@ class Engine:
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
         """Start nothing more of these runs; people see why, and may cancel them."""
-        quarantine = Draft(
-            self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers
-        )
+        quarantine = self._draft()
         for run in runs:
             quarantine.change_run(run, quarantine=reason[:1000])
-        batch = quarantine.close()
+        await self._commit_if_any(quarantine)
+
+    def _draft(self) -> Draft:
+        return Draft(self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers)
+
+    async def _commit_if_any(self, draft: Draft) -> None:
+        batch = draft.close()
         if not batch.is_empty:
-            await self._commit(batch, quarantine)
-            quarantine.settle()
+            await self._commit(batch, draft)
+            draft.settle()
 
 
 class _Refused(AioflowError):

@@ -178,7 +178,13 @@ class Continue(msgspec.Struct, frozen=True):
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """Memory has just been restored: no process knows anything of it."""
+    """Memory has just been restored: no process knows anything of it.
+
+    Attributes:
+        runs: Go on with these alone; with none, with what belongs to no run; ``None`` for all.
+    """
+
+    runs: tuple[RunNo, ...] | None = None
 
 
 class Drain(msgspec.Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 import structlog.testing
 
@@ -26,7 +27,7 @@ from aioflow.inputs import (
 )
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.rows import Batch
+from aioflow.rows import Batch, Snapshot
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 
@@ -379,3 +380,69 @@ async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_ur
         assert follower.info.run_id in runs
         held = [run_id for run_id in runs if (await n.store.find_run(run_id)).quarantine]
         assert held == [starts[0].info.run_id]
+
+
+# ── restarts that cannot take every run along ───────────────────────────────────────────
+
+
+@asynccontextmanager
+async def restarted(url: str, change: Callable[[Flaky], None]) -> AsyncIterator[Node]:
+    """The node's next life, over a store that was changed before it began."""
+    async with open_store(url, Vault([b"k" * 32])) as store:
+        flaky = Flaky(store)
+        change(flaky)
+        engine = Engine(
+            flaky, Slots(cpu_slots=2, async_slots=10), clock=SystemClock(), chance=lambda: 0.5
+        )
+        outlets = Outlets()
+        engine.connect(outlets)
+        async with anyio.create_task_group() as services:
+            await services.start(engine.run)
+            yield Node(flaky, engine, outlets)
+            services.cancel_scope.cancel()
+
+
+async def two_runs(url: str) -> dict[str, StartTry]:
+    """Two runs, each with a task under way when the daemon ends."""
+    async with node(url) as n:
+        await n.load(A, B)
+        await n.trigger(run_id="good")
+        await n.trigger(run_id="bad")
+        starts = [await n.outlets.next_start() for _ in range(2)]
+    return {start.info.run_id: start for start in starts}
+
+
+async def test_a_restart_that_is_refused_for_one_run_goes_on_with_the_others(store_url):
+    poison = (await two_runs(store_url))["bad"].start.task_no
+
+    def refuse_the_bad_one(store: Flaky) -> None:
+        store.refuse = lambda batch: any(c.task_no == poison for c in batch.task_changes)
+
+    async with restarted(store_url, refuse_the_bad_one) as n:
+        assert (await n.outlets.next_start()).info.run_id == "good"
+        held = {run_id: await n.store.find_run(run_id) for run_id in ("good", "bad")}
+
+    assert held["good"].quarantine is None
+    assert "a test refuses" in held["bad"].quarantine
+
+
+async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store_url):
+    await two_runs(store_url)
+
+    def damage_the_bad_one(store: Flaky) -> None:
+        async def load() -> Snapshot:
+            snapshot = await store._store.load()
+            for rows in snapshot.runs:
+                if rows.run.run_id == "bad":
+                    row = rows.tasks[0]
+                    rows.tasks[0] = msgspec.structs.replace(row, map_index=3)  # of no expansion
+            return snapshot
+
+        store.load = load  # type: ignore[attr-defined]
+
+    async with restarted(store_url, damage_the_bad_one) as n:
+        assert (await n.outlets.next_start()).info.run_id == "good"
+        held = await n.store.find_run("bad")
+        assert {run.row.run_id for run in n.engine.memory.runs.values()} == {"good"}
+
+    assert "cannot be restored: KeyError" in held.quarantine

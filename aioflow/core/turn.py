@@ -20,10 +20,12 @@ from aioflow.core.attempt import (
     time_out_sensor,
     wake_due,
 )
+from aioflow.core.cancel import cancel, cancel_tasks
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Live, Memory, NumberBlock, Run
+from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN, INTERRUPTION_LIMIT_SHARED
-from aioflow.core.run import AT_HAND_BYTES, end, resume
+from aioflow.core.run import AT_HAND_BYTES, end
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
 from aioflow.errors import AioflowError, RequestError, UnknownRun
@@ -33,7 +35,6 @@ from aioflow.inputs import (
     CancelRun,
     Continue,
     CreateRun,
-    Deliver,
     Delivered,
     Drain,
     Due,
@@ -57,15 +58,14 @@ from aioflow.messages import (
     Ended,
     Failed,
     Fired,
-    ForgetRun,
     NotReadyYet,
     Recalled,
     Skipped,
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Body, Failure, Instant, RunState, TaskState, TriggerState, Wait
-from aioflow.rows import Batch, ResultRow, TriggerChange
+from aioflow.model import Failure, Instant, RunState, TaskState, Wait
+from aioflow.rows import Batch, ResultRow
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
 
@@ -182,14 +182,14 @@ def _take_processes(
         case HostLost():
             _host_lost(entry, draft, slots)
         case Restarted():
-            _restarted(draft, slots)
+            restarted(entry, draft, slots)
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
     """Starts that were put off go on by themselves; a cancel has to be gone on with."""
     run = draft.memory.runs.get(entry.run_no)
     if run is not None and not run.state.is_live:
-        _cancel_tasks(run, draft, slots)
+        cancel_tasks(run, draft, slots)
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────
@@ -359,52 +359,6 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
             slots.offer(live)
 
 
-def _restarted(draft: Draft, slots: Slots) -> None:
-    """Every process of the last incarnation is gone: go on from what the rows say."""
-    memory = draft.memory
-    draft.strays, memory.stray_triggers = memory.stray_triggers, []
-    for stray in draft.strays:
-        draft.batch.trigger_changes.append(
-            TriggerChange(stray.trigger_no, stray.state, None, None, None)
-        )
-    for wait in list(memory.waits.values()):
-        if wait.state is TriggerState.ENDING:
-            draft.drop_wait(wait)
-    dag.forget_counts(memory)  # if this is repeated, they were counted before
-    for run in list(memory.runs.values()):
-        dag.remember_run(run, memory)
-        if not run.state.is_live:
-            _cancel_tasks(run, draft, slots)
-    for live in list(memory.live.values()):
-        _resume_live(live, draft, slots)
-    for run in list(memory.runs.values()):
-        if run.state is RunState.RUNNING and run.row.quarantine is None:
-            resume(run, draft, slots)
-    for row in memory.dags.values():
-        if not row.gone:
-            versions.arm_schedule(row, draft)
-            dag.begin_queued(row.dag_id, draft, slots)
-    for number, (kind, body) in memory.outbox.items():
-        draft.effects.append(Deliver(number, kind, body))
-
-
-def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
-    draft.wake_task(live, live.deadline_at)
-    draft.wake_task(live, live.due_at)
-    if live.wait is not None:
-        draft.wake_task(live, live.wait.row.deadline_at)
-    match live.state:
-        case TaskState.RUNNING:
-            failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
-            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
-        case TaskState.QUEUED:
-            slots.offer(live)
-        case TaskState.SENSING if live.spec.body is Body.COROUTINE:
-            slots.offer(live)
-        case _:
-            pass
-
-
 def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
     """Start nothing more; when the time of grace is over, cut short what still runs."""
     slots.is_open = False
@@ -431,7 +385,7 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
             case CreateRun() as request:
                 answer = dag.create_run(request, draft, slots)
             case CancelRun(run_id=run_id):
-                answer = _cancel(_find(run_id, draft.memory), draft, slots)
+                answer = cancel(_find(run_id, draft.memory), draft, slots)
             case SetPaused(dag_id=dag_id, paused=paused):
                 answer = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool(name=name, slots=count):
@@ -471,29 +425,3 @@ def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, 
     for position, map_index in request.tasks:
         found[position, map_index] = explain_task(run, position, map_index, memory, slots)
     return found
-
-
-def _cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
-    """Cancel a run: its own state first, so that nothing starts in between.
-
-    It has ended when the last of its tasks has, which may take several turns.
-    """
-    was = run.state
-    if was.is_live:
-        draft.change_run(run, state=RunState.CANCELLED)
-        dag.run_ended(run, was=was, draft=draft, slots=slots)
-        _cancel_tasks(run, draft, slots)
-    return RunState.CANCELLED
-
-
-def _cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
-    """Cancel what is live; a task without a row is cancelled with its run."""
-    for live in list(run.live.values()):
-        if draft.is_full:
-            draft.put_off(run)
-            return
-        waits.stop(live, "cancelled", draft, slots)
-        end(live, TaskState.CANCELLED, draft, slots)
-    draft.change_run(run, ended_at=draft.now)
-    draft.memory.drop_run(run)
-    draft.effects.append(ForgetRun(run.run_no))

@@ -13,7 +13,7 @@ from aioflow.core.dag import forget_counts, remember_run
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
-from aioflow.inputs import Continue, Due, Input
+from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import (
     Began,
     Deferred,
@@ -104,6 +104,8 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
             run = None if wait is None else memory.runs.get(wait.run.run_no)
         case Continue():
             run = memory.runs.get(entry.run_no)
+        case Restarted(runs=(run_no,)):
+            run = memory.runs.get(run_no)
         case _:
             return [memory.runs[run_no] for run_no in draft.runs if run_no in memory.runs]
     return [] if run is None else [run]

@@ -14,6 +14,7 @@ import msgspec
 from aioflow.core import undo
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NumberBlock
+from aioflow.core.restart import in_parts
 from aioflow.core.run import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import BatchRefused, Fenced
@@ -257,7 +258,7 @@ class Circle:
         """See ``Engine._isolate``; what raises must have been given a reason to."""
         self._must_be_meant(inputs, exc)
         self._take_back(exc.draft)
-        for entry in inputs:
+        for entry in [part for whole in inputs for part in in_parts(whole, self.memory)]:
             is_blamed = isinstance(entry, _BLAMED) and self.node.faults.happens("refused for good")
             try:
                 self._circle([entry], "always" if is_blamed else "never", granting=False)

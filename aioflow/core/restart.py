@@ -1,0 +1,107 @@
+"""What a restart goes on with: every process of the last incarnation is gone, only rows are left.
+
+Where that is refused, it is repeated in parts, so that one run which cannot go on keeps no
+other from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aioflow.core import dag, versions
+from aioflow.core.attempt import interrupt
+from aioflow.core.cancel import cancel_tasks
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Live, Memory, Run
+from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.run import resume
+from aioflow.core.slots import Slots
+from aioflow.inputs import Deliver, Input, Restarted
+from aioflow.model import Body, Failure, RunState, TaskState, TriggerState
+from aioflow.rows import RunChange, RunRow, TriggerChange
+
+__all__ = ("give_up", "in_parts", "restarted")
+
+
+def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
+    """Go on from what the rows say; a second time changes nothing."""
+    memory = draft.memory
+    if entry.runs is None or not entry.runs:
+        _sweep(draft)
+        dag.forget_counts(memory)  # if this is repeated, they were counted before
+        for run in memory.runs.values():
+            dag.remember_run(run, memory)
+    numbers = memory.runs if entry.runs is None else entry.runs
+    for run in [memory.runs[number] for number in numbers if number in memory.runs]:
+        _go_on(run, draft, slots)
+    if entry.runs is None or not entry.runs:
+        _go_on_with_dags(draft, slots)
+
+
+def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
+    """Return an input as those that can be taken one by one."""
+    if not isinstance(entry, Restarted) or entry.runs is not None:
+        return [entry]
+    return [Restarted(()), *(Restarted((number,)) for number in memory.runs)]
+
+
+def give_up(row: RunRow, reason: str, draft: Draft) -> None:
+    """A run cannot be made of its rows: hold it still, and forget what was made of it."""
+    memory = draft.memory
+    for live in [live for live in memory.live.values() if live.run.run_no == row.run_no]:
+        del memory.live[live.task_no]
+    for number in [n for n, wait in memory.waits.items() if wait.run.run_no == row.run_no]:
+        del memory.waits[number]
+    memory.runs.pop(row.run_no, None)
+    if row.quarantine is None:
+        change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, reason)
+        draft.batch.run_changes.append(RunChange(*change))
+
+
+def _sweep(draft: Draft) -> None:
+    """Rows of triggers that nobody hosts any more, and nobody waits for."""
+    memory = draft.memory
+    draft.strays, memory.stray_triggers = memory.stray_triggers, []
+    for stray in draft.strays:
+        draft.batch.trigger_changes.append(
+            TriggerChange(stray.trigger_no, stray.state, None, None, None)
+        )
+    for wait in list(memory.waits.values()):
+        if wait.state is TriggerState.ENDING:
+            draft.drop_wait(wait)
+
+
+def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
+    if not run.state.is_live:
+        cancel_tasks(run, draft, slots)
+    for live in list(run.live.values()):
+        _resume_live(live, draft, slots)
+    if run.state is RunState.RUNNING and run.row.quarantine is None:
+        resume(run, draft, slots)
+
+
+def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
+    draft.wake_task(live, live.deadline_at)
+    draft.wake_task(live, live.due_at)
+    if live.wait is not None:
+        draft.wake_task(live, live.wait.row.deadline_at)
+    match live.state:
+        case TaskState.RUNNING:
+            failure = Failure(type="Interrupted", message="the daemon ended", reason="interrupted")
+            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+        case TaskState.QUEUED:
+            slots.offer(live)
+        case TaskState.SENSING if live.spec.body is Body.COROUTINE:
+            slots.offer(live)
+        case _:
+            pass
+
+
+def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
+    memory = draft.memory
+    for row in memory.dags.values():
+        if not row.gone:
+            versions.arm_schedule(row, draft)
+            dag.begin_queued(row.dag_id, draft, slots)
+    for number, (kind, body) in memory.outbox.items():
+        draft.effects.append(Deliver(number, kind, body))
