@@ -78,13 +78,21 @@ class Ready:
 
     def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the queue of a lane with the best head that may start, if there is one."""
-        best: Queue | None = None
+        while (found := self._look(lane, room, pools)) is not None:
+            queue, item = found
+            if queue[0] is item:
+                return queue
+            # What a later queue put aside let somebody come back to the head of this one.
+        return None
+
+    def _look(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
+        best: tuple[Queue, Item] | None = None
         for (kind, pool), queue in self._queues.items():
             if kind != lane or not self._clean(queue, lane, pools.get(pool)):
                 continue
             fits = lane == SENSOR_LANE or room(pool, _spec(head(queue)).slots)
-            if fits and (best is None or queue[0] < best[0]):
-                best = queue
+            if fits and (best is None or queue[0] < best[1]):
+                best = (queue, queue[0])
         return best
 
     def draw(self, queue: Queue) -> Live:

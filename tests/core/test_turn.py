@@ -1349,3 +1349,25 @@ def test_a_sensor_that_times_out_between_two_tries_keeps_one_row_of_each():
     assert world.state(run, "look") == "failed"
     keys = [(row.task_no, row.start_no) for row in world.rows.tries]
     assert len(keys) == len(set(keys)) == 1
+
+
+def test_who_comes_back_in_the_midst_of_a_look_is_looked_at_before_it_starts():
+    """A task too wide for its pool lets another of its run come back, to a queue seen before."""
+    world = World()
+    world.ask(SetPool(name="narrow", slots=1))
+    run = world.begin(
+        task("busy"),
+        task("seen", body=Body.COROUTINE, sensor=SHORT),
+        task("kept", 1, body=Body.COROUTINE, priority=5),
+        task("wide", 1, body=Body.COROUTINE, pool="narrow", slots=2),
+        max_active_tasks=1,
+    )
+    world.succeed("seen")
+    other = DagSpec(dag_id="other", file="other.py", tasks=(task("z", body=Body.COROUTINE),))
+    world.load(other, version="v2", file="other.py")
+
+    world.turn(Asked(100, CreateRun(dag_id="other")), Asked(101, SetPool(name="narrow", slots=1)))
+
+    assert world.state(run, "busy") == "running"
+    assert world.state(run, "kept") == "queued"
+    assert world.started("z") is not None

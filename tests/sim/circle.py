@@ -18,7 +18,7 @@ from aioflow.core.restart import in_parts
 from aioflow.core.run import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import BatchRefused, Fenced
-from aioflow.inputs import Asked, CreateRun, Due, Effect, Input
+from aioflow.inputs import Asked, CancelRun, CreateRun, Due, Effect, Input
 from aioflow.messages import (
     Deferred,
     Failed,
@@ -169,8 +169,18 @@ class Circle:
             stored.writes_are_of_the_newest_epoch(node)
         self._everyone_is_answered(inputs, effects)
         node.act(effects)
+        node.ledger.over.update(
+            row.task_no for row in changed_tasks(batch) if not row.state.is_live
+        )
         node.watch.note(batch, mono=node.mono, wall=node.wall())
+        self._perhaps_cancel_what_is_claimed()
         return batch, effects, draft
+
+    def _perhaps_cancel_what_is_claimed(self) -> None:
+        """Claims are over in milliseconds: nobody would meet one by chance."""
+        claims = [live for worker in self.slots.workers for live in worker.claims]
+        if claims and self.node.faults.happens("cancel while claimed"):
+            self.node.ask(CancelRun(run_id=claims[0].run.row.run_id))
 
     def _decide(
         self, inputs: Sequence[Input], *, granting: bool = True

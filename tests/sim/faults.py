@@ -36,6 +36,7 @@ KINDS = {
     "stale event": 0.2,
     "clock steps": 0.01,
     "operator": 0.2,
+    "cancel while claimed": 0.1,
     "files change": 0.2,
     "drain": 0.05,
 }

@@ -374,6 +374,8 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
     ledger, tables = node.ledger, node.tables
     if ledger.begun_after_success:
         raise Broken("E3 ledger", f"{ledger.begun_after_success} began after their success")
+    if ledger.begun_after_end:
+        raise Broken("I14 cancel", f"{ledger.begun_after_end} began though they had ended")
     if ledger.storms:
         raise Broken("E4 storm", f"what stood behind {ledger.storms} was called back for ever")
     for change in changed_tasks(turn.batch):

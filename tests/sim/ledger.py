@@ -23,6 +23,8 @@ class Ledger:
         starts: Each start that did, with how often.
         returned: Starts whose user code returned, with what.
         deadlines: Triggers whose wait has one.
+        over: Tasks that have ended, and everyone who had to be was told so.
+        begun_after_end: Those of them that began all the same.
         storms: Tries behind which one was called back again and again.
         spoken: The last reports of any process, heard or not.
     """
@@ -34,6 +36,8 @@ class Ledger:
         self.deadlines: set[int] = set()
         self.begun_after_success: list[int] = []
         self.recorded: set[int] = set()
+        self.over: set[int] = set()
+        self.begun_after_end: list[int] = []
         self.storms: list[tuple[int, int]] = []
         self.spoken: deque[Input] = deque(maxlen=_REMEMBERED)
         self._open: list[tuple[int, int]] = []
@@ -44,6 +48,8 @@ class Ledger:
         """User code begins."""
         if task_no in self.recorded:
             self.begun_after_success.append(task_no)
+        if task_no in self.over:
+            self.begun_after_end.append(task_no)
         self.begins[task_no] += 1
         self.starts[task_no, start_no] += 1
         self._open.append((task_no, start_no))
