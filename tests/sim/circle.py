@@ -143,7 +143,7 @@ class Circle:
     def take_late(self) -> None:
         """What children of an earlier incarnation had to say must change nothing."""
         late, self.late = self.late, []
-        batch, _, _ = self._circle(late)
+        batch, _, _ = self._circle(late, "never")
         self.node.points["report of the dead"] += len(late)
         moved = {state for _, state in batch.steps} - {
             TaskState.QUEUED,
