@@ -14,7 +14,8 @@ import logging
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +377,6 @@ def play(
     Args:
         people: How many requests are made before everything must come to its end.
     """
-    _configure_logs(trace is not None)
     loop = SeededLoop(random.Random(f"loop {seed}"))
     node = LoopNode(seed, loop, left_out, dropped, trace, people)
     loop.set_exception_handler(lambda _, context: _fence_broke(node, context))
@@ -384,6 +384,7 @@ def play(
     broken: Broken | None = None
     with (
         tempfile.TemporaryDirectory(prefix="aioflow-sim-") as folder,
+        _logs(is_traced=trace is not None),
         host_clock(node.wall),
         cancelled_in_order(),
     ):
@@ -398,7 +399,6 @@ def play(
         finally:
             loop.close()
             disk.close()
-            structlog.reset_defaults()
     return node.verdict(seed, broken)
 
 
@@ -414,12 +414,21 @@ def dags_of(seed: int) -> list[DagSpec]:
     return make_dags(random.Random(seed))
 
 
-def _configure_logs(is_traced: bool) -> None:
+@contextmanager
+def _logs(*, is_traced: bool) -> Iterator[None]:
     """The engine logs through structlog, the triggerer and what it stands on do not."""
     level = logging.INFO if is_traced else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
-    for name in ("aioflow", "asyncio"):
-        logging.getLogger(name).setLevel(level + 1)
+    loggers = [logging.getLogger(name) for name in ("aioflow", "asyncio")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level + 1)
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        for logger, its_level in zip(loggers, before, strict=True):
+            logger.setLevel(its_level)
 
 
 def _fence_broke(node: LoopNode, context: dict[str, Any]) -> None:

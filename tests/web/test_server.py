@@ -17,6 +17,7 @@ import pytest
 from aioflow import web
 from aioflow.cli.client import connect_home
 from aioflow.errors import DaemonAway, HomeBusy, PortInUse, SettingsError
+from aioflow.inputs import ShowPools
 from aioflow.settings import Settings, socket_path
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, node
@@ -26,6 +27,7 @@ from tests.web.node import CHAIN, node
 async def served(home, **overrides):
     async with node(home) as n:
         n.define(CHAIN)
+        await n.engine.ask(ShowPools())  # what came before it is committed
         settings = Settings.read(home, {"web.port": 0, **overrides})
         stop = anyio.Event()
         async with anyio.create_task_group() as group:
