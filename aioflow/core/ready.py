@@ -61,6 +61,15 @@ class Ready:
         self._bring_back(live.run.blocked_at.get(live.position))
         self._bring_back(live.run.blocked)
 
+    def admit_more(self, live: Live) -> None:
+        """A task was given its slot: the next of its run comes back where the limits admit it."""
+        run = live.run
+        if run.blocked and not _is_full(run):
+            self._bring_back(run.blocked)
+        aside = run.blocked_at.get(live.position)
+        if aside and not _is_full_at(aside[0][3]):
+            self._bring_back(aside)
+
     def _bring_back(self, aside: Queue | None) -> None:
         """Let the best come back that still waits."""
         while aside:

@@ -251,6 +251,7 @@ class Slots:
                 self.running_coroutines += 1
                 self._take(live.spec.pool, live.spec.slots)
                 _enter_run(live)
+                self.ready.admit_more(live)
             yield Grant(live)
 
     def _best(self, lane: str) -> Queue | None:
@@ -266,6 +267,7 @@ class Slots:
             worker = _best_idle(idle, live.run.row.version)
             idle.remove(worker)
             self._occupy(worker, live)
+            self.ready.admit_more(live)
             yield Grant(live, worker.number)
         horizon = max(_LEAST_CLAIM_US, 2 * commit_us)
         for worker in self.workers:
@@ -296,6 +298,7 @@ class Slots:
             live.is_claimed = True
             worker.claims.append(live)
             _enter_run(live)
+            self.ready.admit_more(live)
             yield Grant(live, worker.number, is_claimed=True)
 
     def _occupy(self, worker: Worker, live: Live) -> None:

@@ -26,7 +26,7 @@ from tests.sim.tables import Tables, check_content
 
 __all__ = ("Crash", "ShakyStore", "with_a_wrong_guard")
 
-_QUIET_COMMITS = 120
+_QUIET_COMMITS = 1_100
 """More than a turn that is taken back commits while its inputs come one by one."""
 _STATEMENTS = 9  # a batch has about that many
 _DELAYS_SECONDS = (0.001, 0.3, 0.3, 7.0, 90.0)

@@ -70,6 +70,12 @@ def test_the_model_keeps_its_promises_under_faults():
     _enough(points, LEAST_MODEL)
 
 
+@pytest.mark.parametrize("seed", [219, 289, 1184, 5245, 7399410000465, 7399410002605])
+def test_a_seed_that_once_broke_a_promise_keeps_it(seed):
+    """What each found is told in the history; drawing faults anew may make them harmless."""
+    _well(model.play(seed))
+
+
 def test_the_model_keeps_its_promises_under_a_seed_nobody_has_seen():
     seed = _random_seed()
     print(f"seed {seed}")
