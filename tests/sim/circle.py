@@ -41,7 +41,7 @@ __all__ = ("Circle", "Crash", "Paused")
 RARE = {"Delivered", "Fired", "NotReadyYet", "Recalled", "Skipped"} | {
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted")
 }
-RARELY, OFTEN = 1.0, 8.0
+RARELY, OFTEN = 1.0, 12.0
 _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND
 _POISON = "a time that is none"

@@ -38,7 +38,7 @@ KINDS = {
     "operator": 0.2,
     "cancel while claimed": 0.1,
     "files change": 0.2,
-    "drain": 0.05,
+    "drain": 0.15,
 }
 """Kinds with how likely each may become at one opportunity."""
 
