@@ -122,7 +122,11 @@ class ShakyStore:
     async def commit(self, batch: Batch) -> None:
         """See ``Store``; a refusal is followed by some commits that are not refused."""
         self._reachable()
-        check_content(batch)
+        try:
+            check_content(batch)
+        except BatchRefused:
+            self._quiet = _QUIET_COMMITS
+            raise
         if self._happens("commit fails"):
             raise StoreUnavailable("nothing was written")
         if self._happens("commit delayed"):
