@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from aioflow import Trigger
+from aioflow import Trigger, TriggerEvent
 from aioflow.author.trigger import prepare
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def stream(
+    trigger: Trigger[Any], since: datetime = NOON, last: TriggerEvent[Any] | None = None
+) -> Any:
+    """Return the events of a trigger as if it were hosted, to be closed by ``async with``."""
+    return aclosing(as_hosted(trigger, since, last).run())
+
+
+def as_hosted(
+    trigger: Trigger[Any], since: datetime = NOON, last: TriggerEvent[Any] | None = None
+) -> Any:
+    """Return a trigger that believes it is hosted."""
+    return prepare(trigger, since=since, last=last)
 
 
 @pytest.fixture
 def hosted():
     """Return a function that makes a trigger believe it is hosted, since ``NOON``."""
 
-    def hosted(trigger: Trigger[Any], since: datetime = NOON) -> Trigger[Any]:
-        return prepare(trigger, since=since)
-
-    return hosted
+    return as_hosted
 
 
 @pytest.fixture
@@ -40,3 +53,17 @@ def wall_clock(monkeypatch):
 
     monkeypatch.setattr("aioflow_triggers.temporal._now", now)
     return corrections
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Let no trigger of the web sleep; return the seconds it would have slept."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("aioflow_triggers.http._sleep", pause)
+    monkeypatch.setattr("aioflow_triggers.pages._sleep", pause)
+    monkeypatch.setattr("aioflow_triggers.http._now", lambda: NOON)
+    return pauses

@@ -1,25 +1,32 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import pytest
 
-from aioflow import RunEnding
+from aioflow import AioflowError, RunEnding
 from aioflow.author.asking import asker
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers.external import RunTrigger
+from aioflow_triggers.external import RunTrigger, TasksTrigger
 from tests.triggers.conftest import NOON
 
 
 class Daemon:
-    """Answers like a daemon that knows one ended run."""
+    """Answers like a daemon that knows one run, ``partial`` or with tasks in these states."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
+        self.states: dict[str, str] = {}
 
     async def run_ending(self, dag_id, **which):
         self.asked.append({"dag_id": dag_id, **which})
-        return RunEnding("run-1", "partial", 42)
+        if dag_id == "missing":
+            raise AioflowError("there is no DAG 'missing'")
+        state = self.states.get(which["task_id"], "partial")
+        if state == "running":
+            await asyncio.Event().wait()
+        return RunEnding("run-1", state, 42)
 
 
 @pytest.fixture
@@ -77,3 +84,57 @@ def test_it_survives_storing():
 
     assert path == "aioflow_triggers.external:RunTrigger"
     assert construct(RunTrigger, stored) == trigger
+
+
+# ── several tasks ───────────────────────────────────────────────────────────────────────
+
+
+async def test_all_of_several_tasks_are_waited_for(hosted, daemon):
+    daemon.states = {"a": "success", "b": "skipped"}
+    trigger = TasksTrigger("other", NOON, ["a", "b"], good=["success", "skipped"])
+
+    (event,) = await event_of(hosted(trigger), daemon)
+
+    assert event.payload == {"run_id": "run-1", "states": {"a": "success", "b": "skipped"}}
+    assert event.key == "run-1/a/b"
+    assert [asked["logical_date"] for asked in daemon.asked] == [NOON, NOON]
+
+
+async def test_the_first_that_ends_badly_ends_the_wait_for_the_others(hosted, daemon):
+    daemon.states = {"a": "running", "b": "upstream_failed"}
+
+    (event,) = await event_of(hosted(TasksTrigger("other", NOON, ["a", "b"])), daemon)
+
+    assert event.payload["states"] == {"b": "upstream_failed"}
+
+
+async def test_without_tasks_the_run_itself_is_waited_for(hosted, daemon):
+    (event,) = await event_of(hosted(TasksTrigger("other", NOON)), daemon)
+
+    assert event.payload["states"] == {"": "partial"}
+
+
+async def test_a_dag_that_does_not_exist_fails_the_wait_in_plain_words(hosted, daemon):
+    with pytest.raises(AioflowError, match="there is no DAG 'missing'"):
+        await event_of(hosted(TasksTrigger("missing", NOON, ["a", "b"])), daemon)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"logical_date": datetime(2030, 1, 1)}, "time zone", id="naive"),  # noqa: DTZ001
+        pytest.param({"good": []}, "good", id="nothing-is-good"),
+    ],
+)
+def test_a_wait_for_tasks_that_makes_no_sense_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TasksTrigger("other", **{"logical_date": NOON, **fields})
+
+
+def test_a_wait_for_tasks_survives_storing():
+    trigger = TasksTrigger("other", NOON, ("a",), ("success",))
+
+    path, stored = serialize(trigger)
+
+    assert path == "aioflow_triggers.external:TasksTrigger"
+    assert construct(TasksTrigger, stored) == trigger

@@ -38,10 +38,11 @@ class Scripted:
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
-            folders.Look(at, {} if size is None else {"grows": size}) for at, size in looks
+            folders.Look(at, {} if size is None else {"grows": folders.Found(size, 0, 0, True)})
+            for at, size in looks
         ]
 
-    async def look(self):
+    async def look(self, within=0):
         return self.looks.pop(0)
 
     next_look = look
@@ -70,8 +71,8 @@ async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
 
     async def make():
         with watching(str(folder), "a", POLL) as watch:
-            assert not (await watch.look()).sizes
-            assert not (await watch.next_look()).sizes
+            assert not (await watch.look()).files
+            assert not (await watch.next_look()).files
             folder.mkdir()
             (folder / "a").touch()
 
@@ -86,9 +87,9 @@ async def test_a_folder_that_comes_later_is_waited_for(tmp_path):
 async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeypatch, waits):
     taken = []
 
-    def counted(at, folder, names):
-        taken.append(len(names))
-        return real(at, folder, names)
+    def counted(at, folder, wanted, kernel):
+        taken.append(len(wanted))
+        return real(at, folder, wanted, kernel)
 
     real = folders._look
     monkeypatch.setattr(folders, "_look", counted)
@@ -106,7 +107,7 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
 
     assert sizes == {n: n for n in range(waits)}
     assert len(taken) < 10  # not one per wait
-    assert not folders._watches[asyncio.get_running_loop()]  # and nothing is left of it
+    assert asyncio.get_running_loop() not in folders._loops  # and nothing is left of it
 
 
 async def test_one_that_gives_up_does_not_take_the_look_from_the_others(tmp_path):

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from aioflow import DagError
+from aioflow import DagError, TriggerEvent
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
+from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger
 from tests.triggers.conftest import NOON
 
 virtual = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -95,3 +96,87 @@ def test_what_is_no_length_of_time_is_refused_where_it_is_written(delta):
 def test_a_moment_without_a_zone_is_refused_where_it_is_written():
     with pytest.raises(ValueError, match="time zone"):
         DateTimeTrigger(datetime(2030, 1, 1))  # noqa: DTZ001 - the point
+
+
+# ── the ticks of a cron ─────────────────────────────────────────────────────────────────
+
+
+async def ticks_of(trigger, count):
+    async with aclosing(trigger.run()) as events:
+        return [await anext(events) for _ in range(count)]
+
+
+@virtual
+async def test_a_cron_ticks_in_its_zone_from_when_its_task_began_to_wait(hosted, wall_clock):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    # 12:00 UTC is 17:30 in Kolkata.
+    events = await ticks_of(hosted(CronTrigger("0 3 * * *", "Asia/Kolkata")), 2)
+
+    assert [event.payload for event in events] == [
+        datetime(2030, 1, 1, 21, 30, tzinfo=UTC),
+        datetime(2030, 1, 2, 21, 30, tzinfo=UTC),
+    ]
+    assert events[0].key == "2030-01-01T21:30:00+00:00"
+    assert loop.time() - began == pytest.approx(33.5 * 3600)
+
+
+@virtual
+async def test_a_tick_at_the_instant_one_begins_to_wait_is_not_waited_for(hosted, wall_clock):
+    (event,) = await ticks_of(hosted(CronTrigger("@hourly")), 1)
+
+    assert event.payload == NOON + timedelta(hours=1)
+
+
+@virtual
+async def test_hosted_again_a_cron_goes_on_behind_its_last_tick(hosted, wall_clock):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    last = NOON - timedelta(minutes=45)
+    trigger = hosted(
+        CronTrigger("*/15 * * * *"),
+        since=NOON - timedelta(days=1),
+        last=TriggerEvent(last, key=last.isoformat()),
+    )
+
+    events = await ticks_of(trigger, 4)
+
+    # Two were missed, one is due now, one is to come.
+    assert [(event.payload - NOON) / timedelta(minutes=15) for event in events] == [-2, -1, 0, 1]
+    assert loop.time() - began == pytest.approx(900)
+
+
+@virtual
+async def test_a_cron_changes_clocks_as_schedules_do(hosted, wall_clock):
+    since = datetime(2026, 3, 7, 12, tzinfo=UTC)
+
+    events = await ticks_of(hosted(CronTrigger("30 2 * * *", "America/New_York"), since=since), 2)
+
+    # 02:30 does not exist on the 8th: the first valid instant is 03:00 -04:00.
+    assert [event.payload.isoformat() for event in events] == [
+        "2026-03-08T07:00:00+00:00",
+        "2026-03-09T06:30:00+00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone"),
+    [
+        pytest.param("often", "UTC", id="no-cron"),
+        pytest.param("* * * * * *", "UTC", id="six-fields"),
+        pytest.param("@often", "UTC", id="no-such-name"),
+        pytest.param("0 0 30 2 *", "UTC", id="no-such-day"),
+        pytest.param("@daily", "Mars/Olympus", id="no-such-zone"),
+    ],
+)
+def test_what_is_no_cron_is_refused_where_it_is_written(expression, zone):
+    with pytest.raises(DagError):
+        CronTrigger(expression, zone)
+
+
+def test_a_cron_survives_storing():
+    path, stored = serialize(CronTrigger("@daily", "Asia/Kolkata"))
+
+    assert path == "aioflow_triggers.temporal:CronTrigger"
+    assert construct(CronTrigger, stored) == CronTrigger("@daily", "Asia/Kolkata")

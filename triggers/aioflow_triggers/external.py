@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
 
-from aioflow import Trigger, TriggerEvent, run_ending
+import anyio
 
-__all__ = ("RunEnded", "RunTrigger")
+from aioflow import AioflowError, RunEnding, Trigger, TriggerEvent, run_ending
+
+__all__ = ("RunEnded", "RunTrigger", "TasksEnded", "TasksTrigger")
 
 
 class RunEnded(TypedDict):
@@ -21,6 +23,16 @@ class RunEnded(TypedDict):
     state: str
     run_id: str
     result: object
+
+
+class TasksEnded(TypedDict):
+    """How some tasks of a run ended; the run itself stands under ``""``.
+
+    Only those that had ended by the time one of them ended badly.
+    """
+
+    run_id: str
+    states: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -81,3 +93,78 @@ class RunTrigger(Trigger[RunEnded]):
         if self.logical_date is None or self.offset is None:
             return self.logical_date
         return self.logical_date + self.offset
+
+
+@dataclass(frozen=True)
+class TasksTrigger(Trigger[TasksEnded]):
+    """Fires when several tasks of a run of another DAG have ended, or the first of them badly.
+
+    Attributes:
+        dag: The name of the other DAG.
+        logical_date: The run that stands for this instant, which need not exist yet; with a time
+            zone.
+        tasks: Which; none stands for the run as a whole.
+        good: The final states that are not bad.
+
+    Raises:
+        ValueError: If ``logical_date`` has no time zone, or no state is good.
+
+    Events:
+        One. ``payload`` is ``{"run_id": str, "states": {task: state}}``, the run itself under
+        ``""``; ``key`` is the run's id and the tasks.
+
+    Errors:
+        A DAG or task that does not exist fails the waiting task.
+    """
+
+    dag: str
+    logical_date: datetime
+    tasks: Sequence[str] = ()
+    good: Sequence[str] = ("success",)
+
+    def __post_init__(self) -> None:
+        if self.logical_date.tzinfo is None:
+            raise ValueError(f"logical_date={self.logical_date} needs a time zone")
+        if not self.good:
+            raise ValueError("good must name at least one state")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[TasksEnded]]:
+        """Yield one event when they have ended."""
+        ended = await self.ended()
+        yield TriggerEvent(ended, key="/".join([ended["run_id"], *self.tasks]))
+
+    async def ended(self) -> TasksEnded:
+        """Wait for what ``run`` waits for and return its payload."""
+        return await _endings(self.dag, self.tasks, self.logical_date, good=self.good)
+
+
+async def _endings(
+    dag: str, tasks: Sequence[str], logical_date: datetime, *, good: Collection[str]
+) -> TasksEnded:
+    """Wait until all of these tasks have ended, or one of them in a state that is not good.
+
+    Without tasks the run as a whole counts. Nothing is polled: the daemon tells of the endings.
+    """
+    ended: dict[str, RunEnding] = {}
+    refused: list[AioflowError] = []
+
+    async def follow(task: str | None) -> None:
+        try:
+            ending = await run_ending(
+                dag, task_id=task, logical_date=logical_date, since=logical_date
+            )
+        except AioflowError as exc:
+            refused.append(exc)  # alone, not in a group: it is what the author reads
+            group.cancel_scope.cancel()
+            return
+        ended[task or ""] = ending
+        if ending.state not in good:
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for task in tasks or (None,):
+            group.start_soon(follow, task)
+    if refused:
+        raise refused[0]
+    run_id = next(iter(ended.values())).run_id
+    return TasksEnded(run_id=run_id, states={name: e.state for name, e in ended.items()})

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os.path
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from datetime import UTC, datetime, timedelta
+from typing import TypedDict, TypeVar
 
-from aioflow import Trigger, TriggerEvent
-from aioflow_triggers.folders import watching
+from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow_triggers.folders import Found, Look, Seat, matches, watching
 
-__all__ = ("FileSeen", "FileTrigger")
+__all__ = (
+    "FileGone",
+    "FileGoneTrigger",
+    "FileSeen",
+    "FileTrigger",
+    "FilesSeen",
+    "FilesTrigger",
+    "NewFile",
+    "NewFiles",
+)
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_COARSEST_CLOCK_NS = 2_000_000_000
+"""Some file systems know no smaller unit than two seconds, and none is exact to the instant."""
+
+_SKEW_NS = 60_000_000_000
+"""How far the clocks of machines that write into one folder may be apart."""
 
 
 class FileSeen(TypedDict):
@@ -20,21 +41,51 @@ class FileSeen(TypedDict):
     size_bytes: int
 
 
+class FilesSeen(TypedDict):
+    """The files that were waited for; ``size_bytes`` of all together."""
+
+    paths: list[str]
+    size_bytes: int
+
+
+class FileGone(TypedDict):
+    """The path at which there is nothing any more."""
+
+    path: str
+
+
+class NewFile(TypedDict):
+    """A file that has come.
+
+    ``changed_ns`` is when it was last changed, its name included, by the clock of the file
+    system: nanoseconds since 1970.
+    """
+
+    path: str
+    size_bytes: int
+    modified: datetime
+    changed_ns: int
+
+
 @dataclass(frozen=True)
 class FileTrigger(Trigger[FileSeen]):
     """Fires once a file exists and has stopped growing.
 
-    "Stopped growing" means that two looks, at least ``poll_seconds`` apart, found the same
-    size. A producer that pauses longer than that mid-write needs a marker file.
+    "Stopped growing" means that two looks, at least ``stable`` apart, found the same size and
+    time of writing. A producer that pauses longer than that mid-write needs a marker file.
 
     Attributes:
         path: Absolute path as the trigger host's machine sees it, which need not be the
             machine the task runs on.
         poll_seconds: Seconds between two looks; at least 0.1. All waits on one folder with
-            the same figure share one look, however many they are.
+            the same figure share one look, however many they are. Where the kernel tells of
+            changes, it is looked at sooner.
+        stable: How long it must not have changed; ``0`` fires as soon as it exists. One period
+            if it is ``None``.
 
     Raises:
         ValueError: If ``path`` is relative or names no file, or ``poll_seconds`` is below 0.1.
+        DagError: If ``stable`` is no duration.
 
     Events:
         One. ``payload`` is ``{"path": str, "size_bytes": int}``; ``key`` is the path and size,
@@ -47,29 +98,306 @@ class FileTrigger(Trigger[FileSeen]):
 
     path: str
     poll_seconds: float = 5.0
+    stable: Duration | None = None
 
     def __post_init__(self) -> None:
-        if not self.path.startswith("/") or not os.path.basename(self.path):  # noqa: PTH119
-            raise ValueError(f"path must be absolute and name a file, got {self.path!r}")
-        if not self.poll_seconds >= 0.1:
-            raise ValueError(f"poll_seconds must be at least 0.1, got {self.poll_seconds}")
+        _check_path(self.path)
+        _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
     async def run(self) -> AsyncIterator[TriggerEvent[FileSeen]]:
         """Yield one event once the file is complete."""
-        size = await self._size_at_rest()
-        yield TriggerEvent(FileSeen(path=self.path, size_bytes=size), key=f"{self.path}:{size}")
+        seen = await self._seen(patient=True)
+        if seen is not None:
+            yield TriggerEvent(seen, key=f"{self.path}:{seen['size_bytes']}")
 
-    async def _size_at_rest(self) -> int:
+    async def look(self) -> FileSeen | None:
+        """Return the file if it is there and does not change for ``stable``, else ``None``."""
+        return await self._seen(patient=False)
+
+    async def _seen(self, *, patient: bool) -> FileSeen | None:
         folder, name = os.path.split(self.path)
-        # Clocks are floats: what was meant to be one period apart may look shorter.
-        rest_seconds = self.poll_seconds * 0.999
-        size, since = -1, 0.0
-        with watching(folder, name, self.poll_seconds) as watch:
-            look = await watch.look()
+        rest = _rest_seconds(self.stable, self.poll_seconds)
+        with watching(folder, name, self.poll_seconds) as seat:
+            found = await _rested(seat, rest, lambda look: look.files.get(name), patient=patient)
+        return None if found is None else FileSeen(path=self.path, size_bytes=found.size_bytes)
+
+
+@dataclass(frozen=True)
+class FilesTrigger(Trigger[FilesSeen]):
+    """Fires once enough files fit a pattern and none of them changes any more.
+
+    Attributes:
+        pattern: Absolute path with ``*``, ``?`` or ``[...]`` in its last part. As in a shell a
+            hidden file does not fit unless the pattern begins with a dot. Folders do not count.
+        at_least: How many; at least 1.
+        poll_seconds: As of ``FileTrigger``.
+        stable: How long none of them may have changed, come or gone; as of ``FileTrigger``.
+
+    Raises:
+        ValueError: If the pattern is relative, or its folder has one of those signs, or a
+            number is too small.
+        DagError: If ``stable`` is no duration.
+
+    Events:
+        One. ``payload`` is ``{"paths": [...], "size_bytes": int}``, sorted by name; ``key`` is the
+        pattern, the number of files and their size.
+
+    Errors:
+        Those of ``FileTrigger``; and more paths than an event can hold, which are some thousands.
+    """
+
+    pattern: str
+    at_least: int = 1
+    poll_seconds: float = 5.0
+    stable: Duration | None = None
+
+    def __post_init__(self) -> None:
+        _check_pattern(self.pattern)
+        _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
+        if self.at_least < 1:
+            raise ValueError(f"at_least must be at least 1, got {self.at_least}")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[FilesSeen]]:
+        """Yield one event once they are complete."""
+        seen = await self._seen(patient=True)
+        if seen is not None:
+            key = f"{self.pattern}:{len(seen['paths'])}:{seen['size_bytes']}"
+            yield TriggerEvent(seen, key=key)
+
+    async def look(self) -> FilesSeen | None:
+        """Return them if they are there and do not change for ``stable``, else ``None``."""
+        return await self._seen(patient=False)
+
+    async def _seen(self, *, patient: bool) -> FilesSeen | None:
+        folder, glob = os.path.split(self.pattern)
+
+        def enough(look: Look) -> dict[str, Found] | None:
+            files = _fitting(look, glob)
+            return files if len(files) >= self.at_least else None
+
+        rest = _rest_seconds(self.stable, self.poll_seconds)
+        with watching(folder, glob, self.poll_seconds, is_glob=True) as seat:
+            files = await _rested(seat, rest, enough, patient=patient)
+        if files is None:
+            return None
+        paths = [os.path.join(folder, name) for name in sorted(files)]  # noqa: PTH118
+        return FilesSeen(paths=paths, size_bytes=sum(f.size_bytes for f in files.values()))
+
+
+@dataclass(frozen=True)
+class FileGoneTrigger(Trigger[FileGone]):
+    """Fires once there is nothing at a path, as when a marker has been removed.
+
+    Attributes:
+        path: As of ``FileTrigger``. A missing folder holds nothing.
+        poll_seconds: As of ``FileTrigger``.
+
+    Raises:
+        ValueError: As ``FileTrigger``.
+
+    Events:
+        One, at once if there is nothing. ``payload`` is ``{"path": str}``; ``key`` is the path.
+
+    Errors:
+        Those of ``FileTrigger``.
+    """
+
+    path: str
+    poll_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        _checked_poll(self.poll_seconds)
+
+    async def run(self) -> AsyncIterator[TriggerEvent[FileGone]]:
+        """Yield one event once it is gone."""
+        folder, name = os.path.split(self.path)
+        with watching(folder, name, self.poll_seconds) as seat:
+            look = await seat.look()
+            while name in look.files:
+                look = await seat.next_look()
+        yield TriggerEvent(FileGone(path=self.path), key=f"{self.path}:gone")
+
+
+@dataclass(frozen=True)
+class NewFiles(Trigger[NewFile]):
+    """Fires for every file that comes into a folder: a stream without end.
+
+    New is what was made, moved there or written since the task began to wait; or up to two
+    seconds before, because some file systems know no smaller unit. A file that is written again
+    is a new one. One that came and went while nobody looked is missed.
+
+    Attributes:
+        pattern: As of ``FilesTrigger``.
+        stable: How long a file must not have changed; as of ``FileTrigger``.
+        existing: Whether what was there before counts too.
+        poll_seconds: As of ``FileTrigger``.
+
+    Raises:
+        ValueError: As ``FilesTrigger``.
+        DagError: If ``stable`` is no duration.
+
+    Events:
+        Many; of one look in the order of their last changes. ``payload`` is ``{"path": str,
+        "size_bytes": int, "modified": datetime, "changed_ns": int}``; ``key`` is the path, size and
+        time of writing, so that each file comes once. Hosted again, the trigger leaves out what
+        was last changed a minute or more before the file of its last event, and leaves it to
+        the key to drop the rest.
+
+    Errors:
+        Those of ``FileTrigger``. A file whose name is no valid text is left out, with a warning
+        in the log.
+    """
+
+    pattern: str
+    stable: Duration | None = None
+    existing: bool = False
+    poll_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        _check_pattern(self.pattern)
+        _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
+
+    async def run(self) -> AsyncIterator[TriggerEvent[NewFile]]:
+        """Yield an event for each."""
+        folder, glob = os.path.split(self.pattern)
+        arrivals = _Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
+        seat = Seat(folder, glob, self.poll_seconds, is_glob=True)
+        try:
+            look = await seat.look()
             while True:
-                found = look.sizes.get(name, -1)
-                if found != size:
-                    size, since = found, look.at
-                elif size >= 0 and look.at - since >= rest_seconds:
-                    return size
-                look = await watch.next_look()
+                for name, found in arrivals.see(look.at, _fitting(look, glob)):
+                    path = os.path.join(folder, name)  # noqa: PTH118
+                    if _is_text(path):
+                        yield _arrival(path, found)
+                    else:
+                        self.log.warning("%r is left out: its name is no valid text", path)
+                look = await seat.next_look(arrivals.due_in)
+        finally:
+            seat.leave()
+
+    def _horizon_ns(self) -> int:
+        """Return since when a file must have been changed to count."""
+        horizon = 0
+        if not self.existing:
+            horizon = (self.since - _EPOCH) // timedelta(microseconds=1) * 1000 - _COARSEST_CLOCK_NS
+        if self.last is not None:
+            # Whatever was changed before it rested before it, and was told before it; but the
+            # clocks of others may be wrong.
+            horizon = max(horizon, self.last.payload["changed_ns"] - _SKEW_NS)
+        return horizon
+
+
+class _Arrivals:
+    """Which files have come and are complete.
+
+    Attributes:
+        due_in: Seconds after the last look in which one may have rested long enough.
+    """
+
+    def __init__(self, rest_seconds: float, horizon_ns: int) -> None:
+        self.due_in = math.inf
+        self._rest_seconds = rest_seconds
+        self._horizon_ns = horizon_ns
+        self._resting: dict[str, tuple[Found, float]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+
+    def see(self, at: float, files: dict[str, Found]) -> list[tuple[str, Found]]:
+        """Return what has come to rest, in the order of the last changes."""
+        self._told = {name: told for name, told in self._told.items() if name in files}
+        resting: dict[str, tuple[Found, float]] = {}
+        complete = []
+        for name, found in files.items():
+            if found.changed_ns < self._horizon_ns or self._told.get(name) == _version(found):
+                continue
+            before, since = self._resting.get(name, (found, at))
+            if _version(before) != _version(found):
+                since = at
+            if _is_over(at - since, self._rest_seconds):
+                complete.append((name, found))
+                self._told[name] = _version(found)
+            else:
+                resting[name] = (found, since)
+        self._resting = resting
+        first = min((since for _, since in resting.values()), default=math.inf)
+        self.due_in = first + self._rest_seconds - at
+        return sorted(complete, key=lambda arrival: (arrival[1].changed_ns, arrival[0]))
+
+
+def _version(found: Found) -> tuple[int, int]:
+    return found.size_bytes, found.modified_ns
+
+
+def _arrival(path: str, found: Found) -> TriggerEvent[NewFile]:
+    payload = NewFile(
+        path=path,
+        size_bytes=found.size_bytes,
+        modified=_EPOCH + timedelta(microseconds=found.modified_ns // 1000),
+        changed_ns=found.changed_ns,
+    )
+    return TriggerEvent(payload, key=f"{path}:{found.size_bytes}:{found.modified_ns}")
+
+
+async def _rested(
+    seat: Seat, rest_seconds: float, state_of: Callable[[Look], T | None], *, patient: bool
+) -> T | None:
+    """Return what ``state_of`` found once it has stayed the same for long enough.
+
+    Args:
+        patient: Wait for that; else return ``None`` as soon as it is not so.
+    """
+    look = await seat.look()
+    state, since = state_of(look), look.at
+    while state is None or not _is_over(look.at - since, rest_seconds):
+        if state is None and not patient:
+            return None
+        due_in = math.inf if state is None else since + rest_seconds - look.at
+        look = await seat.next_look(due_in)
+        now = state_of(look)
+        if now != state:
+            if not patient:
+                return None
+            state, since = now, look.at
+    return state
+
+
+def _is_over(rested: float, wanted: float) -> bool:
+    # Clocks are floats: what was meant to be one period apart may look shorter.
+    return rested >= wanted * 0.999
+
+
+def _fitting(look: Look, glob: str) -> dict[str, Found]:
+    return {
+        name: found for name, found in look.files.items() if found.is_file and matches(name, glob)
+    }
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_path(path: str) -> None:
+    if not path.startswith("/") or not os.path.basename(path):  # noqa: PTH119
+        raise ValueError(f"path must be absolute and name a file, got {path!r}")
+
+
+def _check_pattern(pattern: str) -> None:
+    folder, glob = os.path.split(pattern)
+    if not folder.startswith("/") or not glob:
+        raise ValueError(f"pattern must be absolute and name files, got {pattern!r}")
+    if any(sign in folder for sign in "*?["):
+        raise ValueError(f"pattern must be in one folder: {folder!r} stands for many")
+
+
+def _checked_poll(poll_seconds: float) -> float:
+    if not poll_seconds >= 0.1:
+        raise ValueError(f"poll_seconds must be at least 0.1, got {poll_seconds}")
+    return poll_seconds
+
+
+def _rest_seconds(stable: Duration | None, poll_seconds: float) -> float:
+    return poll_seconds if stable is None else as_timedelta(stable, "stable").total_seconds()

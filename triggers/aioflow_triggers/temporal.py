@@ -1,4 +1,4 @@
-"""Triggers that wait for time to pass."""
+"""Triggers that wait for time to pass: for an instant, a length of time, the ticks of a cron."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow import Cron, DagError, Duration, Trigger, TriggerEvent, as_timedelta
 
-__all__ = ("DateTimeTrigger", "TimeDeltaTrigger")
+__all__ = ("CronTrigger", "DateTimeTrigger", "TimeDeltaTrigger")
 
 _LONGEST_SLEEP_SECONDS = 60.0
+_SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,49 @@ class TimeDeltaTrigger(Trigger[datetime]):
         """Yield one event when the time is over."""
         moment = await _wait_until(self.since + as_timedelta(self.delta, "delta"))
         yield TriggerEvent(moment, key=moment.isoformat())
+
+
+@dataclass(frozen=True)
+class CronTrigger(Trigger[datetime]):
+    """Fires at every tick of a cron expression: a stream without end.
+
+    What an expression means when clocks change is the rule of schedules. Ticks that passed while
+    nobody hosted the trigger come at once, in order, none left out.
+
+    Attributes:
+        expression: Five fields, or a name such as ``@daily``.
+        timezone: What the clock on the wall shows; a name such as ``Asia/Kolkata``.
+
+    Raises:
+        DagError: If the expression cannot be understood or never fires, or there is no such zone.
+
+    Events:
+        Many: the first is the first tick after the task began to wait. ``payload`` is the tick,
+        in UTC; ``key`` is the same as text.
+
+    Errors:
+        None. Where no tick follows within fifty years the trigger ends.
+    """
+
+    expression: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if Cron(self.expression).next_after(_SOME_DAY, self.timezone) is None:
+            raise DagError(f"the cron expression {self.expression!r} never fires")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[datetime]]:
+        """Yield an event at each tick."""
+        cron = Cron(self.expression)
+        after = self.since if self.last is None else _instant(self.last)
+        while (tick := cron.next_after(after, self.timezone)) is not None:
+            after = await _wait_until(tick)
+            yield TriggerEvent(after, key=after.isoformat())
+
+
+def _instant(event: TriggerEvent[datetime]) -> datetime:
+    """Return the tick of a stored event; its key is text whatever became of the payload."""
+    return event.payload if event.key is None else datetime.fromisoformat(event.key)
 
 
 async def _wait_until(moment: datetime) -> datetime:

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import json
+import socket
+from datetime import timedelta
+
+import pytest
+
+from aioflow import DagError, Fail
+from aioflow.author.trigger import construct, serialize
+from aioflow_triggers import extras, web
+from aioflow_triggers.data import JsonIs, Nothing, at_path
+from aioflow_triggers.http import HttpTrigger, HttpUnexpected
+from aioflow_triggers.web import Answer, AnswerTooLarge, Forbidden, may_follow
+from tests.triggers.conftest import NOON
+from tests.triggers.site import Reply, site
+
+JSON = {"content_type": "application/json; charset=utf-8"}
+
+
+async def events_of(trigger):
+    return [event async for event in trigger.run()]
+
+
+# ── what it waits for ───────────────────────────────────────────────────────────────────
+
+
+async def test_the_answer_hoped_for_is_the_event(pauses):
+    async with site() as here:
+        here.reply(200, '{"id": 7}', **JSON, ETag='"v1"', Set_Cookie="secret=1")
+
+        (event,) = await events_of(HttpTrigger(here.url + "/job"))
+
+    assert event.payload["status"] == 200
+    assert event.payload["url"] == here.url + "/job"
+    assert event.payload["body"] == {"id": 7}
+    assert event.payload["headers"]["etag"] == '"v1"'
+    assert "set-cookie" not in event.payload["headers"]
+    assert event.key.endswith(':"v1"')
+    assert pauses == []
+
+
+@pytest.mark.parametrize("status", [201, 204, 404, 408, 409, 410, 423, 425, 429, 500, 503])
+async def test_what_may_change_is_waited_out(pauses, status):
+    async with site() as here:
+        here.reply(status)
+        here.reply(200, "ready")
+
+        (event,) = await events_of(HttpTrigger(here.url, interval=5))
+
+    assert event.payload["body"] == "ready"
+    assert pauses == [5.0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 405, 422])
+async def test_what_does_not_mend_itself_fails_the_wait(pauses, status):
+    async with site() as here:
+        here.reply(status)
+
+        with pytest.raises(HttpUnexpected, match=str(status)):
+            await events_of(HttpTrigger(here.url))
+
+
+async def test_any_status_can_be_the_one_that_is_waited_for(pauses):
+    async with site() as here:
+        here.reply(200)
+        here.reply(410)
+
+        (event,) = await events_of(HttpTrigger(here.url, status=[404, 410]))
+
+    assert event.payload["status"] == 410
+
+
+async def test_json_must_say_what_it_should(pauses):
+    async with site() as here:
+        here.reply(200, '{"job": {"state": "running"}}', **JSON)
+        here.reply(200, '{"job": {"state": "done"}}', **JSON)
+        done = JsonIs("job.state", one_of=["done", "warned"])
+
+        (event,) = await events_of(HttpTrigger(here.url, until=done))
+
+    assert event.payload["body"]["job"]["state"] == "done"
+    assert len(here.asked) == 2
+
+
+async def test_json_may_say_that_waiting_is_in_vain(pauses):
+    async with site() as here:
+        here.reply(200, '{"state": "failed"}', **JSON)
+
+        with pytest.raises(Fail, match="state"):
+            await events_of(HttpTrigger(here.url, fail_if=JsonIs("state", "failed")))
+
+
+async def test_what_calls_itself_json_and_is_none_fails_the_wait(pauses):
+    async with site() as here:
+        here.reply(200, "<html>", **JSON)
+
+        with pytest.raises(HttpUnexpected, match="JSON"):
+            await events_of(HttpTrigger(here.url))
+
+
+async def test_a_question_is_asked_as_it_was_written(pauses):
+    async with site() as here:
+        here.reply(200)
+
+        trigger = HttpTrigger(here.url + "/q?a=1", "POST", {"X-Token": "t"}, body="grüße")
+        await events_of(trigger)
+
+    (asked,) = here.asked
+    assert (asked.method, asked.path, asked.body) == ("POST", "/q?a=1", "grüße")
+    assert asked.headers["x-token"] == "t"
+
+
+# ── manners ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_that_was_seen_is_not_sent_again(pauses):
+    date = "Wed, 01 Jan 2025 00:00:00 GMT"
+    async with site() as here:
+        here.reply(200, '{"n": 1}', **JSON, ETag='"v1"', Last_Modified=date)
+        here.reply(304)
+        here.reply(200, '{"n": 2}', **JSON, ETag='"v2"')
+
+        (event,) = await events_of(HttpTrigger(here.url, until=JsonIs("n", 2)))
+
+    assert event.payload["body"] == {"n": 2}
+    first, second, third = here.asked
+    assert "if-none-match" not in first.headers
+    assert second.headers["if-none-match"] == '"v1"'
+    assert second.headers["if-modified-since"] == date
+    assert third.headers["if-none-match"] == '"v1"'
+
+
+async def test_a_post_asks_for_the_whole_answer_each_time(pauses):
+    async with site() as here:
+        here.reply(200, '{"n": 1}', **JSON, ETag='"v1"')
+        here.reply(200, '{"n": 2}', **JSON)
+
+        await events_of(HttpTrigger(here.url, "POST", until=JsonIs("n", 2)))
+
+    assert "if-none-match" not in here.asked[1].headers
+
+
+async def test_a_server_that_asks_to_be_left_alone_is_left_alone(pauses):
+    async with site() as here:
+        here.reply(503, Retry_After="120")
+        here.reply(429, Retry_After="Tue, 01 Jan 2030 12:05:00 GMT")
+        here.reply(429, Retry_After="1")
+        here.reply(200)
+
+        await events_of(HttpTrigger(here.url, interval=10))
+
+    assert pauses == [120.0, 300.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        pytest.param("", 0, id="none"),
+        pytest.param("soon", 0, id="nonsense"),
+        pytest.param("-5", 0, id="negative"),
+        pytest.param("99999999", 86_400, id="too-long"),
+        pytest.param("Tue, 01 Jan 2030 11:00:00 GMT", 0, id="passed"),
+        pytest.param("Tue, 01 Jan 2030 13:00:00 +0100", 0, id="now-in-another-zone"),
+        pytest.param("Tue, 01 Jan 2030 12:01:00 -0000", 60, id="no-zone-is-utc"),
+    ],
+)
+def test_how_long_to_leave_it_alone(text, seconds):
+    answer = Answer(503, "", {"retry-after": text}, b"")
+
+    assert answer.retry_after_seconds(NOON) == seconds
+
+
+async def test_all_waits_share_the_connections(pauses):
+    async with site() as here:
+        here.reply(404)
+        for _ in range(20):
+            here.reply(404)
+        here.reply(200)
+
+        await events_of(HttpTrigger(here.url))
+
+        assert here.connections == 1
+    assert not web._pools  # and nobody keeps them
+
+
+# ── what can go wrong on the way ────────────────────────────────────────────────────────
+
+
+async def test_a_server_that_is_away_is_waited_for(pauses):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+
+    assert await HttpTrigger(url).look() is None
+
+
+async def test_an_answer_that_drips_is_no_answer(pauses):
+    async with site() as here:
+        here.replies = [Reply(200, "half", stall=True), Reply(200, "whole")]
+
+        (event,) = await events_of(HttpTrigger(here.url, timeout=0.1))
+
+    assert event.payload["body"] == "whole"
+
+
+async def test_an_answer_that_is_too_large_fails_the_wait(pauses):
+    async with site() as here:
+        here.reply(200, "x" * 101)
+
+        with pytest.raises(AnswerTooLarge, match="100 bytes"):
+            await events_of(HttpTrigger(here.url, body_limit=100))
+
+
+async def test_a_redirect_within_the_origin_is_followed(pauses):
+    async with site() as here:
+        here.reply(307, Location="/there")
+        here.reply(200, "ready")
+
+        (event,) = await events_of(HttpTrigger(here.url + "/here", "POST", body="b"))
+
+    assert event.payload["url"] == here.url + "/there"
+    assert [(asked.method, asked.body) for asked in here.asked] == [("POST", "b")] * 2
+
+
+async def test_a_redirect_that_says_see_other_is_followed_by_a_get(pauses):
+    async with site() as here:
+        here.reply(303, Location="/there")
+        here.reply(200)
+
+        await events_of(HttpTrigger(here.url, "POST", body="b"))
+
+    assert [(asked.method, asked.body) for asked in here.asked] == [("POST", "b"), ("GET", "")]
+
+
+async def test_a_redirect_elsewhere_fails_the_wait_and_is_not_asked(pauses):
+    async with site() as here, site() as elsewhere:
+        here.reply(302, Location=elsewhere.url)
+
+        with pytest.raises(Forbidden, match="another origin"):
+            await events_of(HttpTrigger(here.url, headers={"Authorization": "secret"}))
+
+        assert elsewhere.asked == []
+
+
+async def test_redirects_without_end_fail_the_wait(pauses):
+    async with site() as here:
+        here.reply(302, Location="/again")
+
+        with pytest.raises(Forbidden, match="more than 5"):
+            await events_of(HttpTrigger(here.url))
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "may"),
+    [
+        pytest.param("http://a/x", "http://a/y", True, id="same"),
+        pytest.param("http://a/x", "http://a:80/y", True, id="same-port-said"),
+        pytest.param("http://a/x", "https://a/y", True, id="secured"),
+        pytest.param("https://a/x", "http://a/y", False, id="laid-open"),
+        pytest.param("http://a:8080/x", "https://a/y", False, id="another-service"),
+        pytest.param("http://a/x", "http://b/x", False, id="another-host"),
+        pytest.param("http://a/x", "file:///etc/passwd", False, id="file"),
+        pytest.param("http://a/x", "http://a@b/x", False, id="looks-alike"),
+    ],
+)
+def test_whom_a_redirect_may_lead_to(url, target, may):
+    assert may_follow(url, target) is may
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        pytest.param("169.254.169.254", True, id="metadata"),
+        pytest.param("::ffff:169.254.169.254", True, id="mapped"),
+        pytest.param("fe80::1%eth0", True, id="v6"),
+        pytest.param("127.0.0.1", False, id="loopback"),
+        pytest.param("10.0.0.1", False, id="private"),
+    ],
+)
+def test_which_addresses_are_link_local(address, refused):
+    assert web._is_link_local(address) is refused
+
+
+async def test_nothing_is_asked_at_an_address_that_is_refused(pauses, monkeypatch):
+    monkeypatch.setattr(web, "_is_link_local", lambda address: address == "127.0.0.1")
+    async with site() as here:
+        with pytest.raises(Forbidden, match="link-local"):
+            await events_of(HttpTrigger(here.url))
+
+        assert here.asked == []
+
+
+# ── as it is written ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"url": "ftp://host/x"}, "url must", id="scheme"),
+        pytest.param({"url": "http:///x"}, "url must", id="no-host"),
+        pytest.param({"method": "FETCH"}, "method must", id="method"),
+        pytest.param({"status": 20}, "status must", id="status"),
+        pytest.param({"status": []}, "status must", id="no-status"),
+        pytest.param({"interval": 0}, "interval must", id="interval"),
+        pytest.param({"body_limit": 1 << 30}, "body_limit must", id="body-limit"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
+    with pytest.raises(ValueError, match=message):
+        HttpTrigger(**{"url": "http://host", **fields})
+
+
+def test_a_missing_package_is_named_where_it_is_needed(monkeypatch):
+    monkeypatch.setattr(extras, "_is_there", lambda module: False)
+
+    with pytest.raises(DagError, match=r"needs httpx2: pip install 'aioflow\[http\]'"):
+        HttpTrigger("http://host")
+
+
+def test_it_survives_storing():
+    trigger = HttpTrigger(
+        "https://host/x",
+        headers={"a": "b"},
+        status=(200, 201),
+        until=JsonIs("a.0", one_of=(1, "x", None)),
+        interval=timedelta(seconds=5),
+    )
+
+    path, stored = serialize(trigger)
+
+    assert path == "aioflow_triggers.http:HttpTrigger"
+    assert construct(HttpTrigger, stored) == trigger
+
+
+DOCUMENT = json.loads('{"a": [{"b": null}, {"b": 1}], "c.d": 2, "t": true}')
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        pytest.param("", DOCUMENT, id="whole"),
+        pytest.param("a.1.b", 1, id="in-depth"),
+        pytest.param("a.-1.b", 1, id="from-the-end"),
+        pytest.param("a.0.b", None, id="null-is-something"),
+        pytest.param("a.2.b", Nothing, id="beyond"),
+        pytest.param("a.x", Nothing, id="no-number"),
+        pytest.param("t.x", Nothing, id="into-a-value"),
+    ],
+)
+def test_what_stands_at_a_path(path, found):
+    assert at_path(DOCUMENT, path) == found
+
+
+@pytest.mark.parametrize(
+    ("wish", "holds"),
+    [
+        pytest.param(JsonIs("t", equals=True), True, id="true"),
+        pytest.param(JsonIs("t", equals=1), False, id="true-is-not-one"),
+        pytest.param(JsonIs("a.1.b", equals=1), True, id="one"),
+        pytest.param(JsonIs("a.0.b", one_of=(None,)), True, id="null"),
+        pytest.param(JsonIs("a.0.b"), True, id="exists"),
+        pytest.param(JsonIs("z", exists=False), True, id="does-not-exist"),
+        pytest.param(JsonIs("z"), False, id="should-exist"),
+    ],
+)
+def test_what_a_wish_means(wish, holds):
+    assert wish.holds(DOCUMENT) is holds

@@ -1,0 +1,160 @@
+"""Ready operators, run as a worker runs them."""
+
+from __future__ import annotations
+
+import os
+import select
+
+import pytest
+
+from aioflow import DAG, Skip
+from aioflow_triggers.operators import BashFailed, BashOperator, EmptyOperator
+from tests.triggers.conftest import NOON
+
+CONTEXT = {
+    "dag_id": "d",
+    "task_id": "t",
+    "run_id": "r",
+    "logical_date": NOON,
+    "try_number": 2,
+}
+
+
+def bash(command, **options):
+    return BashOperator(task_id="t", bash_command=command, **options).execute(CONTEXT)
+
+
+def test_the_last_line_is_the_result_and_all_lines_go_to_the_log(capsys):
+    assert bash("echo one; echo two >&2; printf three") == "three"
+
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+
+def test_a_command_that_says_nothing_has_an_empty_result():
+    assert bash("true") == ""
+
+
+def test_empty_lines_at_the_end_are_no_result():
+    assert bash("echo one; echo; echo") == "one"
+
+
+def test_what_cannot_be_decoded_does_no_harm(capsys):
+    assert bash(r"printf 'a\xff\nb\xc3'; printf '\xa9'") == "bé"
+
+
+def test_much_output_is_passed_on_as_it_comes(capsys):
+    assert bash("seq 200000") == "200000"
+
+    assert len(capsys.readouterr().out.splitlines()) == 200_000
+
+
+def test_a_bad_exit_code_fails_the_try_and_is_said():
+    with pytest.raises(BashFailed, match="ended with 3: no disk") as raised:
+        bash("echo no disk; exit 3")
+
+    assert raised.value.exit_code == 3
+
+
+def test_a_signal_is_said():
+    with pytest.raises(BashFailed, match="killed by signal 15"):
+        bash("kill -TERM $$")
+
+
+@pytest.mark.parametrize(
+    ("code", "option"),
+    [
+        pytest.param(99, {}, id="airflows"),
+        pytest.param(5, {"skip_on_exit_code": 5}, id="one"),
+        pytest.param(0, {"skip_on_exit_code": [7, 0]}, id="several"),
+    ],
+)
+def test_an_exit_code_can_skip(code, option):
+    with pytest.raises(Skip):
+        bash(f"exit {code}", **option)
+
+
+def test_no_exit_code_need_skip():
+    with pytest.raises(BashFailed):
+        bash("exit 99", skip_on_exit_code=None)
+
+
+def test_the_command_knows_its_run_as_in_airflow():
+    told = bash("echo $AIRFLOW_CTX_DAG_ID $AIRFLOW_CTX_DAG_RUN_ID $AIRFLOW_CTX_LOGICAL_DATE")
+
+    assert told == "d r 2030-01-01T12:00:00+00:00"
+
+
+def test_the_environment_is_added_to_or_replaced(monkeypatch):
+    monkeypatch.setenv("MINE", "1")
+
+    assert bash("echo $MINE$YOURS", env={"YOURS": "2"}, append_env=True) == "12"
+    assert bash("echo $MINE$YOURS", env={"YOURS": "2"}) == "2"
+
+
+def test_the_mark_by_which_leftovers_are_found_stays_in_any_environment(monkeypatch):
+    monkeypatch.setenv("AIOFLOW_CHILD_OF", "home:1")
+
+    assert bash("echo $AIOFLOW_CHILD_OF", env={}) == "home:1"
+
+
+def test_it_runs_where_it_should(tmp_path):
+    assert bash("pwd -P", cwd=tmp_path) == str(tmp_path.resolve())
+
+
+def dies(pid):
+    """Wait until a process is dead, for at most ten seconds; return whether it is."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 10)[0])
+    finally:
+        os.close(handle)
+
+
+def test_what_is_left_of_the_group_dies_with_bash(tmp_path):
+    # It holds the output open, which must keep nobody waiting.
+    pid = int(bash("sleep 3600 & echo $!"))
+
+    assert dies(pid)
+
+
+def test_what_writes_on_for_ever_keeps_nobody_waiting(capsys):
+    bash("yes & echo $!")
+
+
+class CutShort:
+    """A log that is interrupted when it has been told enough, as when a try is cut short."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+        if self.text.endswith("\n"):
+            raise KeyboardInterrupt
+
+
+def test_a_try_that_is_cut_short_leaves_nothing(monkeypatch):
+    log = CutShort()
+    monkeypatch.setattr("sys.stdout", log)
+
+    with pytest.raises(KeyboardInterrupt):
+        bash("sleep 3600 & echo $$ $!; wait")
+
+    for pid in log.text.split():
+        assert dies(int(pid))
+
+
+def test_an_empty_operator_does_nothing():
+    EmptyOperator(task_id="t").execute(CONTEXT)
+
+
+def test_they_are_tasks_of_a_dag():
+    with DAG("d"):
+        first = EmptyOperator(task_id="first")
+        second = BashOperator(task_id="second", bash_command="true", retries=1, pool="p")
+        first >> second
+
+    assert second.node.parents == {0}

@@ -1,0 +1,333 @@
+"""Ready sensors, looked at as the host that runs them does."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Skip, TaskDeferred
+from aioflow.author.asking import asker
+from aioflow_triggers.data import JsonIs
+from aioflow_triggers.external import TasksTrigger
+from aioflow_triggers.files import FilesTrigger, FileTrigger
+from aioflow_triggers.http import HttpTrigger
+from aioflow_triggers.objects import ObjectTrigger
+from aioflow_triggers.sensors import (
+    DateTimeSensor,
+    ExternalTaskSensor,
+    FileSensor,
+    HttpSensor,
+    ObjectSensor,
+    TimeDeltaSensor,
+)
+from aioflow_triggers.temporal import DateTimeTrigger
+from tests.triggers.conftest import NOON
+from tests.triggers.site import site
+
+CONTEXT = {"logical_date": NOON, "data_interval_end": NOON}
+
+
+async def trigger_of(sensor):
+    """Return what a sensor defers to."""
+    with pytest.raises(TaskDeferred) as raised:
+        await sensor.poke(CONTEXT)
+    assert raised.value.method_name == "execute_complete"
+    return raised.value.trigger
+
+
+async def seen_by(sensor) -> Any:
+    """Return the result of a look that is the last one."""
+    seen = await sensor.poke(CONTEXT)
+    assert seen
+    return seen.xcom_value
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_file_is_looked_for(tmp_path):
+    sensor = FileSensor(task_id="t", filepath=f"{tmp_path}/a")
+    assert not await sensor.poke(CONTEXT)
+
+    (tmp_path / "a").write_text("123")
+
+    assert (await sensor.poke(CONTEXT)).xcom_value == {"path": f"{tmp_path}/a", "size_bytes": 3}
+
+
+async def test_files_of_a_pattern_are_looked_for(tmp_path):
+    sensor = FileSensor(task_id="t", filepath=f"{tmp_path}/*.csv")
+    assert not await sensor.poke(CONTEXT)
+
+    (tmp_path / "a.csv").touch()
+
+    assert await seen_by(sensor) == {"paths": [f"{tmp_path}/a.csv"], "size_bytes": 0}
+
+
+async def test_a_file_that_rests_is_looked_at_twice(tmp_path):
+    (tmp_path / "a").touch()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    assert await FileSensor(task_id="t", filepath=f"{tmp_path}/a", stable="200ms").poke(CONTEXT)
+
+    assert loop.time() - began >= 0.2 * 0.99
+
+
+@pytest.mark.parametrize(
+    ("path", "trigger"),
+    [
+        pytest.param("/in/a", FileTrigger("/in/a", stable="10s"), id="file"),
+        pytest.param("/in/*", FilesTrigger("/in/*", stable="10s"), id="pattern"),
+    ],
+)
+async def test_a_file_is_deferred_to(path, trigger):
+    sensor = FileSensor(task_id="t", filepath=path, stable="10s", deferrable=True)
+
+    assert await trigger_of(sensor) == trigger
+    assert sensor.execute_complete(CONTEXT, {"path": path}) == {"path": path}
+
+
+# ── the web, and objects ────────────────────────────────────────────────────────────────
+
+
+async def test_a_server_is_asked():
+    async with site() as here:
+        here.reply(404)
+        here.reply(200, '{"n": 1}', content_type="application/json")
+        here.reply(401)
+        sensor = HttpSensor(task_id="t", url=here.url, headers={"a": "b"}, until=JsonIs("n", 1))
+
+        assert not await sensor.poke(CONTEXT)
+        assert (await seen_by(sensor))["body"] == {"n": 1}
+        with pytest.raises(Exception, match="401"):
+            await sensor.poke(CONTEXT)
+
+    assert here.asked[0].headers["a"] == "b"
+
+
+@pytest.mark.parametrize("options", [{"poke_interval": 9}, {"interval": 9}])
+async def test_a_server_is_deferred_to(options):
+    sensor = HttpSensor(task_id="t", url="http://host", status=201, deferrable=True, **options)
+
+    assert await trigger_of(sensor) == HttpTrigger("http://host", status=201, interval=9)
+
+
+async def test_an_object_is_deferred_to():
+    sensor = ObjectSensor(
+        task_id="t", url="s3://b/*", store_options={"region": "x"}, deferrable=True
+    )
+
+    assert await trigger_of(sensor) == ObjectTrigger("s3://b/*", options={"region": "x"})
+
+
+async def test_an_object_is_looked_for(monkeypatch):
+    async def look(trigger):
+        return {"url": trigger.url}
+
+    monkeypatch.setattr(ObjectTrigger, "look", look)
+
+    seen = await ObjectSensor(task_id="t", url="s3://b/a").poke(CONTEXT)
+
+    assert seen.xcom_value == {"url": "s3://b/a"}
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(autouse=True)
+def noon(monkeypatch):
+    monkeypatch.setattr("aioflow_triggers.sensors._now", lambda: NOON)
+
+
+@pytest.mark.parametrize(
+    ("target", "recheck_in_s"),
+    [
+        pytest.param(NOON + timedelta(seconds=7), 7, id="soon"),
+        pytest.param("2030-01-01T13:00:07+01:00", 7, id="soon-as-text"),
+        pytest.param(NOON + timedelta(hours=1), 60, id="later"),
+    ],
+)
+async def test_an_instant_is_looked_for_when_it_comes(target, recheck_in_s):
+    with pytest.raises(NotReady) as raised:
+        await DateTimeSensor(task_id="t", target_time=target).poke(CONTEXT)
+
+    assert raised.value.recheck_in_us == recheck_in_s * 1_000_000
+
+
+async def test_an_instant_that_has_come_is_the_result():
+    assert (await DateTimeSensor(task_id="t", target_time=NOON).poke(CONTEXT)).xcom_value == NOON
+
+
+async def test_an_instant_without_a_zone_fails():
+    with pytest.raises(ValueError, match="time zone"):
+        await DateTimeSensor(task_id="t", target_time="2030-01-01T12:00").poke(CONTEXT)
+
+
+async def test_a_length_of_time_begins_at_the_end_of_the_interval():
+    sensor = TimeDeltaSensor(task_id="t", delta="1h", deferrable=True)
+
+    assert await trigger_of(sensor) == DateTimeTrigger(NOON + timedelta(hours=1))
+
+
+# ── other runs ──────────────────────────────────────────────────────────────────────────
+
+
+class Daemon:
+    """Knows one run, whose tasks, or itself under ``None``, ended in these states."""
+
+    def __init__(self, **states):
+        self.states = {name or None: state for name, state in states.items()}
+        self.dates = set()
+
+    async def run_ending(self, dag_id, *, task_id, run_id, logical_date, since):
+        self.dates.add(logical_date)
+        if dag_id == "missing":
+            raise AioflowError("there is no DAG 'missing'")
+        return RunEnding("run-1", self.states[task_id])
+
+
+@contextmanager
+def asking(daemon):
+    token = asker.set(daemon)
+    try:
+        yield daemon
+    finally:
+        asker.reset(token)
+
+
+def external(**options):
+    return ExternalTaskSensor(**{"task_id": "t", "external_dag_id": "other", **options})
+
+
+async def judged(state, **options):
+    """Return what both modes make of a state, which is the same."""
+    verdicts = []
+    with asking(Daemon(a=state)):
+        for deferrable in (False, True):
+            sensor = external(external_task_id="a", deferrable=deferrable, **options)
+            try:
+                if deferrable:
+                    event = await (await trigger_of(sensor)).ended()
+                    verdicts.append(("passes", sensor.execute_complete(CONTEXT, event)))
+                else:
+                    verdicts.append(("passes", (await sensor.poke(CONTEXT)).xcom_value))
+            except (Fail, Skip) as exc:
+                verdicts.append((type(exc).__name__, str(exc)))
+    assert verdicts[0] == verdicts[1]
+    return verdicts[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("success", "passes"),
+        ("failed", "Fail"),
+        ("upstream_failed", "Fail"),
+        ("cancelled", "Fail"),
+        ("removed", "Fail"),
+        ("skipped", "Skip"),
+        ("partial", "Fail"),
+    ],
+)
+async def test_what_each_ending_means(state, verdict):
+    kind, said = await judged(state)
+
+    assert kind == verdict
+    if verdict == "passes":
+        assert said == {"run_id": "run-1", "states": {"a": "success"}}
+    else:
+        assert "other.a" in said
+        assert state in said
+
+
+async def test_partial_passes_where_it_is_named():
+    assert (await judged("partial", allowed_states=["success", "partial"]))[0] == "passes"
+
+
+async def test_skipped_passes_where_it_is_named():
+    options = {"allowed_states": ["success", "skipped"], "skipped_states": []}
+
+    assert (await judged("skipped", **options))[0] == "passes"
+
+
+async def test_a_bad_ending_skips_where_failing_is_soft():
+    assert (await judged("failed", soft_fail=True))[0] == "Skip"
+
+
+async def test_the_run_as_a_whole_is_waited_for_without_tasks():
+    daemon = Daemon()
+    daemon.states[None] = "success"
+    with asking(daemon):
+        seen = await seen_by(external())
+
+    assert seen["states"] == {"": "success"}
+    assert daemon.dates == {NOON}
+
+
+async def test_all_tasks_must_end_well():
+    with asking(Daemon(a="success", b="failed")), pytest.raises(Fail, match=r"other\.b"):
+        await external(external_task_ids=["a", "b"]).poke(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("options", "date"),
+    [
+        pytest.param({}, NOON, id="same"),
+        pytest.param({"execution_delta": "1h"}, NOON - timedelta(hours=1), id="before"),
+        pytest.param(
+            {"execution_delta": timedelta(hours=-1)}, NOON + timedelta(hours=1), id="after"
+        ),
+        pytest.param(
+            {"logical_date": datetime(2026, 1, 1, tzinfo=UTC)},
+            datetime(2026, 1, 1, tzinfo=UTC),
+            id="said",
+        ),
+    ],
+)
+async def test_which_run_is_waited_for(options, date):
+    trigger = await trigger_of(external(deferrable=True, **options))
+
+    assert trigger == TasksTrigger("other", date, (), ("success", "skipped"))
+
+
+async def test_a_dag_that_does_not_exist_fails_now():
+    with asking(Daemon()), pytest.raises(AioflowError, match="there is no DAG"):
+        await external(external_dag_id="missing").poke(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"external_task_id": "a", "external_task_ids": ["b"]}, id="two-ways"),
+        pytest.param({"execution_delta": "1h", "logical_date": NOON}, id="two-dates"),
+        pytest.param({"allowed_states": ["failed"]}, id="good-and-bad"),
+    ],
+)
+async def test_what_contradicts_itself_fails(options):
+    with pytest.raises(Fail):
+        await external(**options).poke(CONTEXT)
+
+
+# ── in a DAG ────────────────────────────────────────────────────────────────────────────
+
+
+def test_airflows_names_are_taken():
+    with DAG("d"):
+        sensor = FileSensor(
+            task_id="t",
+            filepath="/in/a",
+            poke_interval=5,
+            timeout="1h",
+            mode="reschedule",
+            soft_fail=True,
+            deferrable=True,
+        )
+
+    spec = sensor.node.sensor
+    assert spec.interval_us == 5_000_000
+    assert spec.timeout_us == 3_600_000_000
+    assert spec.on_timeout == "skip"

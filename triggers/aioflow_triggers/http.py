@@ -1,0 +1,203 @@
+"""Triggers that wait for what a web server says."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+from aioflow import Duration, Fail, Trigger, TriggerEvent, as_timedelta
+from aioflow_triggers.data import JsonIs
+from aioflow_triggers.extras import require
+from aioflow_triggers.web import Answer, Away, Line, Request, check_url
+
+__all__ = ("HttpAnswer", "HttpTrigger", "HttpUnexpected", "JsonIs", "checked_interval")
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CONDITIONAL = frozenset({"GET", "HEAD"})
+_NOT_YET = frozenset({404, 408, 409, 410, 423, 425, 429})
+_SHORTEST_INTERVAL_SECONDS = 0.1
+_BODY_LIMIT = 512 * 1024
+_sleep = asyncio.sleep
+
+
+class HttpAnswer(TypedDict):
+    """What the server said. ``body`` is JSON as what it stands for, or text."""
+
+    status: int
+    url: str
+    headers: dict[str, str]
+    body: Any
+
+
+class HttpUnexpected(Exception):
+    """The server said what no waiting can change."""
+
+
+@dataclass(frozen=True)
+class HttpTrigger(Trigger[HttpAnswer]):
+    """Fires when a web server answers as hoped.
+
+    It asks once per ``interval``. Where an answer had an ``ETag`` or ``Last-Modified``, a ``GET``
+    or ``HEAD`` asks for a newer one, and "not modified" counts as the same answer: not yet.
+    ``Retry-After`` puts off the next question, for at most a day.
+
+    Attributes:
+        url: Whom to ask, ``http`` or ``https``. Redirects are followed within its origin, or to
+            its secured twin.
+        method: Such as ``GET``.
+        headers: Sent along. They are stored, sealed, with the other fields.
+        body: Sent along, as text.
+        status: The status, or several, of the answer waited for.
+        until: What its JSON must say besides.
+        fail_if: What of its JSON means that waiting is in vain.
+        interval: Between two questions: a timedelta, seconds, or text; at least 0.1 s.
+        timeout: For connecting, sending, and the whole answer, each.
+        body_limit: Bytes of an answer, decompressed; at most 512 KiB.
+
+    Raises:
+        ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` make no sense.
+        DagError: If ``interval`` or ``timeout`` are no durations, or the package ``httpx2`` is not
+            installed, which the extra ``http`` brings.
+
+    Events:
+        One. ``payload`` is ``{"status": int, "url": str, "headers": {...}, "body": ...}``, names of
+        headers in lower case, without ``Set-Cookie``; ``key`` is the URL and what tells the
+        answer from others: its ``ETag``, or a digest of its body.
+
+    Errors:
+        No connection, none in time, 404, 408, 409, 410, 423, 425, 429, any 5xx and any other
+        success are "not yet". Any other status fails the waiting task: a wrong token does not
+        mend itself. So do an answer that is too large, one that calls itself JSON and is none,
+        a redirect elsewhere, and a link-local address.
+    """
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    status: int | Sequence[int] = 200
+    until: JsonIs | None = None
+    fail_if: JsonIs | None = None
+    interval: Duration = 60.0
+    timeout: Duration = 30.0
+    body_limit: int = _BODY_LIMIT
+
+    def __post_init__(self) -> None:
+        require("HttpTrigger", "httpx2", "http")
+        check_url(self.url)
+        checked_interval(self.interval)
+        as_timedelta(self.timeout, "timeout")
+        if self.method not in _METHODS:
+            raise ValueError(f"method must be one of {sorted(_METHODS)}, got {self.method!r}")
+        if not self._statuses() or not all(200 <= status < 600 for status in self._statuses()):
+            raise ValueError(f"status must be from 200 to 599, got {self.status!r}")
+        if not 0 < self.body_limit <= _BODY_LIMIT:
+            raise ValueError(f"body_limit must be at most {_BODY_LIMIT}, got {self.body_limit}")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[HttpAnswer]]:
+        """Yield one event when the answer is as hoped."""
+        answer, key = await self._hoped_for()
+        yield TriggerEvent(answer, key=key)
+
+    async def look(self) -> HttpAnswer | None:
+        """Ask once and return the answer if it is as hoped, else ``None``."""
+        async with Line(type(self).__name__) as line:
+            try:
+                answer = await line.ask(self._request())
+            except Away as exc:
+                self.log.info("%s", exc)
+                return None
+        found = self._judged(answer)
+        return None if found is None else found[0]
+
+    async def _hoped_for(self) -> tuple[HttpAnswer, str]:
+        interval = checked_interval(self.interval)
+        seen: dict[str, str] = {}
+        async with Line(type(self).__name__) as line:
+            while True:
+                patience = 0.0
+                try:
+                    answer = await line.ask(self._request(), seen)
+                    found = self._judged(answer)
+                    if found is not None:
+                        return found
+                    patience = answer.retry_after_seconds(_now())
+                    if self.method in _CONDITIONAL:
+                        seen = _condition(answer) or (seen if answer.status == 304 else {})
+                except Away as exc:
+                    self.log.info("%s", exc)
+                await _sleep(max(interval, patience))
+
+    def _request(self) -> Request:
+        return Request(
+            self.url,
+            self.method,
+            self.headers,
+            self.body,
+            as_timedelta(self.timeout, "timeout").total_seconds(),
+            self.body_limit,
+        )
+
+    def _statuses(self) -> Sequence[int]:
+        return [self.status] if isinstance(self.status, int) else self.status
+
+    def _judged(self, answer: Answer) -> tuple[HttpAnswer, str] | None:
+        """Return the event of an answer, ``None`` if it means "not yet"."""
+        if answer.status not in self._statuses():
+            _check_not_yet(answer)
+            return None
+        try:
+            body = None if self.method == "HEAD" else answer.body()
+        except ValueError as exc:
+            raise HttpUnexpected(f"{answer.url} calls its answer JSON, but: {exc}") from exc
+        if self.fail_if is not None and self.fail_if.holds(body):
+            raise Fail(f"{answer.url} says what was named as fail_if: {self.fail_if.path}")
+        if self.until is not None and not self.until.holds(body):
+            return None
+        headers = {name: text for name, text in answer.headers.items() if name != "set-cookie"}
+        seen = HttpAnswer(status=answer.status, url=answer.url, headers=headers, body=body)
+        tag = answer.headers.get("etag") or hashlib.sha256(answer.content).hexdigest()[:32]
+        return seen, f"{hashlib.sha256(self.url.encode()).hexdigest()[:32]}:{tag}"[:1024]
+
+
+def _check_not_yet(answer: Answer) -> None:
+    """Say that an answer may be another one later.
+
+    Raises:
+        HttpUnexpected: If it will not.
+    """
+    status = answer.status
+    if not (200 <= status < 300 or status in _NOT_YET or status >= 500 or status == 304):
+        raise HttpUnexpected(f"{answer.url} answered {status}, which waiting does not change")
+
+
+def _condition(answer: Answer) -> dict[str, str]:
+    """Return what asks for an answer only if it is another than this one."""
+    asked = {
+        "if-none-match": answer.headers.get("etag"),
+        "if-modified-since": answer.headers.get("last-modified"),
+    }
+    if not 200 <= answer.status < 300:
+        return {}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def checked_interval(interval: Duration) -> float:
+    """Return an interval in seconds.
+
+    Raises:
+        DagError: If it is no duration.
+        ValueError: If it is too short.
+    """
+    seconds = as_timedelta(interval, "interval").total_seconds()
+    if seconds < _SHORTEST_INTERVAL_SECONDS:
+        raise ValueError(f"interval must be at least {_SHORTEST_INTERVAL_SECONDS} s")
+    return seconds
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

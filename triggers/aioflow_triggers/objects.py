@@ -1,0 +1,293 @@
+"""Triggers that wait for objects in S3, Google Cloud Storage and Azure.
+
+All who wait for the same object, or in the same folder, with the same period share one question
+per period. An object exists as a whole or not at all, so there is nothing to wait for but that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, TypeVar
+
+from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow_triggers.extras import require
+from aioflow_triggers.folders import matches
+
+__all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
+
+T = TypeVar("T")
+
+_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+_SHORTEST_INTERVAL_SECONDS = 0.1
+_TIMEOUT = timedelta(seconds=30)
+_STORES_KEPT = 1_000
+
+_COARSEST_CLOCK = timedelta(seconds=2)
+"""Stores tell the second, rounded as they like."""
+_LATE = timedelta(minutes=1)
+"""A store may list an object this much later than it says the object was written."""
+
+
+class ObjectSeen(TypedDict):
+    """An object that was waited for. ``modified`` is by the store's clock."""
+
+    url: str
+    size_bytes: int
+    etag: str
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class ObjectTrigger(Trigger[ObjectSeen]):
+    """Fires once an object exists.
+
+    Attributes:
+        url: Such as ``s3://bucket/folder/name``, ``gs://...``, ``az://...``, ``abfss://...``. The
+            name may have ``*``, ``?`` or ``[...]``: then any that fits will do, the first by name;
+            the folder is listed for that, without those below it.
+        interval: Between two looks: a timedelta, seconds, or text; at least 0.1 s.
+        options: Of the store, as its driver calls them: ``region``, ``endpoint``,
+            ``access_key_id``, ``skip_signature`` ... They are stored, sealed, with the other
+            fields. What is missing is taken from the environment of the trigger host, and
+            from what the machine itself is allowed.
+
+    Raises:
+        ValueError: If ``url`` is none of these or names nothing, or ``interval`` is too short.
+        DagError: If ``interval`` is no duration, or the package ``obstore`` is not installed, which
+            the extra ``objects`` brings.
+
+    Events:
+        One. ``payload`` is ``{"url": str, "size_bytes": int, "etag": str, "modified": datetime}``;
+        ``key`` is the URL and the ETag.
+
+    Errors:
+        An object, folder or bucket that is not there is waited for. So is a store that does not
+        answer, or in a way its driver has no name for, with a warning in the log each time.
+        Anything else fails the waiting task, as when access is denied.
+    """
+
+    url: str
+    interval: Duration = 60.0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
+        """Yield one event when it is there."""
+        while (seen := await self.look()) is None:
+            await _next_period(_seconds(self.interval))
+        yield TriggerEvent(seen, key=f"{seen['url']}:{seen['etag']}")
+
+    async def look(self) -> ObjectSeen | None:
+        """Look once and return the object if it is there, else ``None``."""
+        found = await _found(self)
+        return min(found, key=lambda seen: seen["url"], default=None)
+
+
+@dataclass(frozen=True)
+class NewObjects(Trigger[ObjectSeen]):
+    """Fires for every object that comes into a folder: a stream without end.
+
+    New is what was written since the task began to wait, by the clock of the store; or up to two
+    seconds before, because stores tell no more than the second. An object that is written again
+    is a new one. One that came and went while nobody looked is missed.
+
+    Attributes:
+        url: A folder's URL and a name with ``*``, ``?`` or ``[...]``, as of ``ObjectTrigger``.
+        existing: Whether what was there before counts too.
+        interval: As of ``ObjectTrigger``.
+        options: As of ``ObjectTrigger``.
+
+    Raises:
+        ValueError: As ``ObjectTrigger``.
+        DagError: As ``ObjectTrigger``.
+
+    Events:
+        Many; of one look in the order they were written. ``payload`` is that of ``ObjectTrigger``;
+        ``key`` is the URL, the ETag and when it was written, so that each comes once. Hosted
+        again, the trigger leaves out what was written a minute or more before the object of
+        its last event, and leaves it to the key to drop the rest.
+
+    Errors:
+        Those of ``ObjectTrigger``.
+    """
+
+    url: str
+    existing: bool = False
+    interval: Duration = 60.0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
+        """Yield an event for each."""
+        horizon = self._horizon()
+        told: dict[str, str] = {}
+        while True:
+            found = {_key(seen): seen for seen in await _found(self)}
+            told = {key: key for key in told if key in found}
+            new = [seen for key, seen in found.items() if key not in told]
+            for seen in sorted(new, key=lambda seen: (seen["modified"], seen["url"])):
+                key = _key(seen)
+                told[key] = key
+                if seen["modified"] >= horizon:
+                    yield TriggerEvent(seen, key=key)
+            await _next_period(_seconds(self.interval))
+
+    def _horizon(self) -> datetime:
+        """Return since when an object must have been written to count."""
+        horizon = datetime(1970, 1, 1, tzinfo=UTC)
+        if not self.existing:
+            horizon = self.since - _COARSEST_CLOCK
+        if self.last is not None:
+            horizon = max(horizon, self.last.payload["modified"] - _LATE)
+        return horizon
+
+
+def _key(seen: ObjectSeen) -> str:
+    return f"{seen['url']}:{seen['etag']}:{seen['modified'].isoformat()}"
+
+
+def _check(trigger: ObjectTrigger | NewObjects) -> None:
+    require(type(trigger).__name__, "obstore", "objects")
+    scheme, _, rest = trigger.url.partition("://")
+    folder, _, name = rest.rpartition("/")
+    if scheme not in _SCHEMES or not folder or not name:
+        raise ValueError(
+            f"url must be a scheme ({', '.join(_SCHEMES)}), a bucket and a name, "
+            f"got {trigger.url!r}"
+        )
+    if _is_glob(folder):
+        raise ValueError(f"url must name objects of one folder: {folder!r} stands for many")
+    if isinstance(trigger, NewObjects) and not _is_glob(name):
+        raise ValueError(f"url must end in a pattern such as '*.parquet', got {name!r}")
+    if _seconds(trigger.interval) < _SHORTEST_INTERVAL_SECONDS:
+        raise ValueError(f"interval must be at least {_SHORTEST_INTERVAL_SECONDS} s")
+
+
+def _is_glob(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _seconds(interval: Duration) -> float:
+    return as_timedelta(interval, "interval").total_seconds()
+
+
+async def _next_period(seconds: float) -> None:
+    """Sleep until the next period begins, the same for everybody, so that they look together."""
+    await asyncio.sleep(seconds - asyncio.get_running_loop().time() % seconds)
+
+
+async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
+    """Return what there is now; nothing where the store does not answer."""
+    import obstore.exceptions
+
+    folder, _, name = trigger.url.rpartition("/")
+    options = tuple(sorted(trigger.options.items()))
+    seconds = _seconds(trigger.interval)
+    shared = _shared()
+    try:
+        store = shared.store(folder, options)
+        if not _is_glob(name):
+            meta = await shared.once(
+                (trigger.url, options), seconds, lambda: obstore.head_async(store, name)
+            )
+            return [_seen(folder, name, meta)]
+        listed = await shared.once(
+            (folder + "/", options), seconds, lambda: obstore.list_with_delimiter_async(store)
+        )
+    except FileNotFoundError:
+        return []
+    except (obstore.exceptions.GenericError, TimeoutError) as exc:
+        trigger.log.warning("%s cannot be looked at: %s", trigger.url, str(exc).partition("\n")[0])
+        return []
+    return [
+        _seen(folder, meta["path"], meta)
+        for meta in listed["objects"]
+        if matches(meta["path"], name)
+    ]
+
+
+def _seen(folder: str, name: str, meta: Mapping[str, Any]) -> ObjectSeen:
+    etag = (meta["e_tag"] or meta["version"] or "").strip('"')
+    modified = meta["last_modified"].astimezone(UTC)
+    return ObjectSeen(url=f"{folder}/{name}", size_bytes=meta["size"], etag=etag, modified=modified)
+
+
+class _Asked:
+    """One question, and how many wait for its answer."""
+
+    def __init__(self, period: float, answer: asyncio.Future[Any]) -> None:
+        self.period = period
+        self.answer = answer
+        self.waiting = 0
+
+
+class _Shared:
+    """What those on one loop share: connections to stores, and what was asked this period."""
+
+    def __init__(self) -> None:
+        self._stores: dict[object, Any] = {}
+        self._asked: dict[tuple[object, float], _Asked] = {}
+
+    def store(self, folder: str, options: tuple[tuple[str, str], ...]) -> Any:
+        """Return the store of a folder's URL; names are relative to it."""
+        from obstore.store import from_url
+
+        key = (folder, options)
+        if key not in self._stores:
+            if len(self._stores) >= _STORES_KEPT:
+                self._stores.clear()
+            plain = any(value.startswith("http://") for _, value in options)
+            make: Any = from_url  # which options there are depends on the store; it checks them
+            self._stores[key] = make(
+                folder,
+                config=dict(options),
+                client_options={"timeout": _TIMEOUT, "allow_http": plain},
+                retry_config={"max_retries": 2, "retry_timeout": _TIMEOUT},
+            )
+        return self._stores[key]
+
+    async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Return what was fetched in this period; who comes first fetches it."""
+        loop = asyncio.get_running_loop()
+        key, period = (what, seconds), loop.time() // seconds
+        asked = self._asked.get(key)
+        if asked is None or asked.period != period:
+            asked = self._asked[key] = _Asked(period, asyncio.ensure_future(_awaited(fetch)))
+            loop.call_later(seconds, self._forget, key, asked)
+        asked.waiting += 1
+        try:
+            # One that is cancelled must not take the answer from the others.
+            found: T = await asyncio.shield(asked.answer)
+            return found
+        finally:
+            asked.waiting -= 1
+            if not asked.waiting and not asked.answer.done():
+                asked.answer.cancel()
+                self._forget(key, asked)
+
+    def _forget(self, key: tuple[object, float], asked: _Asked) -> None:
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+
+
+async def _awaited(fetch: Callable[[], Awaitable[T]]) -> T:
+    return await fetch()
+
+
+_all: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = weakref.WeakKeyDictionary()
+
+
+def _shared() -> _Shared:
+    loop = asyncio.get_running_loop()
+    shared = _all.get(loop)
+    if shared is None:
+        shared = _all[loop] = _Shared()
+    return shared

@@ -1,0 +1,200 @@
+"""Ready operators, for those who write tasks as classes."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aioflow import Context, Operator, Skip
+
+__all__ = ("BashFailed", "BashOperator", "EmptyOperator")
+
+_PIECE_BYTES = 65_536
+_PIECES = 64
+_LAST_LINE_LENGTH = 10_000
+_OURS = "AIOFLOW_"
+
+
+class EmptyOperator(Operator):
+    """Does nothing; a place where edges meet."""
+
+    def execute(self, context: Context) -> None:
+        """Do nothing."""
+
+
+class BashFailed(Exception):
+    """A command ended badly.
+
+    Attributes:
+        exit_code: Of bash; negative for the signal that killed it.
+    """
+
+    def __init__(self, exit_code: int, last_line: str) -> None:
+        how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
+        super().__init__(f"bash {how}" + (f": {last_line[:500]}" if last_line else ""))
+        self.exit_code = exit_code
+
+
+class BashOperator(Operator):
+    """Runs a command in bash; its output goes to the log, its last line is the result.
+
+    The command has a process group of its own. When bash has ended, what is left of the group is
+    killed. When the try is cut short, by its ``execution_timeout`` or because somebody cancels
+    it, everything it has started is killed at once, without a signal to clean up by.
+
+    Args:
+        bash_command: The command, as after ``bash -c``. Nothing is filled in: take values from
+            ``env``, or from ``AIRFLOW_CTX_DAG_ID``, ``_TASK_ID``, ``_DAG_RUN_ID``,
+            ``_LOGICAL_DATE`` and ``_TRY_NUMBER``, which are set as Airflow sets them.
+        env: The environment instead of the worker's; ``PATH`` too.
+        append_env: Add ``env`` to the worker's instead.
+        cwd: The folder to run in; the worker's if it is ``None``.
+        skip_on_exit_code: Exit codes that skip the task.
+        output_encoding: What cannot be decoded becomes a replacement character.
+
+    Raises:
+        BashFailed: If it ends with another exit code than 0; retries apply.
+    """
+
+    def __init__(
+        self,
+        *,
+        bash_command: str,
+        env: Mapping[str, str] | None = None,
+        append_env: bool = False,
+        cwd: str | Path | None = None,
+        skip_on_exit_code: int | Sequence[int] | None = 99,
+        output_encoding: str = "utf-8",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.bash_command = bash_command
+        self.env = env
+        self.append_env = append_env
+        self.cwd = cwd
+        self.skip_on_exit_code = skip_on_exit_code
+        self.output_encoding = output_encoding
+
+    def execute(self, context: Context) -> str:
+        """Run it and return the last line it wrote."""
+        said = _Said(self.output_encoding)
+        exit_code = _run(self.bash_command, self._environment(context), self.cwd, said)
+        last_line = said.end()
+        if exit_code in self._skips():
+            raise Skip(f"bash ended with {exit_code}")
+        if exit_code != 0:
+            raise BashFailed(exit_code, last_line)
+        return last_line
+
+    def _skips(self) -> Sequence[int]:
+        codes = self.skip_on_exit_code
+        if codes is None:
+            return ()
+        return (codes,) if isinstance(codes, int) else codes
+
+    def _environment(self, context: Context) -> dict[str, str]:
+        mine = dict(os.environ)
+        if self.env is not None and not self.append_env:
+            # Ours stay: by them what a command leaves behind is found and killed.
+            mine = {name: value for name, value in mine.items() if name.startswith(_OURS)}
+        return mine | _told_as_airflow_does(context) | dict(self.env or {})
+
+
+def _told_as_airflow_does(context: Context) -> dict[str, str]:
+    told = {
+        "DAG_ID": context["dag_id"],
+        "TASK_ID": context["task_id"],
+        "DAG_RUN_ID": context["run_id"],
+        "LOGICAL_DATE": context["logical_date"].isoformat(),
+        "TRY_NUMBER": str(context["try_number"]),
+    }
+    return {f"AIRFLOW_CTX_{name}": value for name, value in told.items()}
+
+
+class _Said:
+    """Passes on what a command says, and keeps its last line."""
+
+    def __init__(self, encoding: str) -> None:
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._line = ""
+        self._last = ""
+
+    def take(self, data: bytes, *, final: bool = False) -> None:
+        """Pass on a piece."""
+        text = self._decoder.decode(data, final)
+        sys.stdout.write(text)
+        *lines, rest = (self._line + text).split("\n")
+        self._last = next((line for line in reversed(lines) if line), self._last)
+        self._line = rest[-_LAST_LINE_LENGTH:]
+
+    def end(self) -> str:
+        """Return the last line that is not empty."""
+        self.take(b"", final=True)
+        if self._line:
+            sys.stdout.write("\n")
+        return (self._line or self._last).rstrip("\r")[-_LAST_LINE_LENGTH:]
+
+
+def _run(command: str, environment: Mapping[str, str], cwd: str | Path | None, said: _Said) -> int:
+    """Run a command to its end and return its exit code. Nothing of its group survives."""
+    process = subprocess.Popen(
+        ["bash", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=cwd,
+        process_group=0,
+    )
+    with process:
+        try:
+            _listen(process, said)
+        finally:
+            # Not waited for yet, bash keeps the number of its group from being used again.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode
+
+
+def _listen(process: subprocess.Popen[bytes], said: _Said) -> None:
+    """Pass on what is said until bash has ended, whoever else still holds its output."""
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    output = process.stdout.fileno()
+    os.set_blocking(output, False)
+    handle = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(handle, selectors.EVENT_READ)
+            selector.register(output, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = [key.fd for key, _ in selector.select()]
+                if not _pass_on(output, said) and output in ready:
+                    selector.unregister(output)
+                if handle in ready:
+                    return  # what it has said before has been passed on
+    finally:
+        os.close(handle)
+
+
+def _pass_on(output: int, said: _Said) -> bool:
+    """Pass on what is there; return whether more may come.
+
+    Bounded, for those who write faster than we read; more than a pipe can hold.
+    """
+    for _ in range(_PIECES):
+        try:
+            data = os.read(output, _PIECE_BYTES)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        said.take(data)
+    return True

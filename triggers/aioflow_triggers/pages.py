@@ -1,0 +1,284 @@
+"""A trigger that reads an API page by page, as one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
+
+from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow_triggers.data import Nothing, at_path
+from aioflow_triggers.extras import require
+from aioflow_triggers.http import HttpUnexpected, checked_interval
+from aioflow_triggers.web import Answer, Away, Forbidden, Line, Request, check_url, may_follow
+
+__all__ = ("HttpPagesTrigger", "PageItems")
+
+_BODY_LIMIT = 8 * 1024 * 1024
+_KEY_LENGTH = 500
+_AGAIN = frozenset({408, 425, 429})
+_FIRST_DELAY_SECONDS = 1.0
+_LONGEST_DELAY_SECONDS = 60.0
+_sleep = asyncio.sleep
+
+
+class PageItems(TypedDict):
+    """Items of one page: one of them, or all that are new.
+
+    ``page`` is the URL of the page; from there the stream goes on after a restart.
+    """
+
+    items: list[Any]
+    page: str
+
+
+@dataclass(frozen=True)
+class HttpPagesTrigger(Trigger[PageItems]):
+    """Fires for every item of an API that gives them page by page: one stream.
+
+    It goes from page to page, and at the end looks at the last page again, once per
+    ``interval``: for items that have come to it, and pages behind it. Where the next page is
+    stands in ``next_link``, ``next_cursor`` or ``page_parameter``, exactly one of them.
+
+    Attributes:
+        url: The first page.
+        items: Where in a page its list of items is, as in ``JsonIs``; ``""`` if it is the page.
+        key: Where in an item what tells it from the others is; ``""`` for the item as a whole.
+        next_link: Where in a page the URL of the next one is; ``"link"`` for the header ``Link``
+            with ``rel="next"``.
+        next_cursor: Where in a page the cursor of the next one is. It is sent as the parameter
+            ``cursor_parameter``.
+        page_parameter: The parameter that counts pages. The first page has ``first_page``; one
+            without items is the end.
+        per: ``item`` for an event each, ``page`` for one with all that are new on a page.
+        interval: Between two looks at the last page; ``None`` ends the stream there. At least
+            0.1 s.
+        timeout: As of ``HttpTrigger``.
+        body_limit: Bytes of a page; at most 8 MiB.
+
+    Raises:
+        ValueError: If ``url`` or ``body_limit`` make no sense, or it is not said, or said twice,
+            where the next page is.
+        DagError: As ``HttpTrigger``.
+
+    Events:
+        Many, in the order of the API. ``payload`` is ``{"items": [...], "page": str}``; ``key`` is
+        that of the item, or of the last one of the page. Hosted again, the trigger goes on on the
+        page of its last event, behind the item of that event; if that is no longer on it, with
+        the whole page.
+
+    Errors:
+        No connection, none in time, 408, 425, 429, any 5xx: it asks again, as late as
+        ``Retry-After`` says. 404 is the end of a count of pages. Anything else fails the waiting
+        task, and so do a page or an item without what the fields name, and a next page of
+        another origin, which would be shown the headers.
+    """
+
+    url: str
+    items: str = ""
+    key: str = ""
+    next_link: str | None = None
+    next_cursor: str | None = None
+    cursor_parameter: str = "cursor"
+    page_parameter: str | None = None
+    first_page: int = 1
+    per: Literal["item", "page"] = "item"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    interval: Duration | None = 60.0
+    timeout: Duration = 30.0
+    body_limit: int = _BODY_LIMIT
+
+    def __post_init__(self) -> None:
+        require("HttpPagesTrigger", "httpx2", "http")
+        check_url(self.url)
+        ways = [self.next_link, self.next_cursor, self.page_parameter]
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError("give exactly one of next_link, next_cursor and page_parameter")
+        if self.per not in {"item", "page"}:
+            raise ValueError(f"per must be 'item' or 'page', got {self.per!r}")
+        if self.interval is not None:
+            checked_interval(self.interval)
+        as_timedelta(self.timeout, "timeout")
+        if not 0 < self.body_limit <= _BODY_LIMIT:
+            raise ValueError(f"body_limit must be at most {_BODY_LIMIT}, got {self.body_limit}")
+
+    async def run(self) -> AsyncIterator[TriggerEvent[PageItems]]:
+        """Yield an event for each item, or each page."""
+        place, before, widest = self._start(), None, 0
+        line = Line(type(self).__name__)
+        line.open()
+        try:
+            while True:
+                page = await self._page(line, place.url)
+                if before is not None and page.items and before.may_have_grown(widest):
+                    for event in self._events(await self._page(line, before.url), before):
+                        yield event
+                for event in self._events(page, place):
+                    yield event
+                widest = max(widest, len(page.items))
+                following = self._next(page, place.url)
+                if following is not None:
+                    place, before = _Place(following), self._counted(place)
+                    continue
+                if self.interval is None:
+                    return
+                if before is not None and not page.items:
+                    place, before = before, None  # the last that had items may get more
+                    place.was_last = True
+                await _sleep(checked_interval(self.interval))
+        finally:
+            await line.close()
+
+    def _counted(self, place: _Place) -> _Place | None:
+        """Return the page before the next one, if the next one need not stand for all of it."""
+        return None if self.page_parameter is None else place
+
+    def _start(self) -> _Place:
+        """Return the page to begin with."""
+        if self.last is not None:
+            return _Place(self.last.payload["page"], behind=self.last.key)
+        if self.page_parameter is None:
+            return _Place(self.url)
+        return _Place(_with_parameter(self.url, self.page_parameter, str(self.first_page)))
+
+    # ── one page ────────────────────────────────────────────────────────────────────────
+
+    async def _page(self, line: Line, url: str) -> _Page:
+        """Return a page; patient with a server that is away or asks to be left alone."""
+        seconds = _FIRST_DELAY_SECONDS
+        timeout = as_timedelta(self.timeout, "timeout").total_seconds()
+        request = Request(
+            url, headers=self.headers, timeout_seconds=timeout, body_limit=self.body_limit
+        )
+        while True:
+            patience = 0.0
+            try:
+                answer = await line.ask(request)
+                if 200 <= answer.status < 300:
+                    return self._read(answer)
+                if answer.status == 404 and self.page_parameter is not None:
+                    return _Page(None, [], "")
+                if answer.status not in _AGAIN and answer.status < 500:
+                    raise HttpUnexpected(f"{url} answered {answer.status}")
+                patience = answer.retry_after_seconds(_now())
+                self.log.info("%s answered %d", url, answer.status)
+            except Away as exc:
+                self.log.info("%s", exc)
+            await _sleep(max(seconds, patience))
+            seconds = min(seconds * 2, _LONGEST_DELAY_SECONDS)
+
+    def _read(self, answer: Answer) -> _Page:
+        try:
+            document = json.loads(answer.content)
+        except ValueError as exc:
+            raise HttpUnexpected(f"{answer.url} is no JSON: {exc}") from exc
+        items = at_path(document, self.items)
+        if not isinstance(items, list):
+            raise HttpUnexpected(f"{answer.url} has no list at {self.items!r}")
+        return _Page(document, items, answer.headers.get("link", ""))
+
+    def _events(self, page: _Page, place: _Place) -> Iterator[TriggerEvent[PageItems]]:
+        keys = [self._key(item, place.url) for item in page.items]
+        if place.behind in keys:
+            place.told.update(keys[: keys.index(place.behind) + 1])
+        place.behind, place.size = None, len(keys)
+        told = frozenset(place.told)
+        new = [(item, key) for item, key in zip(page.items, keys, strict=True) if key not in told]
+        if self.per == "page":
+            new = [([item for item, _ in new], new[-1][1])] if new else []
+        else:
+            new = [([item], key) for item, key in new]
+        for items, key in new:
+            place.told.update(keys if self.per == "page" else [key])
+            yield TriggerEvent(PageItems(items=items, page=place.url), key=key)
+
+    def _key(self, item: Any, url: str) -> str:
+        found = at_path(item, self.key)
+        if found is Nothing:
+            raise HttpUnexpected(f"an item of {url} has nothing at {self.key!r}")
+        text = found if isinstance(found, str) else json.dumps(found, sort_keys=True)
+        long = len(text) > _KEY_LENGTH
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if long else text
+
+    def _next(self, page: _Page, url: str) -> str | None:
+        following = self._following(page, url)
+        if following is None or following == url:
+            return None
+        if not may_follow(url, following):
+            raise Forbidden(f"the page behind {url} is {following}, of another origin")
+        return following
+
+    def _following(self, page: _Page, url: str) -> str | None:
+        if self.page_parameter is not None:
+            number = int(dict(parse_qsl(urlsplit(url).query))[self.page_parameter])
+            return (
+                _with_parameter(url, self.page_parameter, str(number + 1)) if page.items else None
+            )
+        if self.next_cursor is not None:
+            cursor = _text(at_path(page.document, self.next_cursor))
+            return _with_parameter(url, self.cursor_parameter, cursor) if cursor else None
+        if self.next_link == "link":
+            link = _next_of(page.link)
+        else:
+            link = _text(at_path(page.document, self.next_link or ""))
+        return urljoin(url, link) if link else None
+
+
+@dataclass
+class _Place:
+    """A page, and what of it has been told.
+
+    Attributes:
+        behind: The item it goes on behind, by its key, after a re-hosting.
+        size: Items at the last look.
+        was_last: The page behind it was empty once.
+    """
+
+    url: str
+    behind: str | None = None
+    told: set[str] = field(default_factory=set)
+    size: int = 0
+    was_last: bool = False
+
+    def may_have_grown(self, widest: int) -> bool:
+        """Return whether items may have come to it before the next page began."""
+        return self.was_last or self.size < widest
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A page as it came; ``link`` is the header of that name."""
+
+    document: Any
+    items: list[Any]
+    link: str
+
+
+_LINK = re.compile(r"<([^>]*)>([^<]*)")
+_REL_NEXT = re.compile(r""";\s*rel\s*=\s*(?:"[^"]*\bnext\b[^"]*"|next\b)""", re.IGNORECASE)
+
+
+def _next_of(header: str) -> str:
+    """Return the URL with ``rel="next"`` of a header ``Link``, or ``""``."""
+    found = (match[1] for match in _LINK.finditer(header) if _REL_NEXT.search(match[2]))
+    return next(found, "")
+
+
+def _text(found: Any) -> str:
+    return "" if found is Nothing or found is None else str(found)
+
+
+def _with_parameter(url: str, name: str, value: str) -> str:
+    parts = urlsplit(url)
+    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
+    return urlunsplit(parts._replace(query=urlencode([*kept, (name, value)])))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

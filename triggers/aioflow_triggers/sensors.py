@@ -1,0 +1,345 @@
+"""Ready sensors over the triggers, for those who write tasks as classes.
+
+All take the options of sensors, Airflow's names among them: ``poke_interval``, ``timeout``,
+``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it hears of
+what comes at once where the trigger does, and looks as often as the trigger looks. Otherwise it
+looks once per ``poke_interval``. Neither holds a slot, and both see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from aioflow import (
+    Context,
+    Duration,
+    Fail,
+    NotReady,
+    PokeReturnValue,
+    Sensor,
+    Skip,
+    Trigger,
+    as_timedelta,
+)
+from aioflow_triggers.data import JsonIs
+from aioflow_triggers.external import TasksEnded, TasksTrigger
+from aioflow_triggers.files import FilesTrigger, FileTrigger
+from aioflow_triggers.http import HttpTrigger
+from aioflow_triggers.objects import ObjectTrigger
+from aioflow_triggers.temporal import DateTimeTrigger
+
+__all__ = (
+    "DateTimeSensor",
+    "ExternalTaskSensor",
+    "FileSensor",
+    "HttpSensor",
+    "ObjectSensor",
+    "TimeDeltaSensor",
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+_LONGEST_SLEEP_SECONDS = 60.0
+_BAD = ("failed", "upstream_failed", "cancelled")
+
+
+class Looking(Protocol[T_co]):
+    """A trigger that can also look once."""
+
+    async def look(self) -> T_co | None:
+        """Return what it waits for if it is there."""
+        ...
+
+
+class _Deferrable(Sensor):
+    """A sensor that defers to a trigger, or looks by itself."""
+
+    def __init__(self, *, deferrable: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.deferrable = deferrable
+        self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
+
+    def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:
+        # Its deadline is the sensor's: the time of a sensor goes on while it is deferred.
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
+        """Return what the trigger saw."""
+        return event
+
+
+async def _seen(trigger: Looking[Any]) -> PokeReturnValue[Any]:
+    seen = await trigger.look()
+    return PokeReturnValue(seen is not None, seen)
+
+
+class FileSensor(_Deferrable):
+    """Waits until a file exists, and does not change any more if ``stable`` says so.
+
+    Its result is the payload of ``FileTrigger``, or of ``FilesTrigger`` for a pattern.
+
+    Args:
+        filepath: Absolute; its last part may have ``*``, ``?`` or ``[...]``.
+        stable: How long it must not have changed; 0 for a file that exists.
+        deferrable: Wait as the trigger, which is told of changes by the kernel.
+    """
+
+    def __init__(
+        self,
+        *,
+        filepath: str,
+        stable: Duration = 0,
+        deferrable: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **options)
+        self.filepath = filepath
+        self.stable = stable
+
+    def _trigger(self) -> FileTrigger | FilesTrigger:
+        path = str(self.filepath)
+        if any(sign in path.rpartition("/")[2] for sign in "*?["):
+            return FilesTrigger(path, stable=self.stable)
+        return FileTrigger(path, stable=self.stable)
+
+    async def poke(self, context: Context) -> PokeReturnValue[Any]:
+        """Look once."""
+        trigger = self._trigger()
+        if self.deferrable:
+            self._wait_as(trigger)
+        return await _seen(trigger)
+
+
+class HttpSensor(_Deferrable):
+    """Waits until a web server answers as hoped.
+
+    Its result is the payload of ``HttpTrigger``, whose rules apply.
+
+    Args:
+        url: Whom to ask. This, ``method``, ``headers``, ``body``, ``status``, ``until`` and
+            ``fail_if`` are those of ``HttpTrigger``.
+        request_timeout: The ``timeout`` of ``HttpTrigger``; ``timeout`` is that of the sensor.
+        deferrable: Wait as the trigger, which asks for changes only.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: str | None = None,
+        status: int | Sequence[int] = 200,
+        until: JsonIs | None = None,
+        fail_if: JsonIs | None = None,
+        request_timeout: Duration = 30.0,
+        deferrable: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **options)
+        self.url = url
+        self.method = method
+        self.headers = headers
+        self.body = body
+        self.status = status
+        self.until = until
+        self.fail_if = fail_if
+        self.request_timeout = request_timeout
+
+    async def poke(self, context: Context) -> PokeReturnValue[Any]:
+        """Ask once."""
+        trigger = HttpTrigger(
+            self.url,
+            self.method,
+            self.headers or {},
+            self.body,
+            self.status,
+            self.until,
+            self.fail_if,
+            interval=self.every,
+            timeout=self.request_timeout,
+        )
+        if self.deferrable:
+            self._wait_as(trigger)
+        return await _seen(trigger)
+
+
+class ObjectSensor(_Deferrable):
+    """Waits until an object exists in S3, Google Cloud Storage or Azure.
+
+    Its result is the payload of ``ObjectTrigger``.
+
+    Args:
+        url: As of ``ObjectTrigger``; its name may be a pattern.
+        store_options: The ``options`` of ``ObjectTrigger``.
+        deferrable: Wait as the trigger, which shares its looks with all others.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        store_options: Mapping[str, str] | None = None,
+        deferrable: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **options)
+        self.url = url
+        self.store_options = store_options
+
+    async def poke(self, context: Context) -> PokeReturnValue[Any]:
+        """Look once."""
+        trigger = ObjectTrigger(self.url, self.every, self.store_options or {})
+        if self.deferrable:
+            self._wait_as(trigger)
+        return await _seen(trigger)
+
+
+class DateTimeSensor(_Deferrable):
+    """Waits until an instant; looks exactly then, whatever its interval.
+
+    Args:
+        target_time: When; with a time zone. Text is ISO 8601.
+        deferrable: Wait as ``DateTimeTrigger``.
+    """
+
+    def __init__(
+        self, *, target_time: datetime | str, deferrable: bool = False, **options: Any
+    ) -> None:
+        super().__init__(deferrable=deferrable, **options)
+        self.target_time = target_time
+
+    def _moment(self, context: Context) -> datetime:
+        target = self.target_time
+        return datetime.fromisoformat(target) if isinstance(target, str) else target
+
+    async def poke(self, context: Context) -> PokeReturnValue[datetime]:
+        """Look at the clock."""
+        trigger = DateTimeTrigger(self._moment(context))
+        if self.deferrable:
+            self._wait_as(trigger)
+        left = (trigger.moment - _now()) / timedelta(seconds=1)
+        if left > 0:
+            # A clock that is set while we sleep must not cost more than a minute.
+            raise NotReady(recheck_in=min(left, _LONGEST_SLEEP_SECONDS))
+        return PokeReturnValue(is_done=True, xcom_value=trigger.moment)
+
+
+class TimeDeltaSensor(DateTimeSensor):
+    """Waits until a length of time after the end of the run's data interval.
+
+    Args:
+        delta: How long: a timedelta, seconds, or text.
+        deferrable: Wait as ``DateTimeTrigger``.
+    """
+
+    def __init__(self, *, delta: Duration, deferrable: bool = False, **options: Any) -> None:
+        super().__init__(target_time="", deferrable=deferrable, **options)
+        self.delta = delta
+
+    def _moment(self, context: Context) -> datetime:
+        end: datetime = context["data_interval_end"]
+        return end + as_timedelta(self.delta, "delta")
+
+
+class ExternalTaskSensor(_Deferrable):
+    """Waits until a run of another DAG, or tasks of it, have ended well.
+
+    A run that does not exist yet is waited for; a DAG or task that does not exist fails the try
+    now. Nothing is polled in either mode: the daemon tells of the ending. The result is
+    ``{"run_id": str, "states": {task: state}}``, the run as a whole under ``""``.
+
+    Args:
+        external_dag_id: The other DAG.
+        external_task_id: One task of it ...
+        external_task_ids: ... or several; with neither, the run as a whole.
+        allowed_states: Final states that let this pass; ``partial`` too only if it is named.
+        skipped_states: Final states that skip this task.
+        failed_states: Final states that fail it at once, without another try, or skip it with
+            ``soft_fail``. So does any other final state that is not allowed: the run is over.
+        execution_delta: The other run stands for an instant this much before this one's.
+        logical_date: Or for this very instant; with a time zone.
+        deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
+    """
+
+    def __init__(
+        self,
+        *,
+        external_dag_id: str,
+        external_task_id: str | None = None,
+        external_task_ids: Sequence[str] | None = None,
+        allowed_states: Sequence[str] = ("success",),
+        skipped_states: Sequence[str] = ("skipped",),
+        failed_states: Sequence[str] = _BAD,
+        execution_delta: Duration | None = None,
+        logical_date: datetime | None = None,
+        deferrable: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, **options)
+        self.external_dag_id = external_dag_id
+        self.external_task_id = external_task_id
+        self.external_task_ids = external_task_ids
+        self.allowed_states = allowed_states
+        self.skipped_states = skipped_states
+        self.failed_states = failed_states
+        self.execution_delta = execution_delta
+        self.logical_date = logical_date
+        self.soft_fail = bool(options.get("soft_fail"))
+
+    async def poke(self, context: Context) -> PokeReturnValue[TasksEnded]:
+        """Wait for the ending."""
+        trigger = self._trigger(context)
+        if self.deferrable:
+            self._wait_as(trigger)
+        ended = await trigger.ended()
+        return PokeReturnValue(is_done=True, xcom_value=self.execute_complete(context, ended))
+
+    def execute_complete(self, context: Context, event: Any = None) -> Any:
+        """Judge the ending."""
+        states: Mapping[str, str] = event["states"]
+        for task, state in states.items():
+            if state not in self.allowed_states and state not in self.skipped_states:
+                raise self._ended_badly(task, state, event["run_id"])
+        skipped = [task for task, state in states.items() if state not in self.allowed_states]
+        if skipped:
+            raise Skip(f"{self._name(skipped[0])} was {states[skipped[0]]} in {event['run_id']}")
+        return event
+
+    def _trigger(self, context: Context) -> TasksTrigger:
+        if self.external_task_id is not None and self.external_task_ids is not None:
+            raise Fail("give external_task_id or external_task_ids, not both")
+        both = set(self.allowed_states) & {*self.skipped_states, *self.failed_states}
+        if both:
+            raise Fail(f"{min(both)!r} is among allowed_states and among others")
+        tasks = self.external_task_ids or ()
+        if self.external_task_id is not None:
+            tasks = (self.external_task_id,)
+        good = (*self.allowed_states, *self.skipped_states)
+        return TasksTrigger(self.external_dag_id, self._logical_date(context), tasks, good)
+
+    def _logical_date(self, context: Context) -> datetime:
+        if self.logical_date is not None and self.execution_delta is not None:
+            raise Fail("give logical_date or execution_delta, not both")
+        if self.logical_date is not None:
+            return self.logical_date
+        mine: datetime = context["logical_date"]
+        if self.execution_delta is None:
+            return mine
+        if isinstance(self.execution_delta, timedelta):
+            return mine - self.execution_delta  # may be negative: a later run
+        return mine - as_timedelta(self.execution_delta, "execution_delta")
+
+    def _ended_badly(self, task: str, state: str, run_id: str) -> Fail | Skip:
+        hint = "" if state in self.failed_states else "; name it in allowed_states to accept that"
+        message = f"{self._name(task)} ended {state} in {run_id}{hint}"
+        return Skip(message) if self.soft_fail else Fail(message)
+
+    def _name(self, task: str) -> str:
+        return f"{self.external_dag_id}.{task}" if task else self.external_dag_id
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
