@@ -1,4 +1,4 @@
-"""Those the engine gives work to, on virtual time: workers, async host, trigger host.
+"""Those the engine gives work to, on virtual time: what a body does, and the slot workers.
 
 They keep the promises of the real ones - what one process reports arrives in order, a dead
 one reports nothing more, what had begun in it failed and what was only claimed comes back -
@@ -13,37 +13,21 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from aioflow.inputs import HostLost, HostTrigger, HostUp, Input, StartTry
-from aioflow.messages import (
-    Began,
-    Deferred,
-    End,
-    Failed,
-    Fired,
-    Host,
-    NotReadyYet,
-    Recalled,
-    Skipped,
-    Succeeded,
-    TriggerEnded,
-)
+from aioflow.inputs import HostLost, Input, StartTry
+from aioflow.messages import Began, Deferred, Failed, NotReadyYet, Recalled, Skipped, Succeeded
 from aioflow.model import Failure, TaskSpec
+from aioflow.orders import Host
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
+from tests.sim.script import UNSTORABLE, carried
+from tests.sim.tables import Tables
 
-__all__ = ("CANARY", "UNSTORABLE", "AsyncHost", "Key", "Stage", "TriggerHost", "Worker")
+__all__ = ("Body", "Key", "Line", "Stage", "Worker", "lost_host", "result_of_start")
 
 SECOND = 1_000_000
 DEFERRALS = 3
 STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.worker
 
-CANARY = b"canary-in-the-mine"
-"""Stands in for a secret: user code hands it to its triggers, and it must not lie open."""
-
-UNSTORABLE = b"unstorable"
-"""A result the first level's tables refuse, whoever asks them and how often."""
-
-_KWARGS = msgspec.msgpack.encode({"password": CANARY.decode()})
 _LARGE = 2_000
 """Bytes of a result that is not kept at hand."""
 
@@ -56,6 +40,7 @@ class Stage(Protocol):
     rng: random.Random
     faults: Faults
     ledger: Ledger
+    tables: Tables
 
     def wall(self) -> int:
         """The wall time."""
@@ -66,8 +51,8 @@ class Stage(Protocol):
     def say(self, report: Input) -> None:
         """Put a report into the inbox."""
 
-    def spec_of(self, effect: StartTry) -> TaskSpec:
-        """The task of a start."""
+    def spec_of(self, run_no: int, position: int) -> TaskSpec:
+        """A task, as it is in the version of its run."""
 
 
 class Line:
@@ -98,7 +83,7 @@ class Body:
         self._stage = stage
         self.effect = effect
         self.key: Key = (effect.start.task_no, effect.start.start_no)
-        self.spec = stage.spec_of(effect)
+        self.spec = stage.spec_of(effect.start.run_no, effect.start.position)
         self.began_at: int | None = None
 
     def begin(self, line: Line) -> int | None:
@@ -112,6 +97,12 @@ class Body:
             return None
         return rng.choice((0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND))
 
+    def begin_again(self, line: Line) -> None:
+        """Go on as another start, after a wait."""
+        self.began_at = self._stage.wall()
+        self._stage.ledger.begin(*self.key)
+        line.say(Began(*self.key, self.began_at))
+
     def end(self) -> Any:
         """Return the report of its end."""
         rng, spec, start = self._stage.rng, self.spec, self.effect.start
@@ -123,7 +114,9 @@ class Body:
         if spec.sensor is None and draw < 0.25 and deferrals < DEFERRALS:
             self._stage.ledger.defer(start.task_no, start.try_number)
             timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
-            return Deferred(*times, "sim:Trigger", _KWARGS, "resume", None, timeout)
+            self._stage.ledger.told.forget(start.task_no)
+            kwargs = carried((start.task_no, start.start_no))
+            return Deferred(*times, "sim:Trigger", kwargs, "resume", None, timeout)
         if draw < 0.4:
             return self._failed(rng, times)
         if draw < 0.45:
@@ -256,126 +249,21 @@ class Worker:
         self._life += 1
 
 
-class AsyncHost:
-    """One process with all coroutines."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._life = 0
-        self._is_up = False
-        self._line = Line(stage)
-        self._bodies: dict[Key, Body] = {}
-
-    def come_up(self) -> None:
-        """The first process, or the next one."""
-        self._is_up = True
-        self._line.say(HostUp("async"))
-
-    def start(self, effect: StartTry) -> None:
-        """Run a coroutine."""
-        if not self._is_up:
-            return
-        body = Body(self._stage, effect)
-        self._bodies[body.key] = body
-        life = self._life
-        took, limit = body.begin(self._line), effect.timeout_us
-        sensor = body.spec.sensor
-        if sensor is not None and self._stage.rng.random() < 0.3:
-            return  # its deadline ends it
-        if took is None or (limit is not None and took > limit):
-            assert limit is not None
-            self._stage.after(limit, lambda: self._end(body, life, body.timed_out))
-        else:
-            self._stage.after(took, lambda: self._end(body, life, body.end))
-        if self._stage.faults.happens("async host dies"):
-            self._stage.after(took or 0, lambda: self._die(life))
-
-    def stop(self, key: Key) -> None:
-        """Cancel a coroutine."""
-        self._bodies.pop(key, None)
-
-    def _end(self, body: Body, life: int, report: Callable[[], Any]) -> None:
-        if life == self._life and self._bodies.get(body.key) is body:
-            del self._bodies[body.key]
-            self._line.say(report())
-
-    def _die(self, life: int) -> None:
-        if life != self._life or not self._is_up:
-            return
-        self._life += 1
-        self._is_up = False
-        tasks = [task_no for task_no, _ in self._bodies]
-        culprit = self._stage.rng.choice([-1, *tasks])
-        self._bodies.clear()
-        self._line.say(_lost("async", culprit, self._stage.wall()))
-        self._stage.after(self._stage.rng.randint(1, 30 * SECOND), self.come_up)
+def result_of_start(stage: Stage, host: Host) -> tuple[bytes | None, int, int | None]:
+    """Return what an event gives its task as result: the same for the same start, whoever hosts."""
+    key = (host.task_no, host.start_no)
+    rng = random.Random(f"{key}")
+    body, size, width = None, 0, None
+    if stage.spec_of(host.run_no, host.position).feeds_limit is not None:
+        size, width = 10, rng.randint(0, 24)
+    elif rng.random() < 0.5:
+        body = msgspec.msgpack.encode(key)
+        size = len(body)
+    stage.ledger.succeed(*key, body, width)
+    return body, size, width
 
 
-class TriggerHost:
-    """One process with all triggers."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._life = 0
-        self._is_up = False
-        self._line = Line(stage)
-        self._hosted: dict[int, Host] = {}
-
-    def come_up(self) -> None:
-        """The first process, or the next one."""
-        self._is_up = True
-        self._line.say(HostUp("triggers"))
-
-    def host(self, effect: HostTrigger) -> None:
-        """Host a trigger, or one more time a trigger that is hosted."""
-        host = effect.host
-        if not self._is_up:
-            return
-        self._hosted[host.trigger_no] = host
-        life = self._life
-        if self._stage.ledger.has_deadline(host.trigger_no) and self._stage.faults.happens(
-            "trigger hangs"
-        ):
-            return
-        delay = self._stage.rng.choice((0, 1_000, 5 * SECOND, 600 * SECOND))
-        self._stage.after(delay, lambda: self._fire(host, life))
-        if self._stage.faults.happens("trigger host dies"):
-            self._stage.after(self._stage.rng.randint(0, 2 * delay), lambda: self._die(life))
-
-    def end(self, end: End) -> None:
-        """Let go, and confirm it; also what it does not have."""
-        if self._is_up:
-            self._hosted.pop(end.trigger_no, None)
-        self._line.say(TriggerEnded(end.trigger_no, end.hosting, self._stage.wall()))
-
-    def _fire(self, host: Host, life: int) -> None:
-        if life != self._life or self._hosted.get(host.trigger_no) != host:
-            return
-        del self._hosted[host.trigger_no]
-        stage, at = self._stage, self._stage.wall()
-        number, hosting = host.trigger_no, host.hosting
-        if stage.faults.happens("stale event"):
-            self._line.say(Fired(number, hosting - 1, 0, at, b"stale"))
-        failure = None
-        if stage.rng.random() < 0.8:
-            self._line.say(Fired(number, hosting, 0, at, b"event", "key"))
-            if stage.faults.happens("trigger repeats"):
-                self._line.say(Fired(number, hosting, 1, at, b"second", "key"))
-        elif stage.rng.random() < 0.7:
-            failure = Failure(type="OSError", message="no", reason="trigger")
-        self._line.say(TriggerEnded(number, hosting, at, failure))
-
-    def _die(self, life: int) -> None:
-        if life != self._life or not self._is_up:
-            return
-        self._life += 1
-        self._is_up = False
-        culprit = self._stage.rng.choice([-1, *self._hosted])
-        self._hosted.clear()
-        self._line.say(_lost("triggers", culprit, self._stage.wall()))
-        self._stage.after(self._stage.rng.randint(1, 30 * SECOND), self.come_up)
-
-
-def _lost(role: str, culprit: int, at: int) -> HostLost:
-    failure = Failure(type="Killed", message="signal 9", reason="killed")
+def lost_host(role: str, culprit: int, at: int, *, reason: str = "killed") -> HostLost:
+    """Return what is said of a shared host that died."""
+    failure = Failure(type="Killed", message="signal 9", reason=reason)
     return HostLost(role=role, culprit=culprit, failure=failure, at=at)

@@ -13,22 +13,28 @@ import msgspec
 
 from aioflow.core import undo
 from aioflow.core.draft import Draft
-from aioflow.core.memory import NumberBlock
+from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
 from aioflow.core.run import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import BatchRefused, Fenced
 from aioflow.inputs import Asked, CancelRun, CreateRun, Due, Effect, Input
 from aioflow.messages import (
+    Awaiting,
+    CallAnswered,
     Deferred,
     Failed,
     Fired,
+    NextWanted,
+    NotParked,
     NotReadyYet,
+    RecordDropped,
     Skipped,
+    StreamOpened,
     Succeeded,
 )
 from aioflow.model import TaskState
-from aioflow.rows import Batch
+from aioflow.rows import FROM_START, Batch
 from tests.sim import invariants, liveness, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn
@@ -38,14 +44,30 @@ from tests.sim.workload import SECOND
 
 __all__ = ("Circle", "Crash", "Paused")
 
-RARE = {"Delivered", "Fired", "NotReadyYet", "Recalled", "Skipped"} | {
-    *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted")
+RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "Skipped"} | {
+    *("MoveClass", "Rehost", "RoomChanged", "Stalled"),
+    *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }
 RARELY, OFTEN = 1.0, 12.0
 _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND
 _POISON = "a time that is none"
-_BLAMED = Asked | Due | Succeeded | Failed | Skipped | NotReadyYet | Deferred | Fired
+_BLAMED = (
+    Asked
+    | Due
+    | Succeeded
+    | Failed
+    | Skipped
+    | NotReadyYet
+    | Deferred
+    | Fired
+    | Awaiting
+    | CallAnswered
+    | StreamOpened
+    | NextWanted
+    | NotParked
+    | RecordDropped
+)
 """Inputs that may be refused for good: those whose loss a run, or an asker, can answer for."""
 
 
@@ -145,13 +167,14 @@ class Circle:
         late, self.late = self.late, []
         batch, _, _ = self._circle(late, "never")
         self.node.points["report of the dead"] += len(late)
-        moved = {state for _, state in batch.steps} - {
-            TaskState.QUEUED,
-            TaskState.RUNNING,
-            TaskState.SENSING,
-        }
-        wrote = batch.new_tries or batch.results or batch.new_triggers or batch.trigger_changes
-        if moved or wrote or batch.run_changes:
+        granted = {row.task_no for row in batch.new_triggers if row.ordinal == FROM_START}
+        usual = {TaskState.QUEUED, TaskState.RUNNING, TaskState.SENSING}
+        moved = [no for no, state in batch.steps if state not in usual and no not in granted]
+        wrote = (
+            *(batch.new_tries, batch.results, batch.trigger_changes, batch.new_events),
+            *(batch.new_records, batch.record_changes, batch.dropped_records, batch.run_changes),
+        )
+        if moved or any(wrote) or len(batch.new_triggers) > len(granted):
             raise Broken("late", f"reports of the dead were heard: {late}")
 
     def _circle(
@@ -280,8 +303,15 @@ class Circle:
         liveness.triggers_are_hosted(self.node)
 
     def _must_be_meant(self, inputs: Sequence[Input], exc: TurnFailed | _Refused) -> None:
-        if isinstance(exc, TurnFailed) and not any(map(_is_poison, inputs)):
+        meant = any(_is_poison(entry) or self._follows_what_was_lost(entry) for entry in inputs)
+        if isinstance(exc, TurnFailed) and not meant:
             raise exc
+
+    def _follows_what_was_lost(self, entry: Input) -> bool:
+        """A coroutine makes its next call, and the run is held still for the one before."""
+        if not isinstance(entry, Awaiting):
+            return False
+        return self.node.tables.is_held(self.node.tables.tasks[entry.task_no].run_no)
 
     def _take_back(self, draft: Draft) -> None:
         """See ``Engine._take_back``; afterwards the memory is what the rows say."""
@@ -336,5 +366,6 @@ def _is_poison(entry: Input) -> bool:
 def _run_of(entry: Input, node: Any) -> int | None:
     task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", None)
     if trigger_no is not None:
-        return node.tables.triggers[trigger_no].run_no
+        row = node.tables.triggers.get(trigger_no)
+        return None if row is None else row.run_no
     return None if task_no is None else node.tables.tasks[task_no].run_no

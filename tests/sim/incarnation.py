@@ -16,11 +16,13 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
+from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import (
+    ConfirmCall,
     Deliver,
     Delivered,
     Drain,
@@ -30,12 +32,14 @@ from aioflow.inputs import (
     RecallTries,
     StartTry,
     StopTry,
+    TakeEvents,
 )
 from aioflow.rows import Batch
 from aioflow.triggerer import CAPACITY, Triggerer
 from tests.sim import invariants
-from tests.sim.actors import AsyncHost, Worker
+from tests.sim.actors import Worker
 from tests.sim.broken import Broken
+from tests.sim.coroutines import AsyncHost
 from tests.sim.pipe import InlineChildren
 from tests.sim.workload import SECOND
 
@@ -77,11 +81,11 @@ class Incarnation:
         )
         self.engine.connect(self)
         self.children = InlineChildren(node, node.clock)
-        self.triggerer = self._triggerer()
+        self.triggerers = {role: self._triggerer(role) for role in (TRIGGERS, QUARANTINE)}
         self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
-        self._async = AsyncHost(node)
+        self._async = AsyncHost(node, node.seed)
 
-    def _triggerer(self) -> Triggerer:
+    def _triggerer(self, role: str) -> Triggerer:
         node, nothing = self._node, Path("/nonexistent")
         unused: Any = None  # triggers ask nothing here, and print into the void
         children: Any = self.children
@@ -95,7 +99,7 @@ class Incarnation:
             ask=unused,
         )
         capacity = SMALL_CAPACITY if node.faults.happens("capacity") else CAPACITY
-        triggerer = Triggerer(wiring, capacity=capacity)
+        triggerer = Triggerer(wiring, role=role, capacity=capacity)
         triggerer._host._pulse = Pulse(_SlowClock(node.clock), HEALTH_SECONDS)
         return triggerer
 
@@ -103,7 +107,8 @@ class Incarnation:
         """Start the engine, then what works for it."""
         await services.start(self.engine.run)
         self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async.come_up)
-        services.start_soon(self.triggerer.run)
+        for triggerer in self.triggerers.values():
+            services.start_soon(triggerer.run)
 
     async def drain(self) -> None:
         """End as the daemon does when it is told to."""
@@ -119,11 +124,14 @@ class Incarnation:
         self.engine.report([report])
 
     def nothing_left(self) -> None:
-        """In the end the triggerer has let go of everything."""
-        triggerer = self.triggerer
-        for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run):
-            if what:
-                raise Broken("nothing left", f"the triggerer has {what}")
+        """In the end everybody has let go of everything."""
+        for role, triggerer in self.triggerers.items():
+            told = triggerer._told
+            for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run, told):
+                if what:
+                    raise Broken("nothing left", f"the triggerer of {role} has {what}")
+        if self._async.hosted:
+            raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
 
     # ── outlets ─────────────────────────────────────────────────────────────────────────
 
@@ -140,14 +148,23 @@ class Incarnation:
         self._workers[effect.worker].recall(effect.tries)
 
     def forget(self, run_no: int) -> None:
-        """The actors remember no runs."""
+        self._async.forget(run_no)
+        for triggerer in self.triggerers.values():
+            triggerer.forget(run_no)
+
+    def confirm(self, effect: ConfirmCall) -> None:
+        self._async.confirm(effect.recorded)
 
     def host(self, effect: HostTrigger) -> None:
         self._check(partial(self._hosts_what_is_stored, effect))
-        self.triggerer.host(effect)
+        self.triggerers[effect.role].host(effect)
 
     def end_hosting(self, effect: EndHosting) -> None:
-        self.triggerer.end(effect)
+        self.triggerers[effect.role].end(effect)
+
+    def take_events(self, effect: TakeEvents) -> None:
+        for triggerer in self.triggerers.values():
+            triggerer.take_events(effect)
 
     def deliver(self, effect: Deliver) -> None:
         node = self._node
@@ -169,7 +186,7 @@ class Incarnation:
     def _starts_rightly(self, effect: StartTry) -> None:
         if not self.engine.slots.is_open:
             raise Broken("drain", f"task {effect.start.task_no} starts in a node that drains")
-        invariants.start_is_stored(self._node, effect)
+        invariants.start_is_stored(self._node, effect.start)
 
     def _hosts_what_is_stored(self, effect: HostTrigger) -> None:
         """What is hosted is what its task asked for, through the seal of the store and back."""

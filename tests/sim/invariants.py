@@ -11,10 +11,11 @@ from aioflow.core.memory import TALLY, Run
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
-from aioflow.inputs import Effect, StartTry
-from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.inputs import Effect, HostTrigger, StartTry
+from aioflow.model import Body, RunState, TaskState, TriggerRule
+from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import limits, oracle, stored
+from tests.sim import limits, oracle, parked, stored
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -64,8 +65,7 @@ def check(node: Any, turn: Turn) -> None:
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
-    deferred_tasks_have_a_trigger(node, turn)
-    events_are_consumed_once(node, turn)
+    parked.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)
@@ -115,40 +115,7 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
             )
 
 
-# ── I5, I6: triggers ────────────────────────────────────────────────────────────────────
-
-
-def deferred_tasks_have_a_trigger(node: Any, turn: Turn) -> None:
-    """I5: deferred if and only if one trigger row waits; a fired one belongs to a live task."""
-    tables = node.tables
-    waiting: Counter[int] = Counter()
-    for row in tables.triggers.values():
-        task = tables.tasks.get(row.task_no)
-        if row.state is TriggerState.WAITING:
-            waiting[row.task_no] += 1
-            if task is None or task.state is not TaskState.DEFERRED:
-                raise Broken("I5 triggers", f"trigger {row.trigger_no} waits for nobody")
-        elif row.state is TriggerState.FIRED and (task is None or not task.state.is_live):
-            raise Broken("I5 triggers", f"trigger {row.trigger_no} has fired for nobody")
-    for change in changed_tasks(turn.batch):
-        if change.state is TaskState.DEFERRED and waiting[change.task_no] != 1:
-            raise Broken(
-                "I5 triggers", f"task {change.task_no} has {waiting[change.task_no]} waits"
-            )
-
-
-def events_are_consumed_once(node: Any, turn: Turn) -> None:
-    """I6: a trigger resumes its task once, in the transaction that stores its event."""
-    for change in turn.batch.trigger_changes:
-        if change.state is TriggerState.FIRED:
-            if node.tables.fired[change.trigger_no] != 1:
-                raise Broken("I6 events", f"trigger {change.trigger_no} fired twice")
-            row = node.tables.triggers[change.trigger_no]
-            is_held = node.tables.runs[row.run_no].quarantine is not None  # for its first event
-            if b"event" not in (change.event or b"") and not is_held:
-                raise Broken("I6 events", f"trigger {row.trigger_no} fired with {change.event!r}")
-            if (row.task_no, TaskState.QUEUED) not in turn.batch.steps:
-                raise Broken("I6 events", f"trigger {change.trigger_no} resumed nothing")
+# ── I7: tries ───────────────────────────────────────────────────────────────────────────
 
 
 def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
@@ -162,8 +129,9 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
             raise Broken("I7 tries", f"task {row.task_no}: {row.interruptions} interruptions")
     for start in turn.starts:
         limit = _task(node, start).execution_timeout_us
-        is_fresh = start.start.method == "" and _task(node, start).sensor is None
         row = node.tables.tasks[start.start.task_no]
+        is_fresh = start.start.method == "" and _task(node, start).sensor is None
+        is_fresh = is_fresh and row.task_no not in node.tables.recorders
         if limit is not None and is_fresh and not start.claimed and start.timeout_us != limit:
             raise Broken("I7 tries", f"task {row.task_no} begins with {start.timeout_us} us left")
 
@@ -327,19 +295,28 @@ def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> li
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
     """I14: what is ordered to start belongs to a run that runs, and is stored as ordered."""
     for start in turn.starts:
-        start_is_stored(node, start)
+        start_is_stored(node, start.start)
+    for effect in turn.effects:
+        if isinstance(effect, HostTrigger) and effect.host.start is not None:
+            _is_of_a_live_run(node, effect.host.start)
 
 
-def start_is_stored(node: Any, start: StartTry) -> None:
+def start_is_stored(node: Any, start: Start) -> None:
     """I14 for one start."""
-    run = node.tables.runs[start.start.run_no]
-    if run.state is not RunState.RUNNING:
-        raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
-    row = node.tables.tasks[start.start.task_no]
-    if row.start_no != start.start.start_no:
-        raise Broken("I14 cancel", f"start {start.start.start_no} of {row} is not stored")
+    _is_of_a_live_run(node, start)
+    run = node.tables.runs[start.run_no]
     if run.quarantine is not None:
         raise Broken("I14 cancel", f"a task of the quarantined run {run.run_no} started")
+
+
+def _is_of_a_live_run(node: Any, start: Start) -> None:
+    """Also of what a trigger is hosted for: held still, a run keeps what it waits for."""
+    run = node.tables.runs[start.run_no]
+    if run.state is not RunState.RUNNING:
+        raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
+    row = node.tables.tasks[start.task_no]
+    if row.start_no != start.start_no:
+        raise Broken("I14 cancel", f"start {start.start_no} of {row} is not stored")
     stored.starts_read_the_last_success(node, start)
 
 
@@ -383,7 +360,11 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
         if change.state is TaskState.SUCCESS and key not in ledger.returned:
             raise Broken("E1 ledger", f"start {key} never returned")
         begins = ledger.begins[change.task_no]
-        paid = max(1, change.try_number) + change.interruptions + tables.resumptions[change.task_no]
+        row = tables.tasks[change.task_no]
+        cut_short = change.interruptions
+        if _spec(node, row.run_no).tasks[row.position].body is Body.COROUTINE:
+            cut_short = tables.cut_short[change.task_no]  # progress lets it forget the others
+        paid = max(1, change.try_number) + cut_short + tables.resumptions[change.task_no]
         if begins > paid and not _is_hosted(node, change.task_no):
             raise Broken("E2 ledger", f"task {change.task_no} began {begins} times, {paid} paid")
         if ledger.starts[key] > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from aioflow.inputs import Input
+from tests.sim.told import Told
 
 __all__ = ("Ledger", "Returned")
 
@@ -26,6 +27,7 @@ class Ledger:
         over: Tasks that have ended, and everyone who had to be was told so.
         begun_after_end: Those of them that began all the same.
         storms: Tries behind which one was called back again and again.
+        told: What the coroutines were told.
         spoken: The last reports of any process, heard or not.
     """
 
@@ -40,6 +42,7 @@ class Ledger:
         self.begun_after_end: list[int] = []
         self.storms: list[tuple[int, int]] = []
         self.spoken: deque[Input] = deque(maxlen=_REMEMBERED)
+        self.told = Told()
         self._open: list[tuple[int, int]] = []
         self._deferrals: Counter[tuple[int, int]] = Counter()
         self._called_back: Counter[tuple[int, int]] = Counter()

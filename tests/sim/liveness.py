@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from aioflow.core.hosting import SLEEP, role_of
 from aioflow.core.memory import Group, Live, Run
 from aioflow.core.slots import Slots, Worker
 from aioflow.model import Body, RunState, TaskState, TriggerState
@@ -121,8 +122,10 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
 
 def triggers_are_hosted(node: Any) -> None:
     """While a trigger host is up, whatever waits for a trigger has been given to it."""
-    if "triggers" not in node.memory.hosts_up:
-        return
     for number, wait in node.memory.waits.items():
+        if wait.row.class_path == SLEEP:
+            continue  # no host ever has it
+        if role_of(wait, node.memory) not in node.memory.hosts_up:
+            continue
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")

@@ -24,6 +24,8 @@ KINDS = {
     "trigger host dies": 0.3,
     "trigger misbehaves": 0.7,
     "capacity": 0.7,
+    "evicted": 0.3,
+    "fails while parked": 0.1,
 }
 """Kinds with how likely each may become at one opportunity."""
 

@@ -33,14 +33,12 @@ from aioflow.inputs import (
     Request,
     SetPaused,
     SetPool,
-    StartTry,
 )
-from aioflow.messages import Deferred, Succeeded
+from aioflow.messages import Awaiting, Deferred, StreamOpened, Succeeded
 from aioflow.model import DagSpec, RunState, TaskSpec, TaskState
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
 from tests.sim import invariants, misbehaving, recovery, stored
-from tests.sim.actors import UNSTORABLE
 from tests.sim.broken import Broken
 from tests.sim.disk import KEYS, Disk, template
 from tests.sim.faults import Fault
@@ -51,6 +49,7 @@ from tests.sim.loop import SeededLoop, cancelled_in_order
 from tests.sim.loop_faults import LoopFaults
 from tests.sim.model import Verdict
 from tests.sim.pipe import host_clock
+from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
 from tests.sim.tables import Tables, changed_tasks
 from tests.sim.workload import POOLS, SECOND, make_dags, without
@@ -61,6 +60,9 @@ PEOPLE, PEOPLE_REST_US = 60, 10 * SECOND
 LONGEST_SECONDS = 4 * 24 * 3600.0
 LET_GO_SECONDS = 20_000.0
 """A host that hangs is found out, and what it was to let go of is gone with it."""
+
+_ENDS = ("",) * 8 + ("failed", "skipped")
+"""What comes of an event: the task resumes, or ends."""
 
 _BEGIN_US = 1_700_000_000 * SECOND
 
@@ -106,7 +108,7 @@ class LoopNode:
         self.broken: Broken | None = None
         self.digest = hashlib.sha256()
         self.clock = _Clock(loop)
-        self._seed = seed
+        self.seed = self._seed = seed
         self._trace = trace
         self._dags = make_dags(self.rng)
         for dag, position in dropped:
@@ -131,13 +133,18 @@ class LoopNode:
     def say(self, report: Input) -> None:
         if isinstance(report, Deferred):
             report = self._with_trigger(report)
+        elif isinstance(report, Awaiting):
+            report = self._with_triggers(report)
+        elif isinstance(report, StreamOpened):
+            rng = random.Random(f"{self._seed} {report.task_no} {report.start_no} {report.ordinal}")
+            path, kwargs = misbehaving.draw_stream(rng, report.kwargs, plan_of(report.kwargs))
+            report = msgspec.structs.replace(report, class_path=path, kwargs=kwargs)
         elif isinstance(report, Succeeded) and report.body == UNSTORABLE:
             self._spoilt.add(self.tables.tasks[report.task_no].run_no)
         self._incarnation.say(report)
 
-    def spec_of(self, effect: StartTry) -> TaskSpec:
-        plan = self.memory.plans[effect.info.version, effect.info.dag_id]
-        return plan.graph.spec.tasks[effect.start.position]
+    def spec_of(self, run_no: int, position: int) -> TaskSpec:
+        return self.tables.spec_of_run(run_no).tasks[position]
 
     def _with_trigger(self, report: Deferred) -> Deferred:
         """The same one for the same start, however often it is reported."""
@@ -147,8 +154,20 @@ class LoopNode:
             report.kwargs,
             badly=self.faults.happens("trigger misbehaves"),
             has_timeout=report.timeout_us is not None,
+            ends=random.Random(f"ends {start}").choice(_ENDS),
         )
         return msgspec.structs.replace(report, class_path=class_path, kwargs=kwargs)
+
+    def _with_triggers(self, report: Awaiting) -> Awaiting:
+        """See ``_with_trigger``."""
+        rng = random.Random(f"{self._seed} {report.task_no} {report.start_no} {report.ordinal}")
+        badly = self.faults.happens("trigger misbehaves")
+        has_timeout = report.timeout_us is not None
+        triggers = tuple(
+            misbehaving.draw(rng, kwargs, badly=badly, has_timeout=has_timeout)
+            for _, kwargs in report.triggers
+        )
+        return msgspec.structs.replace(report, triggers=triggers)
 
     # ── what the invariants look at ─────────────────────────────────────────────────────
 
@@ -348,6 +367,9 @@ class LoopNode:
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
         ended = Counter(row.state for row in self.tables.runs.values())
         self.points["run ended"] += sum(n for s, n in ended.items() if s >= RunState.SUCCESS)
+        self.points["call answered"] += self.ledger.told.calls
+        self.points["call replayed"] += self.ledger.told.replayed
+        self.points["event of a stream"] += self.tables.consumed.total()
         self.points["event consumed"] += len(self.tables.fired)
         self.points["fenced repeat"] += self.tables.fenced
         for kind, count in Counter(kind for kind, _ in self.faults.happened).items():

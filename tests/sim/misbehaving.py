@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
+from tests.sim.script import StreamPlan
 
-__all__ = ("Misbehaving", "draw")
+__all__ = ("Misbehaving", "Streaming", "draw", "draw_stream")
 
 _HERE = __name__
 _TOO_LONG_SECONDS = 40.0
@@ -24,6 +26,7 @@ _BADLY = (
 )  # fmt: skip
 _FOR_EVER = ("hang", "swallow")
 _ELSEWHERE = ("Returns", "Refuses", "Missing", "NoTrigger")
+_ENDINGS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}
 _LEAVING = ("", "", "raise", "exit", "hang", "swallow")
 _DELAYS = (0.0, 0.001, 5.0, 600.0)
 
@@ -51,12 +54,13 @@ _RAISED: dict[str, type[BaseException]] = {
 
 
 def draw(
-    rng: random.Random, carried: bytes, *, badly: bool, has_timeout: bool
+    rng: random.Random, carried: bytes, *, badly: bool, has_timeout: bool, ends: str = ""
 ) -> tuple[str, bytes]:
     """Return class path and fields of a trigger; only one with a timeout may wait for ever.
 
     Args:
-        carried: msgpack of further fields, none of which means anything here.
+        carried: msgpack of further fields; its events say the token among them.
+        ends: How its event ends the task, if it does.
     """
     ways: tuple[str, ...] = _WELL
     if badly:
@@ -67,8 +71,22 @@ def draw(
         "way": rng.choice(ways),
         "delay": rng.choice(_DELAYS),
         "leaving": rng.choice(_LEAVING) if badly else "",
+        "ends": ends,
     }
     return f"{_HERE}:{name}", msgspec.msgpack.encode(fields)
+
+
+def draw_stream(rng: random.Random, carried: bytes, plan: StreamPlan) -> tuple[str, bytes]:
+    """Return class path and fields of a stream."""
+    fields = {
+        "carried": msgspec.msgpack.decode(carried),
+        "keyed": plan.keyed,
+        "count": plan.count,
+        "ends": plan.ends,
+        "between": rng.choice((0.0, 0.0, 0.001, 5.0)),
+        "goes_on": rng.random() < 0.5,
+    }
+    return f"{_HERE}:Streaming", msgspec.msgpack.encode(fields)
 
 
 @dataclass
@@ -79,6 +97,7 @@ class Misbehaving(Trigger[Any]):
     way: str
     delay: float
     leaving: str
+    ends: str = ""
 
     payloads: ClassVar[Any] = itertools.count()
 
@@ -100,7 +119,9 @@ class Misbehaving(Trigger[Any]):
                 await asyncio.sleep(_TOO_LONG_SECONDS)
 
     def _events(self) -> list[Any]:
-        payload = f"event {next(self.payloads)}"
+        payload = [f"event {next(self.payloads)}", self.carried["token"]]
+        if self.ends:
+            return [_ENDINGS[self.ends]("as drawn")]
         match self.way:
             case "foreign":
                 return [payload]
@@ -134,8 +155,34 @@ class Returns(Misbehaving):
 class Refuses(Misbehaving):
     """Cannot be made."""
 
-    def __init__(self, carried: Any, way: str, delay: float, leaving: str) -> None:
+    def __init__(self, carried: Any, way: str, delay: float, leaving: str, ends: str) -> None:
         raise SystemExit(way)
+
+
+@dataclass
+class Streaming(Trigger[Any]):
+    """Tells its numbers in order; at another hosting once more, or from behind the last one."""
+
+    carried: Any
+    keyed: bool
+    count: int
+    ends: str
+    between: float
+    goes_on: bool
+
+    async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
+        hosting, first = next(Misbehaving.payloads), 0
+        if self.last is not None and self.goes_on:
+            first = self.last.payload[-1] + 1
+        for number in range(first, self.count):
+            await asyncio.sleep(self.between)
+            which = [number] if self.keyed else [hosting, number]
+            key = str(number) if self.keyed else None
+            yield TriggerEvent(["event", self.carried["token"], *which], key=key)
+        if self.ends == "fail":
+            raise OSError("as drawn")
+        if self.ends == "hang":
+            await _never(swallow=False)
 
 
 class NoTrigger:

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import draft, undo
+from aioflow.core import draft, streams, undo
+from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
 from aioflow.core.run import restore
@@ -28,34 +29,53 @@ from aioflow.inputs import (
     Acknowledge,
     Asked,
     CancelRun,
+    ConfirmCall,
     Continue,
     Deliver,
     Delivered,
+    Drain,
     Due,
     Effect,
     EndHosting,
     HostTrigger,
     Input,
+    MoveClass,
     RecallTries,
+    Rehost,
     Request,
     Restarted,
     SetPaused,
     SetPool,
     StartTry,
     StopTry,
+    TakeEvents,
     WakeAt,
 )
-from aioflow.messages import Began, Ended, Fired, Recalled, TriggerEnded
+from aioflow.messages import (
+    Began,
+    CallAnswered,
+    Ended,
+    Fired,
+    NextWanted,
+    NotParked,
+    Recalled,
+    RecordDropped,
+    StreamOpened,
+    TriggerEnded,
+)
 from aioflow.model import DagSpec, TaskSpec
+from aioflow.orders import ForgetRun
 from aioflow.rows import Batch
 from tests.sim import liveness, recovery, stored
-from tests.sim.actors import AsyncHost, TriggerHost, Worker
+from tests.sim.actors import Worker
 from tests.sim.broken import Broken
 from tests.sim.circle import Circle, Crash, Paused
+from tests.sim.coroutines import AsyncHost
 from tests.sim.faults import Fault, Faults
 from tests.sim.ledger import Ledger
 from tests.sim.people import People
 from tests.sim.tables import Tables
+from tests.sim.trigger_actor import TriggerHost
 from tests.sim.wheel import Watch, Wheel
 from tests.sim.workload import POOLS, SECOND, make_dags, without
 
@@ -66,7 +86,8 @@ STORMY_TURNS, TURNS = 400, 20_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
-_NUMBERED = Began | Ended | Recalled | Fired | TriggerEnded
+_CALLS = CallAnswered | NextWanted | NotParked | RecordDropped | StreamOpened
+_NUMBERED = Began | Ended | Recalled | Fired | TriggerEnded | _CALLS
 """Reports that say of which start, or hosting, they are."""
 
 
@@ -105,6 +126,7 @@ class Node:
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
+        self._seed = seed
         self.faults = Faults(self.rng, left_out)
         self.ledger = Ledger()
         self.tables = Tables()
@@ -155,9 +177,9 @@ class Node:
         """Put a request into the inbox; somebody waits for its answer."""
         self.say(Asked(next(self._tickets), request))
 
-    def spec_of(self, effect: StartTry) -> TaskSpec:
-        """The task of a start."""
-        return self.tables.spec_of_run(effect.start.run_no).tasks[effect.start.position]
+    def spec_of(self, run_no: int, position: int) -> TaskSpec:
+        """See ``actors.Stage``."""
+        return self.tables.spec_of_run(run_no).tasks[position]
 
     # ── what the circle needs, and what the invariants look at ──────────────────────────
 
@@ -209,7 +231,8 @@ class Node:
         self._wheel = Wheel()
         self.watch = Watch(tables, mono=self.mono, wall=self.wall())
         self._workers = [Worker(self) for _ in range(CPU_SLOTS)]
-        self._async, self._triggers = AsyncHost(self), TriggerHost(self)
+        self._async = AsyncHost(self, self._seed)
+        self._triggers = {role: TriggerHost(self, role) for role in (TRIGGERS, QUARANTINE)}
         undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         memory.outbox = {row.outbox_no: (row.kind, row.body) for row in tables.outbox.values()}
         for version in tables.versions.values():
@@ -235,7 +258,7 @@ class Node:
             except Crash:
                 continue
             break
-        for host in (self._async, self._triggers):
+        for host in (self._async, self._triggers[TRIGGERS]):
             self.after(self.rng.randint(0, 3 * SECOND), host.come_up)
         if dead and self.faults.happens("report of the dead"):
             late = self.rng.sample(dead, min(len(dead), 10))
@@ -245,7 +268,8 @@ class Node:
     def _heal(self) -> None:
         """From now on nothing goes wrong: everything must come to its end."""
         self.faults.healed = True
-        if self._is_stopping or not self.slots.is_open:
+        drains = any(isinstance(entry, Drain) for entry in self.circle.inbox)
+        if drains or self._is_stopping or not self.slots.is_open:
             self._bring_up()  # what is asked of one that stops is never answered
         for name in POOLS[1:]:
             self.ask(SetPool(name=name, slots=4))
@@ -274,6 +298,8 @@ class Node:
         self._settle()
         liveness.one_owner(self, epoch)
         recovery.nothing_left(self)
+        if self._async.hosted:
+            raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
 
     def _free_quarantined(self) -> bool:
         """Somebody ends the runs that are held still; whether there were any."""
@@ -368,24 +394,16 @@ class Node:
         """Do what a committed turn asks for."""
         for effect in effects:
             match effect:
-                case StartTry():
-                    host = self._async if effect.worker < 0 else self._workers[effect.worker]
-                    host.start(effect)
-                case StopTry():
-                    stopped = self._async if effect.worker < 0 else self._workers[effect.worker]
-                    stopped.stop((effect.task_no, effect.start_no))
-                case RecallTries():
-                    self._workers[effect.worker].recall(effect.tries)
-                case HostTrigger():
-                    self._triggers.host(effect)
-                case EndHosting():
-                    self._triggers.end(effect.end)
+                case HostTrigger() | EndHosting() | TakeEvents():
+                    self._tell_trigger_hosts(effect)
+                case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
+                    self._tell_task_hosts(effect)
                 case WakeAt():
                     self.arm(effect.due, effect.due.at)
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Continue():
+                case Continue() | Rehost() | MoveClass():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):
@@ -393,12 +411,42 @@ class Node:
                 case _:
                     pass
 
+    def _tell_trigger_hosts(self, effect: HostTrigger | EndHosting | TakeEvents) -> None:
+        match effect:
+            case HostTrigger():
+                self._triggers[effect.role].host(effect)
+            case EndHosting():
+                self._triggers[effect.role].end(effect.end)
+            case TakeEvents():
+                for host in self._triggers.values():
+                    host.take_events(effect.taken)
+
+    def _tell_task_hosts(
+        self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
+    ) -> None:
+        match effect:
+            case StartTry():
+                host = self._async if effect.worker < 0 else self._workers[effect.worker]
+                host.start(effect)
+            case StopTry():
+                stopped = self._async if effect.worker < 0 else self._workers[effect.worker]
+                stopped.stop((effect.task_no, effect.start_no))
+            case RecallTries():
+                self._workers[effect.worker].recall(effect.tries)
+            case ConfirmCall():
+                self._async.confirm(effect.recorded)
+            case ForgetRun():
+                self._async.forget(effect.run_no)
+
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
         """Sum it up."""
         self.points["fenced repeat"] += self.tables.fenced
         self.points["retry"] += sum(row.try_number > 1 for row in self.tables.tasks.values())
         self.points["event consumed"] += len(self.tables.fired)
         self.points["expansion"] += len(self.tables.expansions)
+        self.points["call answered"] += self.ledger.told.calls
+        self.points["call replayed"] += self.ledger.told.replayed
+        self.points["event of a stream"] += self.tables.consumed.total()
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
             seed=seed,
@@ -419,8 +467,10 @@ def play(
     """Live one seed; a broken promise, or a defect raised, is told in the verdict."""
     node = Node(seed, left_out, dropped, trace)
     broken = None
-    rows_at_once = draft.BATCH_ROWS
-    draft.BATCH_ROWS = random.Random(f"rows {seed}").choice((rows_at_once, rows_at_once, 20, 3, 1))
+    rows_at_once, events_ahead = draft.BATCH_ROWS, streams.EVENTS_AHEAD
+    limits = random.Random(f"rows {seed}")
+    draft.BATCH_ROWS = limits.choice((rows_at_once, rows_at_once, 20, 3, 1))
+    streams.EVENTS_AHEAD = limits.choice((events_ahead, 3, 1))
     try:
         node.live()
     except Broken as exc:
@@ -428,7 +478,7 @@ def play(
     except Exception as exc:  # noqa: BLE001 - whatever core raises is what we look for
         broken = Broken("raised", f"{type(exc).__name__}: {exc}", exc)
     finally:
-        draft.BATCH_ROWS = rows_at_once
+        draft.BATCH_ROWS, streams.EVENTS_AHEAD = rows_at_once, events_ahead
     return node.verdict(seed, broken)
 
 

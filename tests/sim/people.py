@@ -52,7 +52,10 @@ class File:
             return FileGone(self.name)
         if self.state == "broken":
             return FileBroken(file=self.name, reason="syntax", message="invalid syntax")
-        return FileParsed(file=self.name, version=self.version, dags=self.dags, sources={})
+        triggers = dict.fromkeys(("sim:Trigger", "sim:Stream"), self.version)
+        return FileParsed(
+            file=self.name, version=self.version, dags=self.dags, sources={}, triggers=triggers
+        )
 
 
 class Person:
@@ -110,6 +113,8 @@ class People:
 
     def _come(self) -> None:
         node, faults = self._node, self._node.faults
+        if faults.healed:
+            return  # all that there is must come to its end
         if self._runs_left > 0:
             self._runs_left -= 1
             request, times = self._person.run(), 2 if node.rng.random() < 0.2 else 1

@@ -13,22 +13,31 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest.mock import patch
 
 import anyio
 import msgspec
 
+from aioflow.author.trigger import Trigger
 from aioflow.children.room import Room
 from aioflow.clock import Clock
 from aioflow.host import triggers
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.link import frames
+from aioflow.host.outcome import Packed
 from aioflow.host.shared import Line
+from aioflow.host.trigger_making import TriggerMaker
 from aioflow.host.triggers import TriggerHost
-from aioflow.messages import Answer, Host, Order, Ping, Pong, Report, Welcome
+from aioflow.messages import Pong, Report
 from aioflow.model import Failure
-from tests.sim.faults import Faults
+from aioflow.orders import Answer, Host, Order, Ping, RunInfo, Start, Welcome
+from tests.sim.actors import Stage, result_of_start
+from tests.sim.misbehaving import draw
+from tests.sim.script import carried
 
 __all__ = ("InlineChild", "InlineChildren", "host_clock")
 
@@ -44,14 +53,10 @@ _orders = msgspec.msgpack.Decoder(list[Order])
 _reports = msgspec.msgpack.Decoder(list[Report])
 
 
-class Surroundings(Protocol):
+class Surroundings(Stage, Protocol):
     """What a process needs of the world it lives in."""
 
-    rng: random.Random
-
-    @property
-    def faults(self) -> Faults:
-        """What goes wrong."""
+    seed: int
 
 
 @contextmanager
@@ -60,8 +65,80 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
     with (
         patch.object(triggers, "now", now),
         patch.object(triggers, "print_traceback", lambda problem: None),
+        patch.object(triggers, "pack", _pack),
     ):
         yield
+
+
+class _Runs:
+    """What a host knows of runs whose DAG files are nowhere: their tasks alone."""
+
+    def __init__(self, world: Surroundings) -> None:
+        self._world = world
+
+    def tell(self, info: RunInfo) -> None:
+        """See ``host.runs``."""
+
+    def forget(self, run_no: int) -> None:
+        """See ``host.runs``."""
+
+    def of(self, start: Start) -> Any:
+        """See ``host.runs``; a node of the DAG is what ``_pack`` needs to know of it."""
+        node = partial(result_of_start, self._world)
+        return SimpleNamespace(dag=SimpleNamespace(nodes={start.position: (node, start)}))
+
+
+def _pack(node: Any, start: Start, payload: object, results: Path) -> Packed:
+    """See ``host.outcome``: the result that the seed has for this start."""
+    result, _ = node
+    return Packed(*result(_as_host(start)))
+
+
+def _as_host(start: Start) -> Host:
+    """A hosting of this start, as far as its result goes."""
+    return Host(
+        trigger_no=-1,
+        hosting=-1,
+        run_no=start.run_no,
+        task_no=start.task_no,
+        version="",
+        class_path="",
+        kwargs=b"",
+        since=0,
+        logical_date=None,
+        position=start.position,
+        start_no=start.start_no,
+    )
+
+
+class _Maker:
+    """Makes triggers as the real one does, and those of a start without its DAG file."""
+
+    def __init__(self, real: TriggerMaker, world: Surroundings) -> None:
+        self._real = real
+        self._world = world
+        self.runs = _Runs(world)
+
+    async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
+        """See ``host.trigger_making``."""
+        if order.is_made_there:
+            order = self._of_start(order)
+        return await self._real.make(order, enter)
+
+    def _of_start(self, order: Host) -> Host:
+        world = self._world
+        rng = random.Random(f"{world.seed} {order.trigger_no} {order.hosting}")
+        trigger = world.spec_of(order.run_no, order.position).start_trigger
+        assert trigger is not None
+        ends = rng.choice(("success", "success", "failed", "skipped"))
+        path, kwargs = draw(
+            rng,
+            carried((order.task_no,)),
+            badly=world.faults.happens("trigger misbehaves"),
+            has_timeout=world.ledger.has_deadline(order.trigger_no),
+            ends="" if trigger.next_method and rng.random() < 0.5 else ends,
+        )
+        return msgspec.structs.replace(order, class_path=path, kwargs=kwargs, is_made_there=False)
 
 
 class InlineChildren:
@@ -120,6 +197,7 @@ class InlineChild:
     """See ``Child``. Killed, it is heard no more but for what had left it already."""
 
     pid = 0
+    log_nonce = "nonce"
 
     def __init__(self, world: Surroundings, on_reports: Callable[[list[Report]], None]) -> None:
         self._world = world
@@ -166,6 +244,10 @@ class InlineChild:
             if guest.task is not None:
                 guest.task.cancel()
         self._later(lambda: self._end(last))
+
+    def loop_seconds(self) -> float:
+        """See ``Child``; nothing here takes any time of a processor."""
+        return 0.0
 
     def culprit(self) -> int:
         """See ``Child``."""
@@ -221,6 +303,7 @@ class InlineChild:
         if isinstance(order, Welcome):
             self._line = _Line(self)
             self._role = TriggerHost(self._line, BlackBox(), order)
+            self._role._maker = _Maker(self._role._maker, self._world)  # type: ignore[assignment]
             self._line.connect(_Link(self))  # type: ignore[arg-type]
             self._note_guests(self._role._nursery)
             return

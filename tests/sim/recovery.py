@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.core.memory import Memory, Run
+import msgspec
+
+from aioflow.core.memory import Live, Memory, Run
 from aioflow.core.run import restore
 from aioflow.core.why import explain_task
-from aioflow.model import TaskState
+from aioflow.model import TaskState, TriggerState
+from aioflow.rows import TriggerRow
 from tests.sim.broken import Broken
 
 __all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
@@ -54,6 +57,37 @@ def _same_run(run: Run, fresh: Run) -> None:
             mine, other = getattr(live, name), getattr(fresh.live[task_no], name)
             if mine != other:
                 raise Broken("restore", f"task {task_no} {name}: {mine}, {other}")
+        _same_progress(live, fresh.live[task_no])
+
+
+def _same_progress(live: Live, fresh: Live) -> None:
+    for name in ("recorded", "first_failed", "open_kind"):
+        mine, other = getattr(live, name), getattr(fresh, name)
+        if mine != other:
+            raise Broken("restore", f"task {live.task_no} {name}: {mine}, {other}")
+    waits = [
+        [_readable(wait.row) for wait in each.waits]
+        + [None if each.resumed is None else _readable(each.resumed.row)]
+        for each in (live, fresh)
+    ]
+    if waits[0] != waits[1]:
+        raise Broken("restore", f"task {live.task_no} waits for {waits[0]}, {waits[1]}")
+    streams = [
+        {at: _readable(wait.row) for at, wait in each.streams.items()} for each in (live, fresh)
+    ]
+    if streams[0] != streams[1]:
+        raise Broken("restore", f"task {live.task_no} has streams {streams[0]}, {streams[1]}")
+    for ordinal, wait in live.streams.items():
+        names = ("next_sequence", "pending", "pending_bytes", "keys", "last")
+        for name in names if wait.state is TriggerState.WAITING else names[:-1]:
+            mine, other = (getattr(each.stream, name) for each in (wait, fresh.streams[ordinal]))
+            if mine != other:
+                raise Broken("restore", f"stream {wait.row.trigger_no} {name}: {mine}, {other}")
+
+
+def _readable(row: TriggerRow) -> TriggerRow | None:
+    """A row but for what is sealed, which not every life has the key to."""
+    return msgspec.structs.replace(row, kwargs=None)
 
 
 def _coarse(state: int) -> int:
@@ -71,6 +105,8 @@ def nothing_left(node: Any) -> None:
         "live tasks": set(memory.live),
         "waits": set(memory.waits),
         "trigger rows": set(tables.triggers),
+        "records": set(tables.records),
+        "events": set(tables.events),
         "runs": set(memory.runs),
         "busy workers": [w.number for w in slots.workers if not w.is_idle],
         "coroutines": slots.running_coroutines,

@@ -54,6 +54,8 @@ def _compared(
         lambda values: rows.trigger_row(values, vault),
         _by(known.triggers.values(), "trigger_no"),
     )
+    yield tables.event, rows.event_row, _by(known.events.values(), "trigger_no", "sequence")
+    yield tables.record, rows.record_row, _by(known.records.values(), "task_no", "ordinal")
     yield tables.version, rows.version_row, _by(known.versions.values(), "version")
     yield tables.dag, rows.dag_row, _by(known.dags.values(), "dag_id")
     yield tables.dag_file, rows.dag_file_row, _by(known.files.values(), "file")

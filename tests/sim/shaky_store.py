@@ -138,8 +138,15 @@ class ShakyStore:
             await self._before_first(batch)
         if self._happens("node replaced"):
             await self._lose_to_another(batch)
-        await self._disk.store.commit(batch)
+        await self._commit(batch)
         await self._after(batch)
+
+    async def _commit(self, batch: Batch) -> None:
+        try:
+            await self._disk.store.commit(batch)
+        except BatchRefused:
+            self._quiet = _QUIET_COMMITS  # its inputs come one by one now: that one alone is odd
+            raise
 
     async def _before_first(self, batch: Batch) -> None:
         """What may become of a batch that nobody has stored yet."""
@@ -254,6 +261,7 @@ def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batc
         *_wrong(batch, "task_changes", "task_no", rng),
         *_wrong(batch, "run_changes", "run_no", rng),
         *_wrong(batch, "trigger_changes", "trigger_no", rng),
+        *_wrong_calls(batch),
     ]
     if batch.new_tasks and tables.tasks:
         twice = tables.tasks[rng.choice(sorted(tables.tasks))]
@@ -262,6 +270,18 @@ def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batc
         again = tables.runs[rng.choice(sorted(tables.runs))]
         wrong.append(msgspec.structs.replace(batch, new_runs=[*batch.new_runs, again]))
     return rng.choice(wrong)
+
+
+def _wrong_calls(batch: Batch) -> list[Batch]:
+    """An answer for a call that was never made, and an event consumed that never came."""
+    replace = msgspec.structs.replace
+    wrong = []
+    if batch.record_changes:
+        odd = replace(batch.record_changes[0], task_no=_NOWHERE)
+        wrong.append(replace(batch, record_changes=[*batch.record_changes, odd]))
+    if batch.consumed_events:
+        wrong.append(replace(batch, consumed_events=[*batch.consumed_events, (_NOWHERE, 0)]))
+    return wrong
 
 
 def _wrong(batch: Batch, name: str, key: str, rng: random.Random) -> list[Batch]:

@@ -5,17 +5,17 @@ More of the numbered promises of ``tests.sim.invariants``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from aioflow.inputs import StartTry
-from aioflow.messages import Start
-from aioflow.model import TaskState
+from aioflow.model import Body, TaskState
+from aioflow.orders import Start
 from aioflow.rows import Batch, TaskRow
-from tests.sim.actors import CANARY
 from tests.sim.broken import Broken
+from tests.sim.script import CANARY
 from tests.sim.tables import changed_tasks
 
 __all__ = (
@@ -25,6 +25,8 @@ __all__ = (
     "starts_read_the_last_success",
     "writes_are_of_the_newest_epoch",
 )
+
+COUNTERS = ("start_no", "try_number", "interruptions")
 
 
 # ── I3: whose writes ────────────────────────────────────────────────────────────────────
@@ -66,9 +68,9 @@ def canaries_are_sealed(folder: Path) -> None:
 # ── I17: results ────────────────────────────────────────────────────────────────────────
 
 
-def starts_read_the_last_success(node: Any, effect: StartTry) -> None:
+def starts_read_the_last_success(node: Any, start: Start) -> None:
     """I17: what a task is given, or will read, its parent's last accepted success returned."""
-    start, tables = effect.start, node.tables
+    tables = node.tables
     run = tables.runs[start.run_no]
     spec = tables.specs[run.version, run.dag_id]
     for position in spec.tasks[start.position].argument_parents:
@@ -117,18 +119,21 @@ def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRo
             raise Broken("I18 instants", f"{row} ended before it was ready")
         was = before.get(change.task_no)
         if was is not None:
-            _follows(row, was, is_steady=is_steady)
+            task = node.tables.spec_of_run(row.run_no).tasks[row.position]
+            forgets = task.sensor is None and task.body is Body.COROUTINE  # with each record
+            _follows(row, was, COUNTERS[:-1] if forgets else COUNTERS, is_steady=is_steady)
+            keeps = task.sensor is not None and was.deadline_at is not None
+            if keeps and row.deadline_at != was.deadline_at:
+                raise Broken("I18 instants", f"the deadline of {was} moved: {row}")
     for tried in batch.new_tries:
         if tried.ended_at < (tried.started_at or tried.ended_at):
             raise Broken("I18 instants", f"{tried} ended before it began")
 
 
-def _follows(row: TaskRow, was: TaskRow, *, is_steady: bool) -> None:
-    for name in ("start_no", "try_number", "interruptions"):
+def _follows(row: TaskRow, was: TaskRow, counters: Sequence[str], *, is_steady: bool) -> None:
+    for name in counters:
         if getattr(row, name) < getattr(was, name):
             raise Broken("I18 instants", f"{name} of {was} went back: {row}")
-    if was.deadline_at is not None and row.deadline_at != was.deadline_at:
-        raise Broken("I18 instants", f"the deadline of {was} moved: {row}")
     for name in ("queued_at", "started_at") if is_steady else ():
         later, earlier = getattr(row, name), getattr(was, name)
         if later is not None and earlier is not None and later < earlier:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.rows import Batch, LiveRun, PoolRow, TaskChange, TaskRow, TriggerRow
+from aioflow.rows import (
+    Batch,
+    EventRow,
+    LiveRun,
+    PoolRow,
+    RecordRow,
+    TaskChange,
+    TaskRow,
+    TriggerRow,
+)
 from aioflow.store.fence import confirm_applied
 from tests.core.world import Rows
-from tests.sim.actors import UNSTORABLE
+from tests.sim.script import UNSTORABLE
 
 __all__ = ("Numbers", "Tables", "changed_tasks", "check_content")
 
@@ -59,6 +69,11 @@ class Tables(Rows):
         resumptions: How often each task gave its place back by itself.
         widths: Of each expansion, as it was first committed.
         specs: Every DAG of every version, also of runs long over.
+        cut_short: How often each was queued again while it ran.
+        recorders: Tasks that have ever recorded a durable call.
+        record_counts: How many records each task has.
+        consumed: How many events of each stream were consumed.
+        just_consumed: Task and payload of each event that the last batch consumed.
         fenced: Batches that came again after they had been applied.
     """
 
@@ -69,6 +84,11 @@ class Tables(Rows):
         self.pools: dict[str, PoolRow] = {}
         self.fired: Counter[int] = Counter()
         self.resumptions: Counter[int] = Counter()
+        self.cut_short: Counter[int] = Counter()
+        self.recorders: set[int] = set()
+        self.record_counts: Counter[int] = Counter()
+        self.consumed: Counter[int] = Counter()
+        self.just_consumed: list[tuple[int, bytes | None]] = []
         self.fenced = 0
         self.widths: dict[tuple[int, int], int] = {}
         self.specs: dict[tuple[str, str], DagSpec] = {}
@@ -109,12 +129,11 @@ class Tables(Rows):
         return (self.epoch, self.commit_no + 1) == (epoch, batch.number)
 
     def _count(self, batch: Batch) -> None:
-        for task_no, state in batch.steps:
-            if state in {TaskState.DEFERRED, TaskState.SENSING}:
-                self.resumptions[task_no] += 1
+        self._count_steps(batch)
         for change in batch.trigger_changes:
-            if change.state is TriggerState.FIRED:
+            if change.state is TriggerState.FIRED and change.was is not TriggerState.FIRED:
                 self.fired[change.trigger_no] += 1
+        self._count_calls(batch)
         for tried in batch.new_tries:
             key = (tried.task_no, tried.start_no)
             assert key not in self._kept, f"a second row for the try {key}"
@@ -123,6 +142,27 @@ class Tables(Rows):
             self.specs.update({(version.version, spec.dag_id): spec for spec in version.dags})
         for first, count in self._ranges(batch):
             self._numbers.take(first, count)
+
+    def _count_steps(self, batch: Batch) -> None:
+        reached = {no: self.tasks[no].state for no, _ in batch.steps if no in self.tasks}
+        for task_no, state in batch.steps:
+            if state in {TaskState.DEFERRED, TaskState.SENSING}:
+                self.resumptions[task_no] += 1
+            if state is TaskState.QUEUED and reached.get(task_no) is TaskState.RUNNING:
+                self.cut_short[task_no] += 1
+            reached[task_no] = state
+
+    def _count_calls(self, batch: Batch) -> None:
+        self.record_counts.subtract(task_no for task_no, _ in batch.dropped_records)
+        self.record_counts.update(row.task_no for row in batch.new_records)
+        self.recorders.update(row.task_no for row in batch.new_records)
+        fresh = {(row.trigger_no, row.sequence): row for row in batch.new_events}
+        self.just_consumed = []
+        for trigger_no, sequence in batch.consumed_events:
+            assert sequence == self.consumed[trigger_no], f"{sequence} of {trigger_no} is not next"
+            self.consumed[trigger_no] += 1
+            row = fresh.get((trigger_no, sequence)) or self.events[trigger_no, sequence]
+            self.just_consumed.append((self.triggers[trigger_no].task_no, row.payload))
 
     def _ranges(self, batch: Batch) -> Iterator[tuple[int, int]]:
         """The numbers a batch takes into use."""
@@ -189,7 +229,43 @@ class Tables(Rows):
                 if (found := self.results.get(row.task_no)) is not None and found.width is not None
             ],
             triggers=self.triggers_of(run_no),
+            progress=[self.progress(row.task_no) for row in tasks if self.records_of(row.task_no)],
+            events=[row for _, row in sorted(self.events.items()) if row.run_no == run_no],
         )
+
+    def records_of(self, task_no: int) -> list[RecordRow]:
+        """The durable calls of a task in order, up to the first that has no record."""
+        found = (self.records.get((task_no, ordinal)) for ordinal in itertools.count())
+        return list(itertools.takewhile(lambda row: row is not None, found))  # type: ignore[arg-type]
+
+    def last_record(self, task_no: int) -> RecordRow | None:
+        """The last durable call of a task."""
+        rows = self.records_of(task_no)
+        return rows[-1] if rows else None
+
+    def events_of(self, trigger_no: int) -> list[EventRow]:
+        """The events of a stream in order."""
+        return [row for key, row in sorted(self.events.items()) if key[0] == trigger_no]
+
+    def pending_events(self, trigger_no: int) -> int:
+        """How many of them are not consumed."""
+        return sum(row.payload is not None for row in self.events_of(trigger_no))
+
+    def stream_events(self, task_no: int, ordinal: int) -> list[EventRow] | None:
+        """The events of the stream that a call opened; ``None`` if it is gone."""
+        for row in self.triggers.values():
+            opened = (row.task_no, row.ordinal) == (task_no, ordinal)
+            if opened and row.window and row.state is not TriggerState.ENDING:
+                return self.events_of(row.trigger_no)
+        return None
+
+    def is_held(self, run_no: int) -> bool:
+        """Whether a run is held still, because something that was told of it could not be taken."""
+        return self.runs[run_no].quarantine is not None
+
+    def has_stored(self, trigger_no: int, key: str) -> bool:
+        """Whether an event of this key is stored."""
+        return any(row.key == key for row in self.events_of(trigger_no))
 
     def running(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run that run."""

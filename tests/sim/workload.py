@@ -14,6 +14,7 @@ from aioflow.model import (
     RetryPolicy,
     ScheduleSpec,
     SensorSpec,
+    StartTriggerSpec,
     TaskSpec,
     TriggerRule,
 )
@@ -97,6 +98,13 @@ def _task(
     mapped, map_limit, taken = None, 50_000, tuple(p for p in parents if rng.random() < 0.5)
     if sensor is None and rng.random() < 0.3:
         mapped, map_limit, taken = _expansion(parents, taken, tasks, rng)
+    start_trigger = None
+    if sensor is None and rng.random() < 0.15:
+        start_trigger = StartTriggerSpec(
+            class_path="sim:Trigger",
+            next_method=rng.choice(("", "resume")),
+            timeout_us=rng.choice((None, 2 * SECOND, 900 * SECOND)),
+        )
     pool = rng.choice(POOLS)
     return TaskSpec(
         task_id=f"t{position}",
@@ -120,6 +128,7 @@ def _task(
         sensor=sensor,
         execution_timeout_us=rng.choice((None, 2 * SECOND, 300 * SECOND)),
         max_active_tis_per_dagrun=rng.choice((None, None, 1, 2)),
+        start_trigger=start_trigger,
     )
 
 

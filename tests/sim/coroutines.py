@@ -1,0 +1,369 @@
+"""The async host, on virtual time: coroutines that make durable calls, park, and run again.
+
+It keeps the promises of the real one: a call is made once it is told, the one that waits has
+its coroutine parked, whoever is not parked any more is ``NotParked``, and what an earlier
+start recorded is asked for and answered at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from aioflow.inputs import HostUp, Input, StartTry
+from aioflow.messages import (
+    Awaiting,
+    CallAnswered,
+    Failed,
+    NextWanted,
+    NotParked,
+    RecordDropped,
+    StreamOpened,
+)
+from aioflow.model import Failure
+from aioflow.orders import CallRecorded, Resume
+from aioflow.rows import RecordRow
+from tests.sim.actors import Body, Key, Line, Stage, lost_host
+from tests.sim.broken import Broken
+from tests.sim.script import Call, carried, script
+
+__all__ = ("AsyncHost",)
+
+SECOND = 1_000_000
+_PAUSES_US = (0, 0, 0, 50, 3_000, SECOND)
+_PLACE = "flow.py:1"
+
+
+class AsyncHost:
+    """One process with all coroutines.
+
+    Attributes:
+        hosted: By task and start; those that are parked are among them.
+    """
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.hosted: dict[Key, Coroutine | _Sensor] = {}
+        self.seed = seed
+        self.stage = stage
+        self.line = Line(stage)
+        self._life = 0
+        self._is_up = False
+
+    def come_up(self) -> None:
+        """The first process, or the next one."""
+        self._is_up = True
+        self.line.say(HostUp("async"))
+
+    # ── orders ──────────────────────────────────────────────────────────────────────────
+
+    def start(self, effect: StartTry) -> None:
+        """Run a coroutine, or let it go on where it is parked."""
+        if not self._is_up:
+            return
+        if effect.resume is not None:
+            self._resume(effect.resume)
+            return
+        for left in self._of_task(effect.start.task_no):
+            self.let_go(left)  # nobody knows of it any more
+        make = (
+            Coroutine
+            if self.stage.spec_of(effect.start.run_no, effect.start.position).sensor is None
+            else _Sensor
+        )
+        hosted = make(self, effect)
+        self.hosted[hosted.body.key] = hosted
+        hosted.begin()
+        self._perhaps_die()
+
+    def _resume(self, order: Resume) -> None:
+        hosted = self.hosted.get((order.task_no, order.was_start_no))
+        if isinstance(hosted, Coroutine) and hosted.is_parked:
+            del self.hosted[hosted.body.key]
+            hosted.body.key = (order.task_no, order.start_no)
+            self.hosted[hosted.body.key] = hosted
+            hosted.resume(order)
+            self._perhaps_die()
+        else:
+            self.line.say(NotParked(order.task_no, order.start_no))
+
+    def confirm(self, order: CallRecorded) -> None:
+        """A call is recorded."""
+        hosted = self.hosted.get((order.task_no, order.start_no))
+        if hosted is None:
+            if self._is_up:
+                self.line.say(NotParked(order.task_no, order.start_no))
+        elif isinstance(hosted, Coroutine) and order.ordinal == hosted.made:
+            hosted.answered(order.answer)
+
+    def stop(self, key: Key) -> None:
+        """Cancel a coroutine."""
+        self.hosted.pop(key, None)
+
+    def forget(self, run_no: int) -> None:
+        """A run has ended: whoever is parked for it will never be resumed."""
+        for hosted in list(self.hosted.values()):
+            if hosted.run_no == run_no and isinstance(hosted, Coroutine) and hosted.is_parked:
+                self.let_go(hosted)
+
+    # ── what the hosted need ────────────────────────────────────────────────────────────
+
+    def after(self, hosted: Coroutine | _Sensor, delay_us: int, function: Any) -> None:
+        """Call it then, if it is hosted still."""
+        life = self._life
+
+        def unless_gone() -> None:
+            if life == self._life and self.hosted.get(hosted.body.key) is hosted:
+                function()
+
+        self.stage.after(delay_us, unless_gone)
+
+    def let_go(self, hosted: Coroutine | _Sensor, report: Input | None = None) -> None:
+        """It is no longer hosted."""
+        self.hosted.pop(hosted.body.key, None)
+        if report is not None:
+            self.line.say(report)
+
+    def _of_task(self, task_no: int) -> list[Coroutine | _Sensor]:
+        found = [hosted for key, hosted in self.hosted.items() if key[0] == task_no]
+        return [hosted for hosted in found if isinstance(hosted, Coroutine) and hosted.is_parked]
+
+    def _perhaps_die(self) -> None:
+        if self.stage.faults.happens("async host dies"):
+            life = self._life
+            delay = self.stage.rng.choice((0, 3_000, 40 * SECOND))
+            self.stage.after(delay, lambda: self._die(life))
+
+    def _die(self, life: int) -> None:
+        if life != self._life or not self._is_up:
+            return
+        self._life += 1
+        self._is_up = False
+        tasks = [task_no for task_no, _ in self.hosted]
+        culprit = self.stage.rng.choice([-1, *tasks])
+        self.hosted.clear()
+        self.line.say(lost_host("async", culprit, self.stage.wall()))
+        self.stage.after(self.stage.rng.randint(1, 30 * SECOND), self.come_up)
+
+
+class _Sensor:
+    """A sensor that is hosted: it looks until it has found something."""
+
+    def __init__(self, host: AsyncHost, effect: StartTry) -> None:
+        self.body = Body(host.stage, effect)
+        self.run_no = effect.start.run_no
+        self._host = host
+
+    def begin(self) -> None:
+        took, limit = self.body.begin(self._host.line), self.body.effect.timeout_us
+        if self._host.stage.rng.random() < 0.3:
+            return  # its deadline ends it
+        if took is None or (limit is not None and took > limit):
+            assert limit is not None
+            self._host.after(self, limit, lambda: self._end(self.body.timed_out()))
+        else:
+            self._host.after(self, took, lambda: self._end(self.body.end()))
+
+    def _end(self, report: Input) -> None:
+        self._host.let_go(self, report)
+
+
+class Coroutine:
+    """One coroutine, from its first start to its end, which may be some starts later.
+
+    Attributes:
+        made: How many calls it has made, recorded ones included.
+        is_parked: It waits in its call until that is answered.
+    """
+
+    def __init__(self, host: AsyncHost, effect: StartTry) -> None:
+        self.body = Body(host.stage, effect)
+        self.run_no = effect.start.run_no
+        self.made = 0
+        self.is_parked = False
+        self._host = host
+        self._start = effect.start
+        self._told = host.stage.ledger.told
+        self._known: deque[RecordRow] = deque()
+        self._calls: list[Call] = []
+        self._is_waiting = False
+        self._has_dropped = False
+        self._own: tuple[bytes | None, Failure | None] = (None, None)
+
+    @property
+    def task_no(self) -> int:
+        """Whose it is."""
+        return self._start.task_no
+
+    # ── beginnings ──────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """Run from the top."""
+        host, start, limit = self._host, self._start, self.body.effect.timeout_us
+        stage = host.stage
+        self._told.begin(start.task_no, start.method, start.try_number)
+        if start.recorded and stage.faults.happens("code changes"):
+            self._told.rewrite(start.task_no)
+        name = f"{host.seed} {start.task_no}"
+        self._calls = script(name, start.method, self._told.edition(start.task_no))
+        took = self.body.begin(host.line)
+        if limit is not None:
+            host.after(self, limit, lambda: host.let_go(self, self.body.timed_out()))
+        if took is not None:
+            host.after(self, took, self._read)
+
+    def _read(self) -> None:
+        """Ask for what is recorded."""
+        if self._start.recorded:
+            records = self._host.stage.tables.records_of(self.task_no)
+            self._told.replays(self.task_no, self._start.recorded, records)
+            self._known.extend(records)
+        self._go_on()
+
+    def resume(self, order: Resume) -> None:
+        """Go on as another start: the call it is parked in is answered."""
+        self.body.begin_again(self._host.line)
+        self.answered(order.answer, order.failure)
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────
+
+    def answered(self, body: bytes | None = None, failure: Failure | None = None) -> None:
+        """The call under way has its answer, stored."""
+        if not self._is_waiting:
+            return
+        self._is_waiting = self.is_parked = False
+        if self._calls[self.made].kind in {"step", "now"}:
+            body, failure = self._own
+        self._later(lambda: self._hear(body, failure))
+
+    def _hear(self, body: bytes | None, failure: Failure | None) -> None:
+        call = self._calls[self.made]
+        self._told.hears(self.body.key, self.made, call, body, failure)
+        if call.kind == "next" and body is None and failure is None:
+            self._is_over(call)
+        self.made += 1
+        if failure is not None and not call.is_caught:
+            self._host.let_go(self, self._failed("uncaught"))
+        else:
+            self._go_on()
+
+    def _is_over(self, call: Call) -> None:
+        """A stream is over when all there was has been consumed, and not before."""
+        stage, plan = self._host.stage, self._calls[call.stream].plan
+        assert plan is not None
+        events = stage.tables.stream_events(self.task_no, call.stream)
+        if events is None or stage.tables.is_held(self.run_no):
+            return
+        left = [row for row in events if row.payload is not None]
+        if left or (plan.keyed and len(events) != plan.count) or len(events) < plan.count:
+            raise Broken("I6 streams", f"{call} of task {self.task_no} is over: {events}")
+
+    def _go_on(self) -> None:
+        """Make the next call, or take what is recorded of it, or end."""
+        rng = self._host.stage.rng
+        if self._known:
+            self._replay()
+        elif rng.random() < 0.03:
+            self._host.let_go(self, self._failed("between two calls"))
+        elif self.made == len(self._calls):
+            self._host.let_go(self, self.body.end())
+        else:
+            self._later(self._make)
+
+    def _replay(self) -> None:
+        record = self._known[0]
+        call = self._calls[self.made] if self.made < len(self._calls) else None
+        if call is not None and (record.kind, record.name) == (call.kind, call.name):
+            self._known.popleft()
+            self._hear(record.answer, record.failure)
+            return
+        if self._told.edition(self.task_no) == 0:
+            raise Broken("E5 replay", f"{record} is no call of {self._start}, which makes {call}")
+        if call is None:
+            self._host.let_go(self, self.body.end())  # what is left of the record is not asked for
+            return
+        self._mismatch()
+
+    def _mismatch(self) -> None:
+        """The code has changed: its author has said what follows."""
+        host, key = self._host, self.body.key
+        match host.stage.rng.choice(("fail", "restart", "keep", "keep")):
+            case "fail":
+                host.let_go(self, self._failed("another call is recorded"))
+            case "restart":
+                self._told.forget(self.task_no)
+                host.let_go(self, RecordDropped(*key, 0, True))
+            case _:
+                self._known.clear()
+                self._has_dropped = True
+                self._told.forget(self.task_no, self.made)
+                host.line.say(RecordDropped(*key, self.made, False))
+                self._go_on()
+
+    def _make(self) -> None:
+        call = self._calls[self.made]
+        key, at = self.body.key, self._host.stage.wall()
+        named = (*key, self.made, call.kind, call.name, _PLACE)
+        timed = (*key, self.body.began_at or at, at, self.made, call.kind, call.name, _PLACE)
+        report: Input
+        match call.kind:
+            case "step" | "now":
+                answer, failure = self._own = self._work()
+                report = CallAnswered(*named, answer, failure)
+            case "stream":
+                assert call.plan is not None
+                kwargs = carried((*key, self.made), call.plan)
+                report = StreamOpened(*named, "sim:Stream", kwargs, call.plan.window)
+            case "next":
+                report = NextWanted(*timed, call.stream, call.timeout_us)
+            case _:
+                triggers = tuple(
+                    ("sim:Trigger", carried((self.task_no, self.made, branch)))
+                    for branch in range(call.width)
+                )
+                report = Awaiting(*timed, triggers, call.timeout_us)
+        self._is_waiting = True
+        self.is_parked = isinstance(report, Awaiting | NextWanted)
+        self._host.line.say(report)
+        if self.is_parked:
+            self._mishap()
+
+    def _work(self) -> tuple[bytes | None, Failure | None]:
+        """User code of a step runs, which it must not once its record is stored."""
+        stage = self._host.stage
+        stored = [row for row in stage.tables.records_of(self.task_no) if row.ordinal == self.made]
+        if stored and not self._has_dropped:
+            raise Broken("E7 steps", f"{self._calls[self.made]} runs again after {stored}")
+        if self._calls[self.made].kind == "step" and stage.rng.random() < 0.15:
+            return None, Failure(type="ValueError", message="no", reason="step")
+        return msgspec.msgpack.encode([*self.body.key, self.made]), None
+
+    # ── what becomes of it while it is parked ───────────────────────────────────────────
+
+    def _mishap(self) -> None:
+        host, stage, made = self._host, self._host.stage, self.made
+        delay = stage.rng.choice((0, 1_000, 5 * SECOND))
+
+        def while_parked(function: Any) -> None:
+            host.after(self, delay, lambda: function() if self._is_still(made) else None)
+
+        if stage.faults.happens("evicted"):
+            while_parked(lambda: host.let_go(self))
+        elif stage.faults.happens("fails while parked"):
+            interrupted = stage.rng.random() < 0.3
+            while_parked(
+                lambda: host.let_go(self, self._failed("cut short", interrupted=interrupted))
+            )
+
+    def _is_still(self, made: int) -> bool:
+        return self.is_parked and self.made == made
+
+    def _failed(self, message: str, *, interrupted: bool = False) -> Failed:
+        reason = "interrupted" if interrupted else "raised"
+        failure = Failure(type="ValueError", message=message, reason=reason)
+        at = self._host.stage.wall()
+        return Failed(*self.body.key, self.body.began_at, at, failure, interrupted=interrupted)
+
+    def _later(self, function: Any) -> None:
+        self._host.after(self, self._host.stage.rng.choice(_PAUSES_US), function)

@@ -1,0 +1,182 @@
+"""What must hold of what waits: triggers, durable calls and streams, after every commit.
+
+More of the numbered promises of ``tests.sim.invariants``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from aioflow.inputs import HostTrigger
+from aioflow.model import RecordState, TaskState, TriggerState
+from aioflow.rows import FROM_START, RecordRow, TriggerRow
+from tests.sim.broken import Broken
+from tests.sim.tables import changed_tasks
+from tests.sim.told import names_itself
+
+__all__ = ("hold",)
+
+
+def hold(node: Any, turn: Any) -> None:
+    """Check everything of what waits that a commit may have broken."""
+    waiting = _waiting(node)
+    for task_no in _touched(turn.batch):
+        records_are_the_calls_made(node, task_no)
+        whoever_waits_has_for_what(node, task_no, waiting[task_no])
+    events_resume_their_tasks(node, turn)
+    consumed_events_are_answers(node)
+    stored_events_are_known_once(node, turn)
+    starts_touch_no_place(node, turn)
+
+
+def _touched(batch: Any) -> list[int]:
+    numbers = {row.task_no for row in changed_tasks(batch)}
+    numbers |= {row.task_no for row in (*batch.new_records, *batch.record_changes)}
+    return sorted(numbers | {task_no for task_no, _ in batch.dropped_records})
+
+
+# ── I5: triggers ────────────────────────────────────────────────────────────────────────
+
+
+def _waiting(node: Any) -> defaultdict[int, list[TriggerRow]]:
+    """I5: a trigger row belongs to a task that waits for it, or to a call that opened it."""
+    tables = node.tables
+    rows: defaultdict[int, list[TriggerRow]] = defaultdict(list)
+    for row in tables.triggers.values():
+        if row.state is TriggerState.ENDING:
+            continue
+        task = tables.tasks.get(row.task_no)
+        rows[row.task_no].append(row)
+        if task is None or not task.state.is_live:
+            raise Broken("I5 triggers", f"{row} is there for nobody")
+        if row.window:
+            opened = tables.records.get((row.task_no, row.ordinal))
+            if opened is None or opened.kind != "stream":
+                raise Broken("I5 triggers", f"{row} is a stream that {opened} did not open")
+        elif row.state is TriggerState.WAITING and task.state is not TaskState.DEFERRED:
+            raise Broken("I5 triggers", f"{row} waits for {task}")
+    return rows
+
+
+def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) -> None:
+    """I5: deferred implies a trigger that will say something, or an instant that will come."""
+    task = node.tables.tasks[task_no]
+    once = [row for row in rows if not row.window]
+    waiting = [row for row in once if row.state is TriggerState.WAITING]
+    fired = [row for row in once if row.state is TriggerState.FIRED]
+    last = node.tables.last_record(task_no)
+    is_open = last is not None and last.state is RecordState.OPEN
+    if task.state is not TaskState.DEFERRED:
+        if any(row.ordinal >= 0 for row in fired) or len(fired) > 1:
+            raise Broken("I5 triggers", f"{task} keeps {fired}")
+        return
+    if is_open and last.kind == "next":
+        _waits_for_its_stream(node, last, [row for row in rows if row.window])
+    elif is_open:
+        others = [row for row in (*waiting, *fired) if row.ordinal not in {last.ordinal, -1, -2}]
+        if not waiting or others or (fired and last.kind != "all_of" and fired[0].ordinal >= 0):
+            raise Broken("I5 triggers", f"{last} of {task} waits for {once}")
+    elif len(waiting) != 1 or waiting[0].ordinal >= 0 or fired:
+        raise Broken("I5 triggers", f"{task} waits for {once} in {last}")
+
+
+def _waits_for_its_stream(node: Any, last: RecordRow, streams: list[TriggerRow]) -> None:
+    opened = int(last.name.rpartition("#")[2])
+    for row in streams:
+        if row.ordinal == opened:
+            pending = node.tables.pending_events(row.trigger_no)
+            if row.state is not TriggerState.WAITING or pending:
+                raise Broken("I5 triggers", f"{last} waits, and there are {pending} of {row}")
+            return
+    raise Broken("I5 triggers", f"{last} waits for a stream that is gone")
+
+
+def starts_touch_no_place(node: Any, turn: Any) -> None:
+    """I4 for a task that waits from its start: it has no place, and resumes in its method."""
+    for start in turn.starts:
+        task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.position]
+        trigger = task.start_trigger
+        if trigger is not None and start.start.method not in {trigger.next_method, "resume"}:
+            raise Broken("I4 start", f"{start.start} begins though it waits from its start")
+    for row in turn.batch.new_triggers:
+        if row.ordinal == FROM_START:
+            live = node.memory.live.get(row.task_no)
+            waits = live is not None and live.state is TaskState.DEFERRED
+            if waits and (live.worker >= 0 or live.is_hosted):
+                raise Broken("I4 start", f"{row} took a place")
+    for effect in turn.effects:
+        if isinstance(effect, HostTrigger):
+            _is_stored_as_hosted(node, effect)
+
+
+def _is_stored_as_hosted(node: Any, effect: HostTrigger) -> None:
+    row = node.tables.triggers.get(effect.host.trigger_no)
+    if row is not None and (row.ordinal == FROM_START) != effect.host.is_made_there:
+        raise Broken("I4 start", f"{effect.host} is hosted for {row}")
+
+
+# ── E5: records ─────────────────────────────────────────────────────────────────────────
+
+
+def records_are_the_calls_made(node: Any, task_no: int) -> None:
+    """E5: contiguous, only the last one open and only while it waits; none of what has ended."""
+    tables = node.tables
+    records = tables.records_of(task_no)
+    task = tables.tasks[task_no]
+    if len(records) != tables.record_counts[task_no]:
+        raise Broken("E5 records", f"task {task_no} has a gap after {records}")
+    if records and not task.state.is_live:
+        raise Broken("E5 records", f"{task} has ended, and keeps {records}")
+    if any(record.state is RecordState.OPEN for record in records[:-1]):
+        raise Broken("E5 records", f"more than the last is open: {records}")
+    is_open = bool(records) and records[-1].state is RecordState.OPEN
+    if is_open and task.state is not TaskState.DEFERRED:
+        raise Broken("E5 records", f"{records[-1]} is open, and its task is {task.state.label}")
+    if task.state is TaskState.RETRYING:
+        odd = [record for record in records if record.state is not RecordState.ANSWERED]
+        if odd:
+            raise Broken("E5 records", f"the next try of task {task_no} would begin with {odd}")
+
+
+# ── I6: events ──────────────────────────────────────────────────────────────────────────
+
+
+def events_resume_their_tasks(node: Any, turn: Any) -> None:
+    """I6: a trigger fires once, in the transaction that moves its task on."""
+    for change in turn.batch.trigger_changes:
+        if change.state is not TriggerState.FIRED or change.was is TriggerState.FIRED:
+            continue
+        row = node.tables.triggers[change.trigger_no]
+        if row.window:
+            continue
+        if node.tables.fired[change.trigger_no] != 1:
+            raise Broken("I6 events", f"trigger {change.trigger_no} fired twice")
+        is_held = node.tables.runs[row.run_no].quarantine is not None  # for its first event
+        if not names_itself(change.event) and not is_held:
+            raise Broken("I6 events", f"trigger {row.trigger_no} fired with {change.event!r}")
+        if row.ordinal < 0 and (row.task_no, TaskState.QUEUED) not in turn.batch.steps:
+            raise Broken("I6 events", f"trigger {change.trigger_no} resumed nothing")
+
+
+def consumed_events_are_answers(node: Any) -> None:
+    """I6: what is consumed is in the record of the call that took it, in one transaction."""
+    for task_no, payload in node.tables.just_consumed:
+        task = node.tables.tasks[task_no]
+        if not task.state.is_live or task.state is TaskState.RETRYING:
+            continue
+        if not any(record.answer == payload for record in node.tables.records_of(task_no)):
+            raise Broken("I6 streams", f"task {task_no} consumed {payload!r} and has no record")
+
+
+def stored_events_are_known_once(node: Any, turn: Any) -> None:
+    """I6: the events of a stream come in their own order, each key once, none of another."""
+    for event in turn.batch.new_events:
+        if (event.trigger_no, event.sequence) not in node.tables.events:
+            continue  # its stream was let go of in the same turn
+        if node.tables.is_held(event.run_no):
+            continue  # for one of its events
+        if not names_itself(event.payload):
+            raise Broken("I6 streams", f"{event} is none of its stream")
+        if event.key is not None and event.key != str(event.sequence):
+            raise Broken("I6 streams", f"{event} does not come in its order")

@@ -1,0 +1,153 @@
+"""What a coroutine does: its durable calls, drawn from the seed, the same each time it runs.
+
+A call is compared on a replay by its kind and name, as the real host does. Another *edition*
+of the code keeps some of the calls at the beginning and makes others after them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from tests.sim.workload import SECOND
+
+__all__ = (
+    "CANARY",
+    "SLEEP",
+    "UNSTORABLE",
+    "WAITS",
+    "Call",
+    "StreamPlan",
+    "carried",
+    "plan_of",
+    "script",
+    "token_of",
+)
+
+WAITS = ("wait", "any_of", "all_of")
+SLEEP = "sleep"
+CANARY = b"canary-in-the-mine"
+"""Stands in for a secret: user code hands it to its triggers, and it must not lie open."""
+
+UNSTORABLE = b"unstorable"
+"""A result the first level's tables refuse, whoever asks them and how often."""
+
+_KINDS = ("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")
+_LENGTHS = (0, 0, 1, 2, 3, 5, 9)
+_WIDEST = 3
+
+
+class StreamPlan(msgspec.Struct, frozen=True):
+    """How a stream goes on.
+
+    Attributes:
+        keyed: Each event has a key; without, a further hosting yields them once more.
+        count: How many events it has.
+        ends: ``end``, ``fail`` or ``hang``.
+        window: How far it may run ahead of the store.
+    """
+
+    keyed: bool
+    count: int
+    ends: str
+    window: int
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One durable call.
+
+    Attributes:
+        width: How many triggers it waits for.
+        stream: The ordinal of the call that opened what it takes from.
+        timeout_us: How long it may wait.
+        is_caught: Whether the coroutine goes on where it fails.
+    """
+
+    kind: str
+    name: str
+    width: int = 0
+    stream: int = -1
+    plan: StreamPlan | None = None
+    timeout_us: int | None = None
+    is_caught: bool = True
+
+
+class _Carried(msgspec.Struct):
+    """The fields of a trigger: a secret, whose it is, and how it goes on if it is a stream."""
+
+    password: str
+    token: list[int]
+    plan: StreamPlan | None = None
+
+
+def carried(token: tuple[int, ...], plan: StreamPlan | None = None) -> bytes:
+    """Return the fields of a trigger. Its events say the token, so that no other's are taken."""
+    return msgspec.msgpack.encode(_Carried(CANARY.decode(), list(token), plan))
+
+
+def token_of(kwargs: bytes) -> list[int]:
+    """Return whose trigger it is."""
+    return msgspec.msgpack.decode(kwargs, type=_Carried).token
+
+
+def plan_of(kwargs: bytes) -> StreamPlan:
+    """Return how a stream goes on."""
+    plan = msgspec.msgpack.decode(kwargs, type=_Carried).plan
+    assert plan is not None
+    return plan
+
+
+def script(seed: object, method: str, edition: int) -> list[Call]:
+    """Return the calls that a method makes in an edition of its code; the first is edition 0."""
+    calls: list[Call] = []
+    for number in range(edition + 1):
+        rng = random.Random(f"script {seed} {method} {number}")
+        calls = calls[: rng.randint(0, len(calls))]
+        _extend(calls, rng, f"{method}@{number}")
+    return calls
+
+
+def _extend(calls: list[Call], rng: random.Random, edition: str) -> None:
+    """Make further calls behind those there are."""
+    is_patient = rng.random() < 0.6
+    for _ in range(rng.choice(_LENGTHS)):
+        streams = [ordinal for ordinal, call in enumerate(calls) if call.kind == "stream"]
+        kind = rng.choice(_KINDS)
+        if streams and rng.random() < 0.7:
+            calls.append(_next(calls, rng.choice(streams), rng))
+        elif kind == "stream":
+            calls.append(_stream(rng, edition, is_patient=is_patient))
+        else:
+            calls.append(_call(kind, rng, edition))
+
+
+def _call(kind: str, rng: random.Random, edition: str) -> Call:
+    width, timeout = 0, None
+    if kind in WAITS:
+        width = 1 if kind == "wait" else rng.randint(1, _WIDEST)
+        timeout = rng.choice((None, None, 2 * SECOND, 900 * SECOND))
+    elif kind == SLEEP:
+        timeout = rng.choice((0, 1, 30, 600)) * SECOND
+    name = f"f{rng.randint(0, 1)}.{edition}"
+    return Call(kind=kind, name=name, width=width, timeout_us=timeout, is_caught=rng.random() < 0.5)
+
+
+def _stream(rng: random.Random, edition: str, *, is_patient: bool) -> Call:
+    plan = StreamPlan(
+        keyed=rng.random() < 0.7,
+        count=rng.choice((0, 1, 3, 8, 20)),
+        ends=rng.choice(("end", "end", "fail") if is_patient else ("end", "fail", "hang")),
+        window=rng.choice((1, 2, 64)),
+    )
+    return Call(kind="stream", name=f"s.{edition}", plan=plan)
+
+
+def _next(calls: list[Call], stream: int, rng: random.Random) -> Call:
+    """Take an event; of one that may hang only with a timeout, or all would end in it."""
+    plan = calls[stream].plan
+    assert plan is not None
+    timeout = 20 * SECOND if plan.ends == "hang" else rng.choice((None, None, 2 * SECOND))
+    name = f"{calls[stream].name}#{stream}"
+    caught = rng.random() < 0.8
+    return Call(kind="next", name=name, stream=stream, timeout_us=timeout, is_caught=caught)

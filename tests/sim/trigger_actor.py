@@ -1,0 +1,305 @@
+"""The trigger host, on virtual time: triggers that fire once, streams, and those of a start.
+
+It keeps the promises of the real one: a stream is never further ahead of the store than its
+window, a hosting begins anew or behind the last event it is told of, and ``End`` is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from aioflow.core.hosting import QUARANTINE
+from aioflow.core.quarantine import BLOCKED
+from aioflow.inputs import HostTrigger, HostUp, RoomChanged, Stalled
+from aioflow.messages import Fired, TriggerEnded
+from aioflow.model import Failure
+from aioflow.orders import End, EventsTaken, Host
+from tests.sim.actors import Line, Stage, lost_host, result_of_start
+from tests.sim.broken import Broken
+from tests.sim.script import plan_of, token_of
+
+__all__ = ("TriggerHost",)
+
+SECOND = 1_000_000
+_DELAYS_US = (0, 1_000, 5 * SECOND, 600 * SECOND)
+_BETWEEN_US = (0, 0, 0, 1_000, SECOND)
+_ENDS = ("success", "success", "failed", "skipped")
+
+
+class _Hosted(Protocol):
+    """What is hosted."""
+
+    host: Host
+
+    def begin(self) -> None:
+        """Its hosting begins."""
+
+    def take(self, upto: int) -> None:
+        """So many of its events are stored."""
+
+
+class TriggerHost:
+    """One process with the triggers of a role.
+
+    That of the role ``quarantine`` comes up once it is given a trigger.
+    """
+
+    def __init__(self, stage: Stage, role: str) -> None:
+        self.stage = stage
+        self.role = role
+        self.line = Line(stage)
+        self._life = self._incidents = 0
+        self._is_up = self._is_wanted = False
+        self._hosted: dict[int, _Hosted] = {}
+
+    def come_up(self) -> None:
+        """The first process, or the next one."""
+        self._is_up = self._is_wanted = True
+        self.line.say(HostUp(self.role))
+
+    # ── orders ──────────────────────────────────────────────────────────────────────────
+
+    def host(self, effect: HostTrigger) -> None:
+        """Host a trigger, or one more time a trigger that is hosted; perhaps not at once."""
+        if not self._is_up:
+            if self.role == QUARANTINE and not self._is_wanted:
+                self._is_wanted = True
+                self.stage.after(self.stage.rng.randint(0, SECOND), self.come_up)
+            return
+        host = effect.host
+        make: type[_Once | _Stream] = _OfStart if host.is_made_there else _Once
+        hosted = (_Stream if host.window else make)(self, host)
+        self._hosted[host.trigger_no] = hosted
+        if self.stage.faults.happens("no room"):
+            self.line.say(RoomChanged(host.trigger_no, host.hosting, has_room=False))
+            self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._find_room(hosted))
+        else:
+            hosted.begin()
+        if self.stage.faults.happens("trigger host dies"):
+            life = self._life
+            delay = self.stage.rng.randint(0, 2 * self.stage.rng.choice(_DELAYS_US))
+            self.stage.after(delay, lambda: self._die(life))
+        if self.stage.faults.happens("trigger stalls"):
+            self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._stall(hosted))
+
+    def _stall(self, hosted: _Hosted) -> None:
+        """A step of it holds up the loop, and is told of while it does and when it is over."""
+        self._incidents += 1
+        for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
+            self.line.say(
+                Stalled(
+                    role=self.role,
+                    culprit=hosted.host.trigger_no,
+                    incident=f"{self.role} {self._life} {self._incidents}",
+                    milliseconds=milliseconds,
+                    place="flow.py:7",
+                    is_over=is_over,
+                )
+            )
+
+    def _find_room(self, hosted: _Hosted) -> None:
+        self.line.say(RoomChanged(hosted.host.trigger_no, hosted.host.hosting, has_room=True))
+        hosted.begin()
+
+    def end(self, end: End) -> None:
+        """Let go, and confirm it, perhaps after a while; also what it does not have."""
+        hosted = self._hosted.get(end.trigger_no)
+        at = (end.trigger_no, end.hosting)
+        if not self._is_up or hosted is None or hosted.host.hosting != end.hosting:
+            self.line.say(TriggerEnded(*at, self.stage.wall(), reason=end.reason))
+            return
+        del self._hosted[end.trigger_no]
+        life, delay = self._life, self.stage.rng.choice((0, 0, 0, SECOND))
+
+        def confirm() -> None:
+            if life == self._life:
+                self.line.say(TriggerEnded(*at, self.stage.wall(), reason=end.reason))
+
+        self.stage.after(delay, confirm)
+
+    def take_events(self, taken: EventsTaken) -> None:
+        """Let a stream go on."""
+        hosted = self._hosted.get(taken.trigger_no)
+        if hosted is not None and hosted.host.hosting == taken.hosting:
+            hosted.take(taken.upto)
+
+    # ── what the hosted need ────────────────────────────────────────────────────────────
+
+    def after(self, hosted: _Hosted, delay_us: int, function: Callable[[], None]) -> None:
+        """Call it then, if it is hosted still."""
+        life = self._life
+
+        def unless_gone() -> None:
+            if life == self._life and self._hosted.get(hosted.host.trigger_no) is hosted:
+                function()
+
+        self.stage.after(delay_us, unless_gone)
+
+    def over(self, hosted: _Hosted, failure: Failure | None = None) -> None:
+        """It has ended by itself."""
+        host = hosted.host
+        del self._hosted[host.trigger_no]
+        self.line.say(TriggerEnded(host.trigger_no, host.hosting, self.stage.wall(), failure))
+
+    def _die(self, life: int) -> None:
+        if life != self._life or not self._is_up:
+            return
+        self._life += 1
+        self._is_up = False
+        culprit = self.stage.rng.choice([-1, *self._hosted])
+        self._hosted.clear()
+        reason = self.stage.rng.choice(("killed", BLOCKED))
+        self.line.say(lost_host(self.role, culprit, self.stage.wall(), reason=reason))
+        self.stage.after(self.stage.rng.randint(1, 30 * SECOND), self.come_up)
+
+
+class _Once:
+    """A trigger that ends with its first event, or without one."""
+
+    def __init__(self, process: TriggerHost, host: Host) -> None:
+        self.host = host
+        self._process = process
+        self._stage = process.stage
+
+    def begin(self) -> None:
+        stage = self._stage
+        if stage.ledger.has_deadline(self.host.trigger_no) and stage.faults.happens(
+            "trigger hangs"
+        ):
+            return
+        self._process.after(self, stage.rng.choice(_DELAYS_US), self._fire)
+
+    def take(self, upto: int) -> None:
+        raise Broken("I6 streams", f"{self.host} is no stream, {upto} events are stored")
+
+    def _fire(self) -> None:
+        host, stage, line = self.host, self._stage, self._process.line
+        at = stage.wall()
+        if stage.faults.happens("stale event"):
+            stale = msgspec.msgpack.encode("stale")
+            line.say(Fired(host.trigger_no, host.hosting - 1, 0, at, stale))
+        failure = None
+        if stage.rng.random() < 0.8:
+            line.say(self._event(at))
+            if stage.faults.happens("trigger repeats"):
+                second = msgspec.msgpack.encode("second")
+                line.say(Fired(host.trigger_no, host.hosting, 1, at, second, "key"))
+        elif stage.rng.random() < 0.7:
+            failure = _broken()
+        self._process.over(self, failure)
+
+    def _event(self, at: int) -> Fired:
+        token = token_of(self.host.kwargs)
+        if len(token) == 2 and self._stage.rng.random() < 0.2:  # of no durable call
+            return self._end(at)
+        payload = msgspec.msgpack.encode(["event", token])
+        return Fired(self.host.trigger_no, self.host.hosting, 0, at, payload, "key")
+
+    def _end(self, at: int) -> Fired:
+        """An event that ends the task."""
+        where = (self.host.trigger_no, self.host.hosting, 0, at)
+        match self._stage.rng.choice(_ENDS):
+            case "success":
+                body, size, width = result_of_start(self._stage, self.host)
+                return Fired(*where, body or b"", "key", "success", size, width)
+            case ends:
+                return Fired(*where, msgspec.msgpack.encode("as drawn"), "key", ends)
+
+
+class _OfStart(_Once):
+    """The trigger of a task that waits from its start: without a method, it ends the task."""
+
+    def _event(self, at: int) -> Fired:
+        host = self.host
+        trigger = self._stage.spec_of(host.run_no, host.position).start_trigger
+        assert trigger is not None
+        if not trigger.next_method or self._stage.rng.random() < 0.5:
+            return self._end(at)
+        payload = msgspec.msgpack.encode(["event", [host.task_no]])
+        return Fired(host.trigger_no, host.hosting, 0, at, payload, "key")
+
+
+class _Stream:
+    """A trigger that goes on: its numbers come in order, and once more at another hosting."""
+
+    def __init__(self, process: TriggerHost, host: Host) -> None:
+        self.host = host
+        self._process = process
+        self._stage = process.stage
+        self._plan = plan_of(host.kwargs)
+        self._keys: list[str | None] = []
+        self._taken = 0
+        self._number = 0
+        self._is_waiting = False
+
+    def begin(self) -> None:
+        last = self.host.last
+        if last is not None:
+            self._knows(*last)
+            if self._stage.rng.random() < 0.5:
+                self._number = msgspec.msgpack.decode(last[0])[-1] + 1
+        self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._go_on)
+
+    def _knows(self, payload: bytes, key: str | None) -> None:
+        """What a hosting is told of is an event of its own, and stored."""
+        _, token, *numbers = msgspec.msgpack.decode(payload)
+        right = token == token_of(self.host.kwargs)
+        if self._plan.keyed:
+            right = right and key == str(numbers[-1])
+            right = right and self._stage.tables.has_stored(self.host.trigger_no, key or "")
+        if not right:
+            raise Broken("I6 streams", f"{self.host} is told of an event that is none")
+
+    def take(self, upto: int) -> None:
+        """Go on, if it stood still; what is taken must be stored."""
+        number, sent = self.host.trigger_no, len(self._keys)
+        if not self._taken < upto <= sent:
+            raise Broken("I6 streams", f"{upto} of {sent} are taken after {self._taken}: {number}")
+        is_held = self._stage.tables.is_held(self.host.run_no)
+        for key in () if is_held else self._keys[self._taken : upto]:
+            if key is not None and not self._stage.tables.has_stored(number, key):
+                raise Broken("I6 streams", f"event {key} of {number} is taken, and not stored")
+        self._taken = upto
+        if self._is_waiting:
+            self._is_waiting = False
+            self._go_on()
+
+    def _go_on(self) -> None:
+        stage, plan = self._stage, self._plan
+        if len(self._keys) - self._taken >= plan.window:
+            self._is_waiting = True
+            return
+        if self._number < plan.count:
+            self._yield(self._number)
+            self._number += 1
+            self._process.after(self, stage.rng.choice(_BETWEEN_US), self._go_on)
+        elif plan.ends != "hang":
+            self._process.over(self, _broken() if plan.ends == "fail" else None)
+
+    def _yield(self, number: int) -> None:
+        faults = self._stage.faults
+        if faults.happens("stale event"):
+            self._fire("stale", number, str(number), hosting=self.host.hosting - 1)
+        self._fire("event", number, str(number) if self._plan.keyed else None)
+        if self._plan.keyed and faults.happens("trigger repeats") and self._has_room():
+            self._fire("second", number, str(number))
+
+    def _has_room(self) -> bool:
+        return len(self._keys) - self._taken < self._plan.window
+
+    def _fire(self, what: str, number: int, key: str | None, hosting: int | None = None) -> None:
+        host = self.host
+        which = [number] if self._plan.keyed else [host.hosting, number]
+        payload = msgspec.msgpack.encode([what, token_of(host.kwargs), *which])
+        index, at = len(self._keys), self._stage.wall()
+        if hosting is None:
+            hosting = host.hosting
+            self._keys.append(key)
+        self._process.line.say(Fired(host.trigger_no, hosting, index, at, payload, key))
+
+
+def _broken() -> Failure:
+    return Failure(type="OSError", message="no", reason="trigger")
