@@ -23,8 +23,15 @@ from aioflow.author.signals import (
     Skip,
     TaskDeferred,
 )
+from aioflow.author.start import (
+    StartTriggerArgs,
+    TaskFailedEvent,
+    TaskSkippedEvent,
+    TaskSuccessEvent,
+)
 from aioflow.author.task import sensor, task
 from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.errors import AioflowError, DagError, Unserializable
 from aioflow.model import TriggerRule
 
@@ -47,16 +54,28 @@ __all__ = (
     "RunEnding",
     "Sensor",
     "Skip",
+    "StartTriggerArgs",
     "TaskDeferred",
+    "TaskFailedEvent",
+    "TaskSkippedEvent",
+    "TaskSuccessEvent",
     "Trigger",
     "TriggerEvent",
     "TriggerRule",
     "Unserializable",
+    "all_of",
+    "any_of",
     "as_timedelta",
     "chain",
     "current",
     "dag",
+    "now",
     "run_ending",
     "sensor",
+    "sleep",
+    "step",
+    "stream",
     "task",
+    "uuid",
+    "wait",
 )

@@ -22,6 +22,7 @@ from aioflow.catalog import Catalog, Limits
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
+from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
@@ -29,6 +30,7 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import (
+    ConfirmCall,
     Deliver,
     Delivered,
     Drain,
@@ -37,6 +39,7 @@ from aioflow.inputs import (
     RecallTries,
     StartTry,
     StopTry,
+    TakeEvents,
 )
 from aioflow.model import Body, RunNo
 from aioflow.rows import Alert, Batch, RunRow
@@ -165,13 +168,17 @@ class _Node:
             report=engine.report,
             clock=clock,
             ask=self._answers.ask,
+            memory_limit_bytes=settings.hosts_memory_limit_bytes,
+            stall_seconds=settings.hosts_stall_seconds,
         )
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
         self._async = AsyncExecutor(wiring, health_seconds=health)
-        self._triggerer = Triggerer(
-            wiring, health_seconds=health, capacity=settings.trigger_capacity
-        )
+        capacity = settings.trigger_capacity
+        self._triggerers = {
+            role: Triggerer(wiring, role=role, health_seconds=health, capacity=capacity)
+            for role in (TRIGGERS, QUARANTINE)
+        }
         self._api = Api(
             engine,
             store,
@@ -190,8 +197,10 @@ class _Node:
         catalog = await self._open_catalog()
         await services.start(self._engine.run)
         async with anyio.create_task_group() as starting:
-            for service in (self._slot, self._async, self._triggerer, catalog):
+            for service in (self._slot, self._async, catalog):
                 starting.start_soon(services.start, service.run)
+            for triggerer in self._triggerers.values():
+                starting.start_soon(services.start, triggerer.run)
             starting.start_soon(self._start_web, services)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
@@ -291,18 +300,29 @@ class _Node:
         """See ``Outlets``."""
         self._slot.recall(effect)
 
+    def confirm(self, effect: ConfirmCall) -> None:
+        """See ``Outlets``."""
+        self._async.confirm(effect)
+
     def forget(self, run_no: RunNo) -> None:
         """See ``Outlets``."""
         self._slot.forget(run_no)
         self._async.forget(run_no)
+        for triggerer in self._triggerers.values():
+            triggerer.forget(run_no)
 
     def host(self, effect: HostTrigger) -> None:
         """See ``Outlets``."""
-        self._triggerer.host(effect)
+        self._triggerers[effect.role].host(effect)
 
     def end_hosting(self, effect: EndHosting) -> None:
         """See ``Outlets``."""
-        self._triggerer.end(effect)
+        self._triggerers[effect.role].end(effect)
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """See ``Outlets``."""
+        for triggerer in self._triggerers.values():
+            triggerer.take_events(effect)
 
     def deliver(self, effect: Deliver) -> None:
         """See ``Outlets``. An alert is a line in the log that on-call watches."""

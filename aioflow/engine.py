@@ -20,7 +20,8 @@ from anyio.abc import TaskStatus
 from aioflow.clock import Clock
 from aioflow.core import restart, undo
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, NumberBlock, Run
+from aioflow.core.memory import Memory, Run
+from aioflow.core.numbers import NumberBlock
 from aioflow.core.run import restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
@@ -28,6 +29,7 @@ from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
 from aioflow.inputs import (
     Acknowledge,
     Asked,
+    ConfirmCall,
     Continue,
     Deliver,
     Due,
@@ -35,15 +37,19 @@ from aioflow.inputs import (
     EndHosting,
     HostTrigger,
     Input,
+    MoveClass,
     RecallTries,
+    Rehost,
     Request,
     Restarted,
     StartTry,
     StopTry,
+    TakeEvents,
     WakeAt,
+    Warn,
 )
-from aioflow.messages import ForgetRun
 from aioflow.model import RunNo, TaskState
+from aioflow.orders import ForgetRun
 from aioflow.rows import Batch, LiveRun, Snapshot
 from aioflow.store import Store
 from aioflow.timers import Timers
@@ -73,6 +79,9 @@ class Outlets(Protocol):
     def recall(self, effect: RecallTries) -> None:
         """Ask for claimed tries back."""
 
+    def confirm(self, effect: ConfirmCall) -> None:
+        """Tell a coroutine that its durable call is recorded."""
+
     def forget(self, run_no: RunNo) -> None:
         """A run has ended."""
 
@@ -81,6 +90,9 @@ class Outlets(Protocol):
 
     def end_hosting(self, effect: EndHosting) -> None:
         """Let go of a trigger."""
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """Let a trigger go on: its events are stored."""
 
     def deliver(self, effect: Deliver) -> None:
         """Do an owed effect, then report ``Delivered``."""
@@ -305,26 +317,39 @@ class Engine:
     def _act(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case StartTry():
-                    self._out.start_try(effect)
                 case WakeAt():
                     self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
+                case Continue() | Rehost() | MoveClass():
+                    self.report([effect])
+                case Warn():
+                    _log.warning(effect.message, **effect.facts)
                 case HostTrigger():
                     self._out.host(effect)
                 case EndHosting():
                     self._out.end_hosting(effect)
-                case StopTry():
-                    self._out.stop_try(effect)
-                case RecallTries():
-                    self._out.recall(effect)
-                case ForgetRun():
-                    self._out.forget(effect.run_no)
+                case TakeEvents():
+                    self._out.take_events(effect)
                 case Deliver():
                     self._out.deliver(effect)
-                case Continue():
-                    self.report([effect])
+                case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
+                    self._act_on_try(effect)
+
+    def _act_on_try(
+        self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
+    ) -> None:
+        match effect:
+            case StartTry():
+                self._out.start_try(effect)
+            case StopTry():
+                self._out.stop_try(effect)
+            case RecallTries():
+                self._out.recall(effect)
+            case ConfirmCall():
+                self._out.confirm(effect)
+            case ForgetRun():
+                self._out.forget(effect.run_no)
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         pending = self._pending.get(effect.ticket)

@@ -33,6 +33,9 @@
     ├── LinkClosed                the other end of a link is gone
     └── TaskError                 user code went wrong; ends one try, not the daemon
         ├── TaskTimeout
+        ├── StepFailed
+        ├── CallCutShort
+        ├── CallMismatch
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
@@ -51,6 +54,8 @@ __all__ = (
     "BadPool",
     "BadSchedule",
     "BatchRefused",
+    "CallCutShort",
+    "CallMismatch",
     "CycleError",
     "DaemonAway",
     "DagBroken",
@@ -68,6 +73,7 @@ __all__ = (
     "RunExists",
     "SchemaMismatch",
     "SettingsError",
+    "StepFailed",
     "StoreError",
     "StoreUnavailable",
     "StrangeDatabase",
@@ -374,6 +380,56 @@ class TaskTimeout(TaskError):
     """A try, a wait or a sensor took longer than it was allowed to."""
 
     code = "task.timeout"
+
+
+class StepFailed(TaskError):
+    """A recorded step had raised something that cannot be made again here.
+
+    Attributes:
+        type: The name of what it raised.
+    """
+
+    code = "task.step_failed"
+
+    def __init__(self, type_name: str, message: str) -> None:
+        super().__init__(f"the recorded step raised {type_name}: {message}")
+        self.type = type_name
+
+
+class CallCutShort(TaskError):
+    """A task cancelled a durable call of its own, or ended while one was under way.
+
+    Attributes:
+        called: The call, with its place.
+    """
+
+    code = "task.call_cut_short"
+
+    def __init__(self, called: str) -> None:
+        super().__init__(
+            f"{called} was cut short by the task itself; when the task runs again that would come "
+            "out differently: give wait() a timeout=, and await the call in the task's own body"
+        )
+        self.called = called
+
+
+class CallMismatch(TaskError):
+    """A task that runs again makes another durable call than the one its record has.
+
+    Attributes:
+        recorded: What was called then, with its place.
+        called: What is called now.
+    """
+
+    code = "task.call_mismatch"
+
+    def __init__(self, ordinal: int, recorded: str, called: str) -> None:
+        super().__init__(
+            f"durable call {ordinal} was {recorded} and is {called} now; a task that waits must "
+            "make the same calls in the same order each time: put what may differ into step()"
+        )
+        self.recorded = recorded
+        self.called = called
 
 
 class FanOutCapped(TaskError):

@@ -13,28 +13,31 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.messages import (
+    Awaiting,
     Began,
+    CallAnswered,
     DagFailure,
     Deferred,
-    End,
     Failed,
     Fired,
-    ForgetRun,
-    Host,
+    NextWanted,
+    NotParked,
     NotReadyYet,
     Recalled,
-    RunInfo,
+    RecordDropped,
     Skipped,
-    Start,
+    StreamOpened,
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Body, DagSpec, Failure, Instant, RunNo, StartNo, TaskNo
+from aioflow.model import Body, DagSpec, Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.orders import CallRecorded, End, EventsTaken, ForgetRun, Host, Resume, RunInfo, Start
 
 __all__ = (
     "Acknowledge",
     "Asked",
     "CancelRun",
+    "ConfirmCall",
     "Continue",
     "CreateRun",
     "Deliver",
@@ -51,15 +54,22 @@ __all__ = (
     "HostTrigger",
     "HostUp",
     "Input",
+    "MoveClass",
     "RecallTries",
+    "Rehost",
     "Request",
     "Restarted",
+    "RoomChanged",
     "SetPaused",
     "SetPool",
     "ShowPools",
+    "Stalled",
     "StartTry",
     "StopTry",
+    "TakeEvents",
+    "Unquarantine",
     "WakeAt",
+    "Warn",
 )
 
 
@@ -118,7 +128,15 @@ class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
 
 
-Request: TypeAlias = CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain
+class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let the triggers of a class live with the others again. Answered with whether that is new."""
+
+    class_path: str
+
+
+Request: TypeAlias = (
+    CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain | Unquarantine
+)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -132,13 +150,18 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class FileParsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG file has a good version (perhaps beside failures of single DAGs)."""
+    """A DAG file has a good version (perhaps beside failures of single DAGs).
+
+    Attributes:
+        triggers: See ``messages.Parsed``.
+    """
 
     file: str
     version: str
     dags: tuple[DagSpec, ...]
     sources: dict[str, bytes]
     failures: tuple[DagFailure, ...] = ()
+    triggers: dict[str, str] = {}
 
 
 class FileBroken(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +200,40 @@ class Continue(msgspec.Struct, frozen=True):
     run_no: RunNo
 
 
+class RoomChanged(msgspec.Struct, frozen=True):
+    """A trigger waits for room in a host, or has found it."""
+
+    trigger_no: TriggerNo
+    hosting: int
+    has_room: bool
+
+
+class Rehost(msgspec.Struct, frozen=True):
+    """Go on moving the triggers of a file to its newest version.
+
+    Attributes:
+        version: The one they move to; superseded by a newer one it changes nothing.
+        after: The last trigger that was looked at.
+    """
+
+    file: str
+    version: str
+    after: TriggerNo = -1
+
+
+class MoveClass(msgspec.Struct, frozen=True):
+    """Have the triggers of a class live in quarantine, or with the others.
+
+    Attributes:
+        after: The last trigger that was looked at; -1 to begin. What was begun goes on unless
+            the opposite has been begun since.
+    """
+
+    class_path: str
+    is_quarantined: bool
+    after: TriggerNo = -1
+
+
 class Restarted(msgspec.Struct, frozen=True):
     """Memory has just been restored: no process knows anything of it.
 
@@ -207,7 +264,7 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     """A shared host died; all it hosted is gone.
 
     Attributes:
-        role: ``async`` or ``triggers``.
+        role: ``async``, ``triggers`` or ``quarantine``.
         culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, as
             the host's black box says; -1 if none was.
         failure: What became of the process.
@@ -217,6 +274,28 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     culprit: int
     failure: Failure
     at: Instant
+
+
+class Stalled(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of user code holds up the loop of a host, or has done so.
+
+    Attributes:
+        role: As in ``HostLost``.
+        culprit: As there.
+        incident: Names one stall, of which there are several reports.
+        milliseconds: How long it has lasted, or did in all.
+        place: File, line and function.
+        is_loading: It imports code.
+        is_over: The loop turns again.
+    """
+
+    role: str
+    culprit: int
+    incident: str
+    milliseconds: int
+    place: str
+    is_loading: bool = False
+    is_over: bool = False
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -233,6 +312,12 @@ Input: TypeAlias = (
     | Skipped
     | NotReadyYet
     | Deferred
+    | Awaiting
+    | CallAnswered
+    | NextWanted
+    | NotParked
+    | RecordDropped
+    | StreamOpened
     | Recalled
     | Fired
     | TriggerEnded
@@ -241,10 +326,14 @@ Input: TypeAlias = (
     | FileGone
     | Due
     | Continue
+    | Rehost
+    | RoomChanged
     | Restarted
     | Drain
     | HostUp
     | HostLost
+    | MoveClass
+    | Stalled
     | Delivered
 )
 
@@ -260,6 +349,8 @@ class StartTry(msgspec.Struct, frozen=True):
         claimed: Behind another try in the same worker; it begins when that has ended.
         timeout_us: After this the executor ends the try with reason ``timeout``.
         expected_us: How long it is expected to take; 0 if unknown.
+        resume: How a coroutine goes on that is parked in its host; ``start`` says what to do if
+            it no longer is.
     """
 
     body: Body
@@ -269,6 +360,7 @@ class StartTry(msgspec.Struct, frozen=True):
     claimed: bool = False
     timeout_us: int | None = None
     expected_us: int = 0
+    resume: Resume | None = None
 
 
 class StopTry(msgspec.Struct, frozen=True):
@@ -289,15 +381,35 @@ class RecallTries(msgspec.Struct, frozen=True):
 
 
 class HostTrigger(msgspec.Struct, frozen=True):
-    """Hand a trigger to the triggerer."""
+    """Hand a trigger to the triggerer.
+
+    Attributes:
+        info: Of its run, where the trigger is made of what the run knows.
+        role: Of the host that is meant.
+    """
 
     host: Host
+    info: RunInfo | None = None
+    role: str = "triggers"
 
 
 class EndHosting(msgspec.Struct, frozen=True):
-    """Tell the triggerer to let go of a trigger."""
+    """Tell the triggerer of a role to let go of a trigger."""
 
     end: End
+    role: str = "triggers"
+
+
+class ConfirmCall(msgspec.Struct, frozen=True):
+    """Tell a coroutine that the answer of its durable call is stored."""
+
+    recorded: CallRecorded
+
+
+class TakeEvents(msgspec.Struct, frozen=True):
+    """Tell a trigger that its events are stored, so that it may go on."""
+
+    taken: EventsTaken
 
 
 class WakeAt(msgspec.Struct, frozen=True):
@@ -314,6 +426,13 @@ class Acknowledge(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
 
+class Warn(msgspec.Struct, frozen=True):
+    """Tell whoever reads the log."""
+
+    message: str
+    facts: dict[str, str | int]
+
+
 class Deliver(msgspec.Struct, frozen=True):
     """Do an owed effect, then say ``Delivered``."""
 
@@ -328,9 +447,14 @@ Effect: TypeAlias = (
     | RecallTries
     | HostTrigger
     | EndHosting
+    | ConfirmCall
+    | TakeEvents
     | WakeAt
     | Acknowledge
     | Deliver
     | ForgetRun
     | Continue
+    | MoveClass
+    | Rehost
+    | Warn
 )

@@ -1,8 +1,7 @@
-"""What crosses the link between daemon and children.
+"""What children report to the daemon; what it tells them is in ``orders``.
 
-* **Reports** come from children. They cross the link as they are and enter the engine's
-  inbox as they are. One that carries an old ``start_no`` or ``hosting`` is late and ignored.
-* **Orders** go to children.
+They cross the link as they are and enter the engine's inbox as they are. One that carries an
+old ``start_no`` or ``hosting`` is late and ignored.
 
 Structs are array-like: a frame holds values only, so both ends must be of one version of
 aioflow, which they are, because the daemon starts its children from its own code.
@@ -17,34 +16,28 @@ import msgspec
 from aioflow.model import DagSpec, Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
 
 __all__ = (
-    "Answer",
     "Ask",
+    "Awaiting",
     "Began",
+    "CallAnswered",
     "DagFailure",
     "Deferred",
-    "End",
     "Ended",
     "Failed",
     "Fired",
-    "ForgetRun",
-    "Host",
+    "NextWanted",
+    "NotParked",
     "NotReadyYet",
-    "Order",
     "Output",
-    "Parse",
     "Parsed",
-    "Ping",
     "Pong",
-    "Recall",
     "Recalled",
+    "RecordDropped",
     "Report",
-    "RunInfo",
     "Skipped",
-    "Start",
-    "Stop",
+    "StreamOpened",
     "Succeeded",
     "TriggerEnded",
-    "Welcome",
 )
 
 
@@ -132,6 +125,7 @@ class Deferred(_Wire, frozen=True):
         kwargs: msgpack of the trigger's fields.
         next_kwargs: msgpack of what ``next_method`` is called with besides the event.
         timeout_us: How long it may wait.
+        timeout_method: Where it resumes if that is over; empty to fail then.
     """
 
     task_no: TaskNo
@@ -143,6 +137,110 @@ class Deferred(_Wire, frozen=True):
     next_method: str
     next_kwargs: bytes | None = None
     timeout_us: int | None = None
+    timeout_method: str = ""
+
+
+class CallAnswered(_Wire, frozen=True):
+    """A durable call that waits for nothing has its answer. Answered by ``CallRecorded``.
+
+    Attributes:
+        ordinal: Counts the durable calls of the task from 0.
+        kind: ``step``, ``now``, ``uuid`` ...
+        name: What was called, as a replay compares it.
+        place: ``file:line`` of the call.
+        answer: msgpack; ``None`` if it failed.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    answer: bytes | None
+    failure: Failure | None = None
+
+
+class Awaiting(_Wire, frozen=True):
+    """A coroutine waits in a durable call and is parked: it holds no place meanwhile.
+
+    Attributes:
+        kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
+        triggers: ``(class_path, kwargs)`` of each; none for a ``sleep``.
+        timeout_us: After this the call raises, and a ``sleep`` returns.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    began_at: Instant
+    at: Instant
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    triggers: tuple[tuple[str, bytes], ...]
+    timeout_us: int | None = None
+
+
+class StreamOpened(_Wire, frozen=True):
+    """A coroutine opens a stream: a durable call of its own. Answered by ``CallRecorded``.
+
+    Attributes:
+        window: How many events the trigger may be ahead of the store.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    class_path: str
+    kwargs: bytes
+    window: int
+
+
+class NextWanted(_Wire, frozen=True):
+    """A coroutine takes the next event of a stream; it is parked until there is one.
+
+    Answered by ``CallRecorded`` if there is one already, else by ``Resume``. An answer of
+    ``None`` says that the stream is over.
+
+    Attributes:
+        stream: The ordinal of the call that opened it.
+        timeout_us: After this the call raises.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    began_at: Instant
+    at: Instant
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    stream: int
+    timeout_us: int | None = None
+
+
+class RecordDropped(_Wire, frozen=True):
+    """The code has changed, and its author wants no call from ``first`` on to be remembered.
+
+    Attributes:
+        starts_over: The coroutine is gone; the task runs again from the top, uncharged.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    first: int
+    starts_over: bool
+
+
+class NotParked(_Wire, frozen=True):
+    """A host was to resume a coroutine, or to confirm its call, and does not have it (any more)."""
+
+    task_no: TaskNo
+    start_no: StartNo
 
 
 class Recalled(_Wire, frozen=True):
@@ -152,14 +250,18 @@ class Recalled(_Wire, frozen=True):
 
 
 class Output(_Wire, frozen=True):
-    """What a hosted coroutine printed. For the task log, never for the engine."""
+    """What a hosted coroutine printed. For the task log, never for the engine.
+
+    A trigger host puts the number of the trigger and its hosting where another one puts
+    those of a task and its start.
+    """
 
     task_no: TaskNo
     start_no: StartNo
     data: bytes
 
 
-Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred
+Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting
 
 
 # ── reports of trigger hosts ────────────────────────────────────────────────────────────
@@ -172,6 +274,9 @@ class Fired(_Wire, frozen=True):
         index: Counts the events of this hosting from 0.
         payload: msgpack.
         key: Same key, same event, also from another hosting.
+        ends: ``success``, ``failed`` or ``skipped`` where the event ends the task without
+            resuming it; ``payload`` is its result then, or the message.
+        size: Of a result that is in a file, or ``width`` is given; see ``Succeeded``.
     """
 
     trigger_no: TriggerNo
@@ -180,15 +285,23 @@ class Fired(_Wire, frozen=True):
     at: Instant
     payload: bytes
     key: str | None = None
+    ends: str = ""
+    size: int = 0
+    width: int | None = None
 
 
 class TriggerEnded(_Wire, frozen=True):
-    """A hosted trigger is gone from its host: it returned, raised, or was told to end."""
+    """A hosted trigger is gone from its host: it returned, raised, or was told to end.
+
+    Attributes:
+        reason: What it was told to end for; empty if it ended by itself.
+    """
 
     trigger_no: TriggerNo
     hosting: int
     at: Instant
     failure: Failure | None = None
+    reason: str = ""
 
 
 class Ask(_Wire, frozen=True):
@@ -228,11 +341,14 @@ class Parsed(_Wire, frozen=True):
         dags: The valid ones.
         failures: What is wrong; with a syntax error there are no DAGs at all.
         modules: Local files it imported, relative to the DAG folder, its own file included.
+        triggers: The local trigger classes it may use, by class path, each with a digest of the
+            code it stands on.
     """
 
     dags: tuple[DagSpec, ...]
     failures: tuple[DagFailure, ...]
     modules: tuple[str, ...]
+    triggers: dict[str, str] = {}
 
 
 Report: TypeAlias = (
@@ -242,6 +358,12 @@ Report: TypeAlias = (
     | Skipped
     | NotReadyYet
     | Deferred
+    | Awaiting
+    | CallAnswered
+    | StreamOpened
+    | NextWanted
+    | NotParked
+    | RecordDropped
     | Recalled
     | Output
     | Fired
@@ -249,140 +371,4 @@ Report: TypeAlias = (
     | Ask
     | Pong
     | Parsed
-)
-
-
-# ── orders ──────────────────────────────────────────────────────────────────────────────
-
-
-class Welcome(_Wire, frozen=True):
-    """The first order of every child.
-
-    Attributes:
-        code: Folder of the version snapshots; ``<code>/<version>/`` is one.
-        results: Folder of large results.
-    """
-
-    role: str
-    code: str
-    results: str
-
-
-class Parse(_Wire, frozen=True):
-    """Import one file and describe its DAGs."""
-
-    folder: str
-    file: str
-
-
-class RunInfo(_Wire, frozen=True):
-    """What all tasks of a run share. Sent to a process before the first of them."""
-
-    run_no: RunNo
-    run_id: str
-    dag_id: str
-    version: str
-    file: str
-    logical_date: Instant | None
-    created_at: Instant
-    conf: bytes | None
-    first_task_no: TaskNo
-    cause: str = "manual"
-
-
-class Start(_Wire, frozen=True):
-    """Run one task.
-
-    Attributes:
-        method: Where a deferred operator resumes; empty for the beginning.
-        kwargs: msgpack, for ``method``.
-        event: msgpack of the trigger's payload.
-        results: Small results of parents the engine has at hand, by position; a
-            ``None`` result is absent, what is missing for another reason is asked for.
-        at_hand: Positions whose result is known, also as ``None``.
-        sources: ``(position, task_no, start_no)`` of the indexed files child
-            ``map_index`` takes its items from.
-        widths: Of all sources of the expansion, literals too, in order.
-    """
-
-    run_no: RunNo
-    task_no: TaskNo
-    start_no: StartNo
-    position: int
-    map_index: int
-    try_number: int
-    method: str = ""
-    kwargs: bytes | None = None
-    event: bytes | None = None
-    results: dict[int, bytes] = {}
-    at_hand: tuple[int, ...] = ()
-    sources: tuple[tuple[int, TaskNo, StartNo], ...] = ()
-    widths: tuple[int, ...] = ()
-
-
-class Recall(_Wire, frozen=True):
-    """Give back these claimed tries, if they have not begun. Answered by ``Recalled``."""
-
-    tries: tuple[tuple[TaskNo, StartNo], ...]
-
-
-class Stop(_Wire, frozen=True):
-    """Cancel one hosted coroutine. It reports nothing that the engine would still heed."""
-
-    task_no: TaskNo
-    start_no: StartNo
-    reason: str
-
-
-class ForgetRun(_Wire, frozen=True):
-    """This run has ended: drop its ``RunInfo``."""
-
-    run_no: RunNo
-
-
-class Host(_Wire, frozen=True):
-    """Host a trigger.
-
-    Attributes:
-        version: Whose code to load it from.
-        kwargs: msgpack of its fields.
-    """
-
-    trigger_no: TriggerNo
-    hosting: int
-    run_no: RunNo
-    task_no: TaskNo
-    version: str
-    class_path: str
-    kwargs: bytes
-    since: Instant
-    logical_date: Instant | None
-
-
-class End(_Wire, frozen=True):
-    """Stop hosting a trigger and confirm with ``TriggerEnded``.
-
-    Attributes:
-        reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned`` or ``shutdown``.
-    """
-
-    trigger_no: TriggerNo
-    hosting: int
-    reason: str
-
-
-class Answer(_Wire, frozen=True):
-    """The daemon's answer to an ``Ask``. ``error`` tells why there is none."""
-
-    question: int
-    body: bytes
-    error: str = ""
-
-
-class Ping(_Wire, frozen=True):
-    """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
-
-
-Order: TypeAlias = (
-    Welcome | Parse | RunInfo | Start | Recall | Stop | ForgetRun | Host | End | Answer | Ping
 )

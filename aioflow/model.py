@@ -31,12 +31,14 @@ __all__ = (
     "Instant",
     "MapSource",
     "MapSpec",
+    "RecordState",
     "RetryPolicy",
     "RunNo",
     "RunState",
     "ScheduleSpec",
     "SensorSpec",
     "StartNo",
+    "StartTriggerSpec",
     "TaskNo",
     "TaskSpec",
     "TaskState",
@@ -116,6 +118,16 @@ class TriggerState(IntEnum):
     """Its event is stored; the row stays until the resumed work is over."""
     ENDING = 2
     """Its task no longer waits for it; the row stays until its host has let go of it."""
+
+
+class RecordState(IntEnum):
+    """How far a recorded call of a coroutine has come."""
+
+    OPEN = 0
+    """It waits."""
+    ANSWERED = 1
+    FAILED = 2
+    """It raised, and does so again when the coroutine runs again within the same try."""
 
 
 class TriggerRule(StrEnum):
@@ -244,6 +256,24 @@ class MapSpec(msgspec.Struct, frozen=True):
     sources: tuple[MapSource, ...]
 
 
+class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that waits straight from its start: no worker is touched until it is resumed.
+
+    Its trigger is made where it is hosted, from the DAG file and what its parents returned.
+
+    Attributes:
+        class_path: For people to read.
+        next_method: Where the task resumes; empty if the trigger itself ends it.
+        next_kwargs: msgpack, handed to ``next_method``.
+        timeout_us: How long it may wait.
+    """
+
+    class_path: str
+    next_method: str = ""
+    next_kwargs: bytes | None = None
+    timeout_us: int | None = None
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Values and code stay with the children.
 
@@ -273,6 +303,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     sensor: SensorSpec | None = None
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
+    start_trigger: StartTriggerSpec | None = None
     doc: str = ""
     line: int = 0
 

@@ -8,6 +8,7 @@ from aioflow.model import (
     DagSpec,
     Failure,
     Instant,
+    RecordState,
     RunNo,
     RunState,
     StartNo,
@@ -18,15 +19,21 @@ from aioflow.model import (
 )
 
 __all__ = (
+    "FROM_START",
+    "RESUMES",
     "Alert",
     "Batch",
     "DagFileRow",
     "DagRow",
+    "EventRow",
     "ExpansionRow",
     "JournalRow",
     "LiveRun",
     "OutboxRow",
     "PoolRow",
+    "Progress",
+    "RecordChange",
+    "RecordRow",
     "ResultRow",
     "RunChange",
     "RunRow",
@@ -38,6 +45,9 @@ __all__ = (
     "TryRow",
     "VersionRow",
 )
+
+
+RESUMES, FROM_START = -1, -2
 
 
 class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +204,15 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         deadline_at: When the wait fails.
         next_method: Where the task resumes.
         next_kwargs: msgpack, handed to ``next_method``.
-        event: msgpack of the payload, once it fired.
+        event: msgpack of the payload, once it fired; of a stream the last event there was, once
+            that is consumed. ``event_key`` is its key.
+        timeout_method: Where the task resumes if its deadline comes first; empty to fail.
+        ordinal: The recorded call of its coroutine that waits; ``RESUMES`` where a method
+            resumes, ``FROM_START`` where the task waits before anything of it ran.
+        branch: Which one of the triggers of that call.
+        window: How far a stream of events may run ahead of the store; 0 for a trigger that ends
+            with its first event.
+        failure: Why a stream ended badly, until its task learns of it.
     """
 
     trigger_no: TriggerNo
@@ -209,6 +227,48 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
     next_kwargs: bytes | None = None
     event: bytes | None = None
     event_key: str | None = None
+    ordinal: int = RESUMES
+    branch: int = 0
+    window: int = 0
+    failure: Failure | None = None
+    timeout_method: str = ""
+
+
+class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable call of a coroutine: what it asked for, and what came of it.
+
+    Attributes:
+        ordinal: Counts the durable calls of a task from 0, without gaps.
+        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid`` ...
+        name: The trigger class or function; a replay must call the same.
+        place: ``file:line`` of the call.
+        answer: msgpack, once it has one.
+    """
+
+    task_no: TaskNo
+    ordinal: int
+    run_no: RunNo
+    state: RecordState
+    kind: str
+    name: str
+    place: str = ""
+    answer: bytes | None = None
+    failure: Failure | None = None
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a stream. It stays as long as its trigger does, so that its key is known.
+
+    Attributes:
+        sequence: Counts the events of a trigger from 0, without gaps.
+        payload: msgpack; ``None`` once the event was consumed.
+    """
+
+    trigger_no: TriggerNo
+    sequence: int
+    run_no: RunNo
+    key: str | None
+    payload: bytes | None
 
 
 class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +345,17 @@ class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
     state: TriggerState | None
     event: bytes | None
     event_key: str | None
+    failure: Failure | None = None
+
+
+class RecordChange(msgspec.Struct, frozen=True, array_like=True):
+    """An open record is answered, or failed."""
+
+    task_no: TaskNo
+    ordinal: int
+    state: RecordState
+    answer: bytes | None
+    failure: Failure | None
 
 
 class Batch(msgspec.Struct, kw_only=True):
@@ -301,6 +372,10 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_files: Files whose row is deleted.
         pools: Whole rows, inserted or replaced.
         gone_pools: Names of pools whose row is deleted.
+        dropped_records: ``(task_no, ordinal)``; applied before the new ones, so that a call may
+            be made again.
+        consumed_events: ``(trigger_no, sequence)``.
+        gone_events: Triggers all of whose events are deleted.
     """
 
     number: int
@@ -315,6 +390,12 @@ class Batch(msgspec.Struct, kw_only=True):
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
     trigger_changes: list[TriggerChange] = msgspec.field(default_factory=list)
+    new_events: list[EventRow] = msgspec.field(default_factory=list)
+    consumed_events: list[tuple[TriggerNo, int]] = msgspec.field(default_factory=list)
+    gone_events: list[TriggerNo] = msgspec.field(default_factory=list)
+    dropped_records: list[tuple[TaskNo, int]] = msgspec.field(default_factory=list)
+    new_records: list[RecordRow] = msgspec.field(default_factory=list)
+    record_changes: list[RecordChange] = msgspec.field(default_factory=list)
     new_versions: list[VersionRow] = msgspec.field(default_factory=list)
     dags: list[DagRow] = msgspec.field(default_factory=list)
     dag_files: list[DagFileRow] = msgspec.field(default_factory=list)
@@ -335,6 +416,23 @@ class Batch(msgspec.Struct, kw_only=True):
 # ── what a restart reads ────────────────────────────────────────────────────────────────
 
 
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the coroutine of one task has come, in its records.
+
+    Attributes:
+        count: Of its records.
+        first_failed: The first ordinal that failed; -1 if none did.
+        open_kind: The kind of the last record while it is open, else empty.
+        open_name: Its name.
+    """
+
+    task_no: TaskNo
+    count: int
+    first_failed: int = -1
+    open_kind: str = ""
+    open_name: str = ""
+
+
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """Everything needed to go on with one run where it stands.
 
@@ -342,6 +440,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         tasks: All its rows, ended ones too, by ``task_no``.
         widths: ``(task_no, width)`` of the results that feed an ``expand``.
         triggers: All its trigger rows.
+        progress: Of the tasks that have records.
+        events: Of the streams among its triggers, in order of trigger and sequence.
     """
 
     run: RunRow
@@ -349,6 +449,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     expansions: list[ExpansionRow]
     widths: list[tuple[TaskNo, int]]
     triggers: list[TriggerRow]
+    progress: list[Progress] = []
+    events: list[EventRow] = []
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

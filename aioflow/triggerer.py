@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +11,15 @@ from collections.abc import Set as AbstractSet
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.core.hosting import QUARANTINE
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
-from aioflow.inputs import EndHosting, HostTrigger, Input
-from aioflow.messages import Ask, Fired, Host, Report, RunInfo, TriggerEnded
+from aioflow.inputs import EndHosting, HostTrigger, Input, RoomChanged, TakeEvents
+from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded
 from aioflow.model import RunNo, TriggerNo
+from aioflow.orders import ForgetRun, Host, RunInfo
+from aioflow.tasklog import LogKey, TryLog
 
 __all__ = ("CAPACITY", "Triggerer")
 
@@ -26,23 +30,29 @@ _logger = logging.getLogger(__name__)
 
 
 class Triggerer:
-    """Hosts triggers in one process. When it dies ``HostLost`` names the culprit.
+    """Hosts triggers in one process of a role. When it dies ``HostLost`` names the culprit.
 
-    Over its capacity triggers wait, the oldest order first. Orders given while there is no
-    host are dropped: after ``HostUp`` the engine gives all waiting triggers again.
+    That of the role ``quarantine`` starts its process with the first trigger it is given.
+
+    Over its capacity triggers wait, the higher priority first and then the older one; the engine
+    is told of each, by ``RoomChanged``. Orders given while there is no host are dropped: after
+    ``HostUp`` the engine gives all waiting triggers again.
     """
 
     def __init__(
         self,
         wiring: Wiring,
         *,
+        role: str = "triggers",
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
     ) -> None:
         self._wiring = wiring
         self._capacity = capacity
+        self._role = role
+        self._wanted = anyio.Event()
         self._host = SharedHost(
-            "triggers",
+            role,
             wiring,
             on_reports=self._take,
             on_output=self._hear,
@@ -51,7 +61,10 @@ class Triggerer:
         )
         self._hosted: dict[TriggerNo, Host] = {}
         self._waiting: dict[TriggerNo, Host] = {}
+        self._order: list[tuple[int, TriggerNo]] = []
+        self._logs: dict[TriggerNo, TryLog] = {}
         self._per_run: Counter[RunNo] = Counter()
+        self._told: dict[RunNo, RunInfo] = {}
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -64,7 +77,11 @@ class Triggerer:
         return self._hosted.keys()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled; signals ``task_status`` when the first is up."""
+        """Keep a host until cancelled; signals ``task_status`` when it is up, or not yet wanted."""
+        if self._role == QUARANTINE and not self._wanted.is_set():
+            task_status.started()
+            task_status = anyio.TASK_STATUS_IGNORED
+            await self._wanted.wait()
         await self._host.run(task_status=task_status)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
@@ -72,13 +89,30 @@ class Triggerer:
     def host(self, effect: HostTrigger) -> None:
         """Host a trigger; one that is hosted already is handed over anew."""
         host = effect.host
+        self._wanted.set()
         if not self._host.is_up:
             return
+        if effect.info is not None and effect.info.run_no not in self._told:
+            self._told[effect.info.run_no] = effect.info
+            self._host.put(effect.info)
         if host.trigger_no in self._hosted or len(self._hosted) < self._capacity:
             self._waiting.pop(host.trigger_no, None)
             self._assign(host)
         else:
+            if host.trigger_no not in self._waiting:
+                heapq.heappush(self._order, (-host.priority, host.trigger_no))
             self._waiting[host.trigger_no] = host
+            self._wiring.report([RoomChanged(host.trigger_no, host.hosting, has_room=False)])
+
+    def forget(self, run_no: RunNo) -> None:
+        """A run has ended."""
+        if self._told.pop(run_no, None) is not None:
+            self._host.put(ForgetRun(run_no))
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """Let a trigger go on: its events are stored."""
+        if effect.taken.trigger_no in self._hosted:
+            self._host.put(effect.taken)
 
     def end(self, effect: EndHosting) -> None:
         """Let go of a trigger, confirmed by ``TriggerEnded``; at once if no host has it."""
@@ -87,8 +121,8 @@ class Triggerer:
             self._host.put(end)
             return
         self._waiting.pop(end.trigger_no, None)
-        gone = TriggerEnded(end.trigger_no, end.hosting, self._wiring.clock.now())
-        self._wiring.report([gone])
+        at = (end.trigger_no, end.hosting, self._wiring.clock.now())
+        self._wiring.report([TriggerEnded(*at, reason=end.reason)])
 
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
@@ -102,8 +136,8 @@ class Triggerer:
         return self._per_run[run_no] > 0
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return nothing: a trigger host runs no tasks, so it may ask for no results."""
-        return None
+        """Return what the host was told of a run whose tasks wait straight from their start."""
+        return self._told.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
         """Send answers."""
@@ -125,11 +159,13 @@ class Triggerer:
             elif isinstance(report, TriggerEnded):
                 self._let_go(report)
                 passed.append(report)
+            elif isinstance(report, Output):
+                self._keep(report)
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
             else:
-                _logger.warning("the trigger host reported %s", type(report).__name__)
+                _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
             self._wiring.report(passed)
 
@@ -138,17 +174,52 @@ class Triggerer:
         if host is None or host.hosting != ended.hosting:
             return  # of an earlier hosting: the present one lives
         del self._hosted[ended.trigger_no]
+        self._logs.pop(ended.trigger_no, None)
         self._per_run[host.run_no] -= 1
         if not self._per_run[host.run_no]:
             del self._per_run[host.run_no]
-        if self._waiting and len(self._hosted) < self._capacity:
-            self._assign(self._waiting.pop(next(iter(self._waiting))))
+        if len(self._hosted) < self._capacity:
+            self._assign_next()
+
+    def _assign_next(self) -> None:
+        while self._order:
+            _, number = heapq.heappop(self._order)
+            host = self._waiting.pop(number, None)
+            if host is not None:  # else it was let go of meanwhile
+                self._assign(host)
+                self._wiring.report([RoomChanged(number, host.hosting, has_room=True)])
+                return
+
+    def _keep(self, output: Output) -> None:
+        """Add what a trigger printed to the log of its task."""
+        number, hosting = output.task_no, output.start_no
+        host = self._hosted.get(number)
+        if host is None or host.hosting != hosting or host.position < 0:
+            return  # of one that was abandoned
+        log = self._logs.get(number)
+        if log is None:
+            log = self._logs[number] = self._wiring.tasklog.open(_log_key(host))
+        log.offer(output.data)
 
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no trigger: a library in C, a grandchild."""
-        _logger.info("the trigger host printed: %r", data[:500])
+        _logger.info("the %s host printed: %r", self._role, data[:500])
 
     def _forget_all(self) -> None:
         self._hosted.clear()
         self._waiting.clear()
+        self._order.clear()
+        self._logs.clear()
         self._per_run.clear()
+        self._told.clear()
+
+
+def _log_key(host: Host) -> LogKey:
+    return LogKey(
+        run_no=host.run_no,
+        position=host.position,
+        map_index=host.map_index,
+        task_no=host.task_no,
+        start_no=host.start_no,
+        try_number=host.try_number,
+    )

@@ -94,7 +94,7 @@ class Children:
     def _nothing(self, effect: object) -> None:
         """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
 
-    stop_try = recall = forget = host = end_hosting = deliver = _nothing
+    stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _nothing
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:

@@ -15,8 +15,9 @@ import msgspec
 import uvloop
 
 from aioflow.host.link import BlockingLink, frames
-from aioflow.messages import Start, Succeeded
+from aioflow.messages import Succeeded
 from aioflow.model import RunNo, StartNo, TaskNo
+from aioflow.orders import Start
 from benchmarks.daemon import DaemonProcess
 from benchmarks.harness import median
 

@@ -14,17 +14,21 @@ from aioflow.errors import StoreUnavailable
 from aioflow.host.questions import (
     PAGE_BYTES,
     PAGE_ITEMS,
+    RecordsPage,
+    RecordsWanted,
     ResultsPage,
     ResultsWanted,
     RunEnding,
     RunWanted,
 )
-from aioflow.messages import Answer, Ask, RunInfo
-from aioflow.model import DagSpec, Failure, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.messages import Ask
+from aioflow.model import DagSpec, Failure, MapSpec, RecordState, RunState, TaskSpec, TaskState
+from aioflow.orders import Answer, RunInfo
 from aioflow.rows import (
     Batch,
     DagRow,
     ExpansionRow,
+    RecordRow,
     ResultRow,
     RunChange,
     RunRow,
@@ -45,6 +49,7 @@ class Tables:
         self.runs: dict[int, RunRow] = {}
         self.tasks: dict[int, TaskRow] = {}
         self.results: dict[int, ResultRow] = {}
+        self.records: list[RecordRow] = []
         self.expansions: list[ExpansionRow] = []
         tasks = (
             TaskSpec(task_id="a"),
@@ -94,6 +99,10 @@ class Tables:
 
     async def list_tasks_between(self, first, end, limit=1000):
         found = [self.tasks[no] for no in range(first, end) if no in self.tasks]
+        return await self._read(found[:limit])
+
+    async def list_records(self, task_no, after=-1, limit=1000):
+        found = [r for r in self.records if r.task_no == task_no and r.ordinal > after]
         return await self._read(found[:limit])
 
     async def list_results(self, first, end, limit=1000):
@@ -173,6 +182,12 @@ class World:
         wanted = ResultsWanted(position, after)
         self.answers.ask(child, Ask(1, 7, "results", msgspec.msgpack.encode(wanted)))
         return await child.answer(ResultsPage)
+
+    async def records(self, task_no, after=-1):
+        child = Child()
+        wanted = msgspec.msgpack.encode(RecordsWanted(task_no, after))
+        self.answers.ask(child, Ask(1, 7, "records", wanted))
+        return await child.answer(RecordsPage)
 
 
 def task(task_no, position=0, map_index=-1, state=S.RUNNING, **columns):
@@ -426,3 +441,55 @@ async def test_a_process_that_runs_no_tasks_gets_no_results():
             await child.answered.wait()
 
     assert "only a process that runs tasks" in child.answers[0].error
+
+
+# ── recorded calls ──────────────────────────────────────────────────────────────────────
+
+
+def record(ordinal, answer=b"\x01", *, run_no=7):
+    return RecordRow(
+        task_no=100,
+        ordinal=ordinal,
+        run_no=run_no,
+        state=RecordState.ANSWERED,
+        kind="step",
+        name="d:f",
+        place="d.py:3",
+        answer=answer,
+    )
+
+
+async def test_the_recorded_calls_of_a_task_come_in_order():
+    w = World()
+    w.tables.records = [record(ordinal, bytes([ordinal])) for ordinal in range(100)]
+    async with running(w.answers):
+        page = await w.records(100)
+        rest = await w.records(100, after=97)
+
+    assert [item.answer for item in page.items] == [bytes([ordinal]) for ordinal in range(100)]
+    assert (page.more, rest.more) == (False, False)
+    assert [item.answer for item in rest.items] == [bytes([98]), bytes([99])]
+
+
+async def test_a_page_of_large_calls_is_bounded_in_bytes_and_the_next_goes_on():
+    w = World()
+    w.tables.records = [record(ordinal, b"x" * 900_000) for ordinal in range(300)]
+    got = 0
+    async with running(w.answers):
+        while True:
+            page = await w.records(100, after=got - 1)
+            assert sum(len(item.answer) for item in page.items) < 4 * PAGE_BYTES
+            got += len(page.items)
+            if not page.more:
+                break
+
+    assert got == 300
+
+
+async def test_calls_of_another_run_are_not_told():
+    w = World()
+    w.tables.records = [record(0, run_no=8)]
+    async with running(w.answers):
+        page = await w.records(100)
+
+    assert (page.items, page.more) == ([], False)

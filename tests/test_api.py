@@ -26,6 +26,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
+from aioflow.inputs import Stalled
 from aioflow.model import RunState, TaskState
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
@@ -386,6 +387,34 @@ async def test_the_node_is_ready_once_its_hosts_are_up(tmp_path):
 
     assert (before.status, before.checks["hosts"]) == ("not_ready", False)
     assert after.status == "ready"
+
+
+async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        run = await n.api.trigger("chain")
+        await n.defer("flows:Slow", {})
+        await n.api.set_paused("chain", paused=False)  # answered once it is committed
+        [parked] = await n.api.list_triggers()
+        assert await n.api.list_slow() == []
+        stalled = Stalled(
+            role="triggers",
+            culprit=parked.trigger_id,
+            incident="1.1",
+            milliseconds=6_000,
+            place="flows.py:3 in Slow.run",
+        )
+        n.engine.report([stalled])
+        await n.api.set_paused("chain", paused=False)  # the class moves in the turn after this one
+        assert await n.api.unquarantine("flows:Slow") == {"class": "flows:Slow", "changed": True}
+        assert (await n.api.unquarantine("flows:Slow"))["changed"] is False
+        [slow] = await n.api.list_slow()
+        metrics = n.api.metrics()
+
+    assert (slow.kind, slow.name, slow.run_id) == ("trigger", "flows:Slow", run.run_id)
+    assert (slow.stalls, slow.longest_ms, slow.quarantined) == (1, 6_000, False)
+    assert (slow.trigger_id, slow.place) == (parked.trigger_id, "flows.py:3 in Slow.run")
+    assert (metrics.stalls, metrics.quarantined_classes) == ({"trigger": 1, "task": 0}, 0)
 
 
 async def test_numbers_follow_what_goes_on(tmp_path):

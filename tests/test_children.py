@@ -16,7 +16,8 @@ from aioflow.children import Children, leftovers, process
 from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import child_environment
 from aioflow.children.leftovers import boot_id, home_mark, read_start_ticks
-from aioflow.messages import Recalled, Welcome
+from aioflow.messages import Recalled
+from aioflow.orders import Welcome
 from tests.executors.processes import (
     Output,
     is_alive,

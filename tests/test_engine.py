@@ -46,7 +46,7 @@ class Outlets:
     def _note(self, effect: Any) -> None:
         self.others.append(effect)
 
-    stop_try = recall = forget = host = end_hosting = deliver = _note
+    stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _note
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
-from aioflow.messages import Ask, End, Fired, Host, TriggerEnded
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, RoomChanged
+from aioflow.messages import Ask, Fired, TriggerEnded
+from aioflow.orders import End, Host
 from aioflow.tasklog import TaskLog
 from aioflow.triggerer import Triggerer
 from tests.executors.processes import program, running, until
@@ -32,6 +34,9 @@ try:
                     os.kill(os.getpid(), signal.SIGABRT)
                 if order.class_path == "ask":
                     link.send([Ask(1, order.run_no, "run", b""), Ask(2, 12345, "run", b"")])
+                if order.class_path == "print":
+                    link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
+                    link.send([Output(order.trigger_no, 99, b"of another hosting\\n")])
                 link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"")])
             elif isinstance(order, End):
                 link.send([TriggerEnded(order.trigger_no, order.hosting, 1)])
@@ -53,10 +58,11 @@ class Node:
             clock=SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
         )
+        self.tasklog = wiring.tasklog
         self.triggerer = Triggerer(wiring, capacity=capacity)
 
-    def host(self, number, class_path="", hosting=1, kwargs=b""):
-        host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None)
+    def host(self, number, class_path="", hosting=1, kwargs=b"", **fields):
+        host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
         self.triggerer.host(HostTrigger(host))
 
     def end(self, number, hosting=1):
@@ -67,6 +73,9 @@ class Node:
 
     def fired(self):
         return [report.trigger_no for report in self.of(Fired)]
+
+    def room(self):
+        return [(word.trigger_no, word.has_room) for word in self.of(RoomChanged)]
 
     def ended(self):
         return [report.trigger_no for report in self.of(TriggerEnded)]
@@ -113,6 +122,63 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
         n.end(2)
         await until(lambda: 5 in n.fired())
         assert not n.triggerer.waiting_for_capacity
+
+
+def has_fired(node, count):
+    return len(node.fired()) == count
+
+
+async def test_over_capacity_the_important_come_first_then_the_old(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        n.host(1)
+        n.host(2)
+        n.host(5, priority=3)
+        n.host(4, priority=3)
+        n.host(3, priority=9)
+        for count, number in enumerate((1, 3, 4, 5, 2), 1):
+            await until(partial(has_fired, n, count))
+            n.end(number)
+
+    assert n.fired() == [1, 3, 4, 5, 2]
+
+
+async def test_the_engine_is_told_who_waits_for_room_and_who_has_found_it(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        n.host(1)
+        n.host(2)
+        n.host(2)  # a second order for the same
+        assert n.room() == [(2, False), (2, False)]
+        n.end(1)
+        await until(lambda: 2 in n.fired())
+
+    assert n.room()[2:] == [(2, True)]
+
+
+async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        n.host(1)
+        n.host(2)
+        n.triggerer.end(EndHosting(End(2, 1, "reassigned")))
+        [ended] = n.of(TriggerEnded)
+        assert (ended.trigger_no, ended.reason) == (2, "reassigned")
+        n.host(2, hosting=2)
+        n.end(1)
+        await until(lambda: 2 in n.fired())
+
+    assert [fired.hosting for fired in n.of(Fired)] == [1, 2]
+
+
+async def test_what_a_trigger_prints_is_in_the_log_of_its_task(tmp_path):
+    async with node(tmp_path) as n, running(n.tasklog):
+        place = {"position": 3, "map_index": 1001, "start_no": 5, "try_number": 2}
+        n.host(1, "print", **place)
+        path = n.tasklog.path(7, 3, 1001)
+        await until(path.exists)
+        await until(lambda: b"a line" in path.read_bytes())
+        n.end(1)
+        await until(n.ended)
+
+    assert b"of another hosting" not in path.read_bytes()
 
 
 async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):

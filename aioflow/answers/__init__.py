@@ -16,13 +16,21 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.answers.pages import Reader, find_expansion, read_page
+from aioflow.answers.pages import Reader, find_expansion, read_page, read_records
 from aioflow.clock import Clock
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Asker, refuse
-from aioflow.host.questions import ResultsPage, ResultsWanted, RunEnding, RunWanted
-from aioflow.messages import Answer, Ask, RunInfo
+from aioflow.host.questions import (
+    RecordsPage,
+    RecordsWanted,
+    ResultsPage,
+    ResultsWanted,
+    RunEnding,
+    RunWanted,
+)
+from aioflow.messages import Ask
 from aioflow.model import RunNo, TaskNo, TaskSpec, TaskState
+from aioflow.orders import Answer, RunInfo
 from aioflow.rows import Batch, RunRow
 
 __all__ = ("Answers", "Reader")
@@ -73,7 +81,9 @@ class _Question:
         "wanted",
     )
 
-    def __init__(self, asker: Asker, ask: Ask, wanted: RunWanted | ResultsWanted) -> None:
+    def __init__(
+        self, asker: Asker, ask: Ask, wanted: RunWanted | ResultsWanted | RecordsWanted
+    ) -> None:
         self.asker = asker
         self.ask = ask
         self.wanted = wanted
@@ -107,9 +117,10 @@ class Answers:
 
     def ask(self, asker: Asker, ask: Ask) -> None:
         """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
-        kinds: dict[str, type[RunWanted | ResultsWanted]] = {
+        kinds: dict[str, type[RunWanted | ResultsWanted | RecordsWanted]] = {
             "run": RunWanted,
             "results": ResultsWanted,
+            "records": RecordsWanted,
         }
         try:
             wanted = msgspec.msgpack.decode(ask.body, type=kinds[ask.kind])
@@ -201,9 +212,11 @@ class Answers:
             return
         wanted = question.wanted
         try:
-            answer: ResultsPage | RunEnding | None
+            answer: ResultsPage | RecordsPage | RunEnding | None
             if isinstance(wanted, ResultsWanted):
                 answer = await read_page(self._store, _info(question), wanted)
+            elif isinstance(wanted, RecordsWanted):
+                answer = await read_records(self._store, _info(question), wanted)
             else:
                 answer = await self._ending(question, wanted)
         except _Refused as exc:

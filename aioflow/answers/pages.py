@@ -6,12 +6,25 @@ from typing import Protocol
 
 import msgspec
 
-from aioflow.host.questions import PAGE_BYTES, PAGE_ITEMS, ResultsPage, ResultsWanted
-from aioflow.messages import RunInfo
+from aioflow.host.questions import (
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    RecordItem,
+    RecordsPage,
+    RecordsWanted,
+    ResultsPage,
+    ResultsWanted,
+)
 from aioflow.model import Instant, RunNo, TaskNo, TaskState
-from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow, VersionRow
+from aioflow.orders import RunInfo
+from aioflow.rows import DagRow, ExpansionRow, RecordRow, ResultRow, RunRow, TaskRow, VersionRow
 
-__all__ = ("Reader", "find_expansion", "read_page")
+__all__ = ("Reader", "find_expansion", "read_page", "read_records")
+
+_RECORD_BYTES = 200
+
+RECORDS_PIECE = 8
+"""Records read at once for a page; a row may be 1 MiB."""
 
 FIRST_PIECE = 64
 """Results read at first for a page; a row may be 64 KiB, so more only if these were small."""
@@ -46,6 +59,11 @@ class Reader(Protocol):
     ) -> list[TaskRow]:
         """See ``Store``."""
 
+    async def list_records(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[RecordRow]:
+        """See ``Store``."""
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """See ``Store``."""
 
@@ -54,6 +72,21 @@ async def find_expansion(store: Reader, run_no: RunNo, position: int) -> Expansi
     """Return how wide a mapped task of a run is, if that is known yet."""
     rows = await store.list_expansions(run_no)
     return next((row for row in rows if row.position == position), None)
+
+
+async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> RecordsPage:
+    """Return the recorded calls of a task that come after ``wanted.after``; none of another run."""
+    after, piece, size = wanted.after, RECORDS_PIECE, 0
+    items: list[RecordItem] = []
+    while size < PAGE_BYTES:
+        rows = await store.list_records(wanted.task_no, after, piece)
+        mine = [row for row in rows if row.run_no == info.run_no]
+        items += [RecordItem(r.kind, r.name, r.place, r.answer, r.failure) for r in mine]
+        if len(rows) < piece:
+            return RecordsPage(items, more=False)
+        after = rows[-1].ordinal
+        size += sum(len(row.answer or b"") + _RECORD_BYTES for row in rows)
+    return RecordsPage(items, more=True)
 
 
 async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:

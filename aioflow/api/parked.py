@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from aioflow.api.layout import Layout
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.model import RunNo, TriggerNo
+from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = ("Parked", "kind_of")
@@ -16,12 +17,18 @@ _KINDS = {
     "aioflow_triggers.temporal": "time",
     "aioflow_triggers.files": "file",
     "aioflow_triggers.external": "run",
+    "aioflow_triggers.http": "http",
+    "aioflow_triggers.pages": "http",
+    "aioflow_triggers.objects": "object",
 }
 _DETAIL_LENGTH = 500
 
+Hosted: TypeAlias = Mapping[TriggerNo, int | None]
+"""Which node has a trigger; ``None`` for one that was handed over and waits for room."""
+
 
 def kind_of(class_path: str) -> str:
-    """Return ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name."""
+    """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
     module, _, name = class_path.partition(":")
     return _KINDS.get(module, name or class_path)
 
@@ -32,9 +39,7 @@ class Parked:
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
 
-    async def views(
-        self, rows: Sequence[TriggerRow], nodes: Mapping[TriggerNo, int]
-    ) -> list[TriggerView]:
+    async def views(self, rows: Sequence[TriggerRow], nodes: Hosted) -> list[TriggerView]:
         """Return rows as people want to see them.
 
         Args:
@@ -62,7 +67,11 @@ class Parked:
 
 
 def _view(
-    row: TriggerRow, run_id: str, task_id: str, map_index: int, nodes: Mapping[TriggerNo, int]
+    row: TriggerRow,
+    run_id: str,
+    task_id: str,
+    map_index: int,
+    nodes: Hosted,
 ) -> TriggerView:
     return TriggerView(
         trigger_id=row.trigger_no,
@@ -74,9 +83,14 @@ def _view(
         deadline=iso(row.deadline_at),
         node=nodes.get(row.trigger_no),
         shared_with=None,
-        state=row.state.name.lower(),
+        state=_state(row, nodes),
         detail=_detail(row),
     )
+
+
+def _state(row: TriggerRow, nodes: Hosted) -> str:
+    has_room = nodes.get(row.trigger_no, -1) is not None
+    return row.state.name.lower() if has_room else WaitKind.TRIGGER_CAPACITY.value
 
 
 def _detail(row: TriggerRow) -> str:

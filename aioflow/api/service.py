@@ -17,13 +17,16 @@ from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import (
     ChainView,
     HealthView,
+    SlowView,
     Triggered,
     TriggerView,
     instant,
+    iso,
 )
 from aioflow.author.codec import encode
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.memory import Memory
+from aioflow.core.stalls import Staller
 from aioflow.engine import Engine
 from aioflow.errors import (
     AioflowError,
@@ -42,6 +45,7 @@ from aioflow.inputs import (
     SetPaused,
     SetPool,
     ShowPools,
+    Unquarantine,
 )
 from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.rows import Batch, PoolRow, RunRow
@@ -69,6 +73,7 @@ class Metrics(msgspec.Struct, kw_only=True):
 
     Attributes:
         parked: Trigger rows by kind.
+        stalls: How often user code held up a loop, by ``trigger`` and ``task``.
         changes: Row changes committed in all; with ``commits`` the size of a batch.
     """
 
@@ -85,6 +90,8 @@ class Metrics(msgspec.Struct, kw_only=True):
     live_runs: int
     live_tasks: int
     parked: dict[str, int]
+    stalls: dict[str, int]
+    quarantined_classes: int
     is_store_away: bool
     uptime_seconds: float
 
@@ -129,12 +136,17 @@ class Api(RunReader):
         """Return one that reads a database which no daemon serves."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
 
-    async def _ask(self, request: Request) -> object:
+    @property
+    def _running(self) -> Engine:
         if self._engine is None:
             raise DaemonAway(str(self._home or ""))
+        return self._engine
+
+    async def _ask(self, request: Request) -> object:
+        engine = self._running
         try:
             with anyio.fail_after(_ASK_SECONDS):
-                return await self._engine.ask(request)
+                return await engine.ask(request)
         except TimeoutError as exc:
             raise StoreUnavailable(
                 f"nothing was committed for {_ASK_SECONDS} s; it may still be: ask again, "
@@ -261,11 +273,12 @@ class Api(RunReader):
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         waits = {} if self._engine is None else self._engine.memory.waits
-        nodes = {
-            row.trigger_no: _NODE_NO
+        hosted = {
+            row.trigger_no: waits[row.trigger_no].has_room
             for row in rows
             if row.trigger_no in waits and waits[row.trigger_no].hosting
         }
+        nodes = {number: _NODE_NO if has_room else None for number, has_room in hosted.items()}
         return await self._parked.views(rows, nodes)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
@@ -278,6 +291,23 @@ class Api(RunReader):
             if view.trigger_id == trigger_no:
                 return view
         raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
+
+    async def list_slow(self) -> list[SlowView]:
+        """Return who has held up a loop, those first that did for longest in all.
+
+        Raises:
+            DaemonAway: If there is no daemon: nobody else knows.
+        """
+        return [_slow(known) for known in self._running.memory.stalls.all() if known.count]
+
+    async def unquarantine(self, class_path: str) -> dict[str, Any]:
+        """Let the triggers of a class live with the others again, until they offend anew.
+
+        Raises:
+            RequestError: If the class has never held up anything.
+        """
+        changed = await self._ask(Unquarantine(class_path=class_path))
+        return {"class": class_path, "changed": changed}
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 
@@ -299,9 +329,7 @@ class Api(RunReader):
 
     async def health(self) -> HealthView:
         """Return whether the database answers, the engine turns, and every host is up."""
-        engine = self._engine
-        if engine is None:
-            raise DaemonAway(str(self._home or ""))
+        engine = self._running
         age_us = self.clock.monotonic_us() - engine.turned_at
         checks = {
             "database": engine.store_away_since is None and await self._reads(),
@@ -323,9 +351,7 @@ class Api(RunReader):
         Raises:
             DaemonAway: If there is no daemon.
         """
-        engine = self._engine
-        if engine is None:
-            raise DaemonAway(str(self._home or ""))
+        engine = self._running
         memory, slots = engine.memory, engine.slots
         return Metrics(
             turns=engine.turns,
@@ -341,6 +367,8 @@ class Api(RunReader):
             live_runs=len(memory.runs),
             live_tasks=len(memory.live),
             parked=_parked(memory),
+            stalls=memory.stalls.counts(),
+            quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
             is_store_away=engine.store_away_since is not None,
             uptime_seconds=(self.clock.monotonic_us() - self._began_us) / 1e6,
         )
@@ -354,6 +382,22 @@ def _parked(memory: Memory) -> dict[str, int]:
     for class_path, count in paths.items():
         kinds[kind_of(class_path)] += count
     return dict(kinds)
+
+
+def _slow(known: Staller) -> SlowView:
+    return SlowView(
+        kind=known.kind,
+        name=known.name,
+        stalls=known.count,
+        longest_ms=known.longest_ms,
+        total_ms=known.total_ms,
+        place=known.place,
+        last_at=iso(known.last_at),
+        run_id=known.run_id,
+        task_id=known.task_id,
+        trigger_id=known.number if known.kind == "trigger" else None,
+        quarantined=known.is_quarantined,
+    )
 
 
 def _triggered(run: RunRow, *, created: bool) -> Triggered:

@@ -209,6 +209,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
         node: Which node hosts it; ``None`` if none does right now.
+        state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while no host has room.
         shared_with: How many others share its watch; ``None`` where that is not known.
     """
 
@@ -223,6 +224,31 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     shared_with: int | None
     state: str
     detail: str
+
+
+class SlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """What has held up the loop it shares with others, since the daemon began.
+
+    Attributes:
+        kind: ``trigger`` for a class of triggers, ``task`` for an ``async def`` body.
+        name: The class path, or ``DAG.TASK``.
+        stalls: How often. The milliseconds are of the longest one, and of all together.
+        place: File, line and function where the last one stood.
+        trigger_id: Whose the last one was; ``None`` for a task. So are run and task.
+        quarantined: Triggers of this class live in a host of their own.
+    """
+
+    kind: str
+    name: str
+    stalls: int
+    longest_ms: int
+    total_ms: int
+    place: str
+    last_at: str | None
+    run_id: str
+    task_id: str
+    trigger_id: int | None
+    quarantined: bool
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from aioflow.author.dag import DAG
 from aioflow.author.node import Node
 from aioflow.author.schedule import schedule_spec
+from aioflow.author.start import start_spec
 from aioflow.core import graph, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
 from aioflow.messages import DagFailure
@@ -88,6 +89,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         sensor=settings.sensor,
         execution_timeout_us=settings.execution_timeout_us,
         max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
+        start_trigger=start_spec(node.operator if node.is_mapped else node.instance),
         doc=settings.doc or node.doc,
         line=node.place.line if node.place.file == dag.file else dag.line,
     )

@@ -13,6 +13,7 @@ from aioflow.author.binding import Binding
 from aioflow.author.options import Settings
 from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
+from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model import Body, SensorSpec, TaskSpec
 
@@ -42,6 +43,7 @@ class Node:
         parents: Positions of all it depends on.
         argument_parents: Positions of those whose results it is given.
         spec: Set by ``describe``.
+        instance: Of an operator, the one its author made; never run.
     """
 
     dag: object
@@ -58,6 +60,7 @@ class Node:
     parents: set[int] = field(default_factory=set)
     argument_parents: set[int] = field(default_factory=set)
     spec: TaskSpec | None = None
+    instance: object = None
 
     @property
     def retry(self) -> Retry | None:
@@ -97,10 +100,19 @@ class Node:
         return hints(target)
 
     def make_operator(self, arguments: Mapping[str, Any]) -> Any:
-        """Make a new instance for one start, from resolved arguments."""
-        if self.operator is None:
+        """Make a new instance for one start, from resolved arguments.
+
+        One that is mapped over what it waits for is made without its ``__init__``: the arguments
+        are its attributes.
+        """
+        operator: Any = self.operator
+        if operator is None:
             raise TypeError(f"{self.task_id!r} is a function")
-        return self.operator(**arguments)
+        if not (self.is_mapped and operator.start_from_trigger and START_KWARGS in arguments):
+            return operator(**arguments)
+        made = operator.__new__(operator)
+        vars(made).update(arguments, task_id=self.task_id)
+        return made
 
     def run_after(self, parent: Node) -> None:
         """Make this task depend on another; a second time changes nothing.

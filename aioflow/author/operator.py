@@ -22,6 +22,7 @@ from aioflow.author.options import (
 from aioflow.author.place import Place, here, wrong
 from aioflow.author.ref import Linked, Ref
 from aioflow.author.signals import PokeReturnValue, TaskDeferred
+from aioflow.author.start import START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
 from aioflow.model import Body
@@ -41,7 +42,13 @@ class Operator(Linked):
 
     Attributes:
         task_id: As the author named it.
+        start_from_trigger: Whether it waits before anything of it runs; of the class or set in
+            ``__init__``.
+        start_trigger_args: For what, then.
     """
+
+    start_from_trigger: bool = False
+    start_trigger_args: StartTriggerArgs | None = None
 
     _is_sensor = False
     _taken: tuple[DAG, Taken, Place] | None
@@ -69,6 +76,7 @@ class Operator(Linked):
             return
         dag, taken, place = self._taken
         self._node = _added(cls, self.task_id, options, dag, taken, place)
+        self._node.instance = self
         self._taken = None
         del dag.unfinished[id(self)]
 
@@ -83,6 +91,7 @@ class Operator(Linked):
         method_name: str,
         kwargs: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
+        on_timeout: str | None = None,
     ) -> NoReturn:
         """Give the slot back and wait; a new instance goes on in ``method_name``.
 
@@ -93,10 +102,18 @@ class Operator(Linked):
             method_name: A method of this class.
             kwargs: What to hand over; it must be able to travel.
             timeout: How long to wait before the try fails.
+            on_timeout: A method to resume in instead of failing then; its ``event`` is ``None``.
         """
-        if not callable(getattr(self, method_name, None)):
-            raise wrong(f"{type(self).__name__} has no method {method_name!r} to resume in")
-        raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
+        for name in (method_name, on_timeout):
+            if name is not None and not callable(getattr(self, name, None)):
+                raise wrong(f"{type(self).__name__} has no method {name!r} to resume in")
+        raise TaskDeferred(
+            trigger=trigger,
+            method_name=method_name,
+            kwargs=kwargs,
+            timeout=timeout,
+            on_timeout=on_timeout,
+        )
 
     @property
     def node(self) -> Node:
@@ -138,6 +155,10 @@ class Sensor(Operator):
     ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
         """Look once. False or ``NotReady`` is "not yet"; written ``def`` or ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
+
+
+def _skipped(**arguments: object) -> None:
+    """Stands in for the ``__init__`` of a mapped task whose trigger is made without it."""
 
 
 def _init_of(cls: type[Operator]) -> Callable[..., None]:
@@ -182,6 +203,8 @@ def _expanded(
     task_id = fixed.get("task_id")
     if not isinstance(task_id, str):
         raise wrong(f"{owner}: give a task_id to partial()")
-    taken = take_expanded(_init_of(cls), fixed, mapped, dag=dag, owner=owner, injects=False)
+    starts = mapped.keys() & {START_KWARGS} if cls.start_from_trigger else set()
+    init = _skipped if starts else _init_of(cls)
+    taken = take_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
     options = {name: fixed[name] for name in names & fixed.keys() if name != "task_id"}
     return Ref(_added(cls, task_id, options, dag, taken, here()))

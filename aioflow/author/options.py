@@ -64,6 +64,7 @@ class OperatorOptions(TypedDict, total=False):
     window: int | None
     execution_timeout: Duration | None
     max_active_tis_per_dagrun: int | None
+    on_code_change: Literal["fail", "restart", "keep"]
     doc: str
 
 
@@ -118,6 +119,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
+    on_code_change: str = "fail"
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -169,6 +171,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             window=_count_or_none(said, "window"),
             execution_timeout_us=_positive(said, "execution_timeout"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
+            on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,12 +14,33 @@ from aioflow.model import Instant, ScheduleSpec
 
 __all__ = ("Cron", "Every", "Schedule", "instant", "schedule_spec", "zone")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 @dataclass(frozen=True)
 class Cron:
     """Runs start when a cron expression says so, in the zone of the DAG."""
 
     expression: str
+
+    def next_after(self, moment: datetime, timezone: str = "UTC") -> datetime | None:
+        """Return the first tick later than ``moment``, in UTC, as a DAG would start by it.
+
+        ``None`` if there is none within fifty years.
+
+        Raises:
+            BadSchedule: If the expression or the zone makes no sense, or ``moment`` has no zone.
+        """
+        # The calendar is loaded where it is used: most children never ask.
+        from aioflow.core.timetable import CRON_NAMES, next_slot
+
+        if moment.tzinfo is None:
+            raise BadSchedule(f"moment={moment} needs a time zone")
+        spec = schedule_spec(self, CRON_NAMES, anchor=0)
+        assert spec is not None  # noqa: S101 - a Cron is a schedule
+        after = (moment - _EPOCH) // timedelta(microseconds=1)
+        slot = next_slot(spec, zone(timezone).key, after=after)
+        return None if slot is None else _EPOCH + timedelta(microseconds=slot)
 
 
 @dataclass(frozen=True)
@@ -84,5 +105,4 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Instant 
         value = datetime.combine(value, time(0), tzinfo=zone(timezone))
     if value.tzinfo is None:
         value = value.replace(tzinfo=zone(timezone))
-    epoch = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
-    return (value - epoch) // timedelta(microseconds=1)
+    return (value - _EPOCH) // timedelta(microseconds=1)

@@ -22,6 +22,7 @@ class TaskDeferred(BaseException):
     Attributes:
         method_name: Called with ``context``, ``event`` and ``kwargs``.
         timeout_us: How long it may wait; ``None`` for no limit.
+        on_timeout: Called instead of failing then; ``None`` to fail.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class TaskDeferred(BaseException):
         method_name: str,
         kwargs: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
+        on_timeout: str | None = None,
     ) -> None:
         super().__init__(f"waits for {type(trigger).__name__}, resumes in {method_name}")
         if not isinstance(trigger, Trigger):
@@ -39,6 +41,7 @@ class TaskDeferred(BaseException):
         self.method_name = method_name
         self.kwargs: dict[str, Any] = dict(kwargs or {})
         self.timeout_us = None if timeout is None else microseconds(timeout, "timeout")
+        self.on_timeout = on_timeout
 
 
 class NotReady(Exception):

@@ -14,8 +14,17 @@ from weakref import WeakKeyDictionary
 from aioflow.author import codec
 from aioflow.author.annotations import hints
 from aioflow.errors import Unserializable
+from aioflow.model import TriggerNo
 
-__all__ = ("Trigger", "TriggerEvent", "class_path", "construct", "prepare", "serialize")
+__all__ = (
+    "Trigger",
+    "TriggerEvent",
+    "class_path",
+    "construct",
+    "note_last",
+    "prepare",
+    "serialize",
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -43,6 +52,7 @@ class Trigger(Generic[T]):
 
     _hosted_since: datetime | None
     _hosted_last: TriggerEvent[T] | None
+    _hosted_number: TriggerNo | None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse a field that cannot travel on the line that wrote it.
@@ -88,7 +98,10 @@ class Trigger(Generic[T]):
 
     @property
     def last(self) -> TriggerEvent[T] | None:
-        """Its last stored event, from an earlier hosting too."""
+        """Its last stored event, from an earlier hosting too; only a stream has one.
+
+        The payload is what it was, but for dataclasses and the like, which are dicts.
+        """
         return self.__dict__.get("_hosted_last")
 
     @property
@@ -98,12 +111,21 @@ class Trigger(Generic[T]):
 
 
 def prepare(
-    trigger: Trigger[T], *, since: datetime, last: TriggerEvent[T] | None = None
+    trigger: Trigger[T],
+    *,
+    since: datetime,
+    last: TriggerEvent[T] | None = None,
+    number: TriggerNo | None = None,
 ) -> Trigger[T]:
     """Tell a trigger what it may know while it is hosted, and return it."""
     # Also a frozen dataclass is told: this is not one of its fields.
-    trigger.__dict__.update(_hosted_since=since, _hosted_last=last)
+    trigger.__dict__.update(_hosted_since=since, _hosted_last=last, _hosted_number=number)
     return trigger
+
+
+def note_last(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
+    """Tell a trigger that an event of it is stored."""
+    trigger.__dict__["_hosted_last"] = event
 
 
 def class_path(cls: type[object]) -> str:

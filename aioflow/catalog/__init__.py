@@ -235,6 +235,7 @@ def _parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) 
         dags=parsed.dags,
         sources=sources,
         failures=parsed.failures,
+        triggers=parsed.triggers,
     )
 
 

@@ -11,8 +11,9 @@ import msgspec
 
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
-from aioflow.messages import DagFailure, Parse, Parsed, Report, Welcome
+from aioflow.messages import DagFailure, Parsed, Report
 from aioflow.model import Failure
+from aioflow.orders import Parse, Welcome
 
 __all__ = ("Limits", "Parser")
 

@@ -40,6 +40,7 @@ LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
 _WORD = struct.Struct("=q")
 _MARKER = re.compile(rb"\x1e[0-9a-f]{16} \d+ \d+\n")
+_STALL = re.compile(rb"\x1e[0-9a-f]{16} stall [^\n]*\n")
 
 _logger = logging.getLogger(__name__)
 
@@ -140,6 +141,13 @@ class Child:
         number: int = _WORD.unpack(data)[0] if len(data) == _WORD.size else NOBODY
         return number if number > 0 else NOBODY
 
+    def loop_seconds(self) -> float:
+        """Return how long its first thread has been on a processor; 0 once it is gone."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
     def memory_bytes(self) -> int:
         """Return its resident memory; 0 once it is gone."""
         try:
@@ -183,7 +191,7 @@ class Child:
         self._failure = describe_ending(
             self._process.returncode,
             out_of_memory=self._out_of_memory,
-            last_words=_MARKER.split(self._last_words)[-1],
+            last_words=_MARKER.split(_STALL.sub(b"", self._last_words))[-1],
         )
         self._footprint.record.unlink(missing_ok=True)
         self._over.set()

@@ -1,4 +1,4 @@
-"""``aioflow triggers``: what is parked, and on what."""
+"""``aioflow triggers``: what is parked, on what, and what of it holds up the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, positive
-from aioflow.cli.output import print_json, print_table, safe, task_name
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table, safe, task_name
 from aioflow.cli.reading import Source, read
 
 __all__ = ("add_parser",)
@@ -16,7 +17,8 @@ _PAGE = 1_000
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("triggers", help="list and show what is parked")
+    text = "list and show what is parked, and what holds up others"
+    noun = nouns.add_parser("triggers", help=text)
     verbs = noun.add_subparsers(required=True, metavar="COMMAND")
     listing = add_command(
         verbs,
@@ -30,6 +32,21 @@ def add_parser(nouns: Nouns) -> None:
         verbs, "show", _show, text="show one parked wait", example="aioflow triggers show 4711"
     )
     show.add_argument("trigger_id", type=int, metavar="TRIGGER")
+    add_command(
+        verbs,
+        "slow",
+        _slow,
+        text="list what has held up the loop it shares with others, where, and for how long",
+        example="aioflow triggers slow",
+    )
+    releasing = add_command(
+        verbs,
+        "unquarantine",
+        _unquarantine,
+        text="let the triggers of a class live with the others again, once it is mended",
+        example="aioflow triggers unquarantine ledger:BookingTrigger",
+    )
+    releasing.add_argument("class_path", metavar="CLASS", help="as `triggers slow` names it")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -78,4 +95,40 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     for name, value in found.items():
         print(f"{name}: {safe('-' if value is None else value)}")
+    return 0
+
+
+def _slow(arguments: argparse.Namespace) -> int:
+    found = connect(arguments).get("triggers", "slow")
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("KIND", "NAME", "STALLS", "LONGEST", "TOTAL", "PLACE", "LAST", "HOST"),
+        (
+            (
+                slow["kind"],
+                slow["name"],
+                slow["stalls"],
+                f"{slow['longest_ms']} ms",
+                f"{slow['total_ms']} ms",
+                slow["place"],
+                slow["last_at"],
+                "quarantine" if slow["quarantined"] else "shared",
+            )
+            for slow in found
+        ),
+        empty="nothing has held up its loop",
+    )
+    return 0
+
+
+def _unquarantine(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).delete("triggers", "quarantine", arguments.class_path)
+    if arguments.json:
+        print_json(answer)
+    elif answer["changed"]:
+        hint(f"triggers of {safe(arguments.class_path)} live with the others again")
+    else:
+        hint(f"{safe(arguments.class_path)} is not in quarantine")
     return 0

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from aioflow.core import retry
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Live
-from aioflow.core.run import alert, end
+from aioflow.core.hosting import let_go
+from aioflow.core.memory import Live, Run
+from aioflow.core.order import order, time_left
+from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
-from aioflow.inputs import StartTry
-from aioflow.messages import Start
-from aioflow.model import Body, Failure, Instant, MapSpec, TaskState, TriggerState
-from aioflow.rows import TryRow
+from aioflow.inputs import StartTry, StopTry
+from aioflow.messages import RecordDropped, Succeeded
+from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
+from aioflow.orders import Resume
+from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
+    "drop_record",
     "fail",
     "fail_or_retry",
+    "forget_calls",
+    "forget_event",
     "interrupt",
     "keep_try",
     "look_again",
     "requeue",
     "start",
+    "succeed",
     "time_out_sensor",
+    "unpark",
     "wake_due",
 )
-
-_Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
-"""Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
-
-_NO_ITEMS: _Items = ((), ())
 
 
 def start(grant: Grant, draft: Draft) -> None:
@@ -56,12 +57,22 @@ def start(grant: Grant, draft: Draft) -> None:
             live.spec.body,
             grant.worker,
             live.run.info,
-            _order(live),
+            order(live, draft.now),
             grant.is_claimed,
-            _time_left(live, draft.now),
+            time_left(live, draft.now),
             int(live.run.durations[live.position]),
+            _resumed(live),
         )
     )
+
+
+def _resumed(live: Live) -> Resume | None:
+    """Return how a parked coroutine goes on; it is parked no longer."""
+    if not live.parked_start:
+        return None
+    (answer, failure), parked = live.answer, live.parked_start
+    live.parked_start, live.answer = 0, (None, None)
+    return Resume(live.run.run_no, live.task_no, parked, live.start_no, answer, failure)
 
 
 def _first_look(live: Live, draft: Draft) -> None:
@@ -71,52 +82,6 @@ def _first_look(live: Live, draft: Draft) -> None:
     if live.deadline_at is None:
         live.deadline_at = draft.now + sensor.timeout_us
         draft.wake_task(live, live.deadline_at)
-
-
-def _order(live: Live) -> Start:
-    run, spec, wait = live.run, live.spec, None if live.wait is None else live.wait.row
-    at_hand = tuple(p for p in spec.argument_parents if run.known[p])
-    sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
-    return Start(
-        run_no=run.run_no,
-        task_no=live.task_no,
-        start_no=live.start_no,
-        position=live.position,
-        map_index=live.map_index,
-        try_number=live.try_number,
-        method="" if wait is None else wait.next_method,
-        kwargs=None if wait is None else wait.next_kwargs,
-        event=None if wait is None else wait.event,
-        results={p: run.results[p] for p in at_hand if p in run.results},
-        at_hand=at_hand,
-        sources=sources,
-        widths=widths,
-    )
-
-
-def _items(live: Live, mapped: MapSpec) -> _Items:
-    run, group = live.run, live.run.groups[live.position]
-    if group.origin is None:
-        first = run.row.first_task_no
-        sources = tuple(
-            (source.position, first + source.position, run.source_starts[source.position])
-            for source in mapped.sources
-            if source.position >= 0
-        )
-        widths = tuple(
-            source.width if source.position < 0 else run.widths[source.position]
-            for source in mapped.sources
-        )
-        group.origin = (sources, widths)
-    return group.origin
-
-
-def _time_left(live: Live, now: Instant) -> int | None:
-    """The try's time runs on while it is deferred; a microsecond is left to say so."""
-    limit = live.spec.execution_timeout_us
-    if limit is None or live.started_at is None:
-        return limit
-    return max(1, limit - (now - live.started_at))
 
 
 def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft) -> None:
@@ -135,6 +100,41 @@ def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft
             failure=failure,
         )
     )
+
+
+def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
+    """A try returned: keep its result, for the rows and for the tasks that take it."""
+    run, position = live.run, live.position
+    if report.size or report.width is not None:
+        draft.batch.results.append(
+            ResultRow(
+                task_no=live.task_no,
+                run_no=run.run_no,
+                start_no=live.start_no,
+                body=report.body,
+                size=report.size,
+                width=report.width,
+            )
+        )
+    if live.map_index < 0:
+        if run.plan.is_taken[position] and _keep_at_hand(run, position, report):
+            run.known[position] = 1
+        if report.width is not None:
+            run.widths[position] = report.width
+            run.source_starts[position] = live.start_no
+    if live.try_number > 1:
+        keep_try(live, TaskState.SUCCESS, None, draft)
+        live.failure = None
+    end(live, TaskState.SUCCESS, draft, slots, at=report.at)
+
+
+def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
+    if report.size == 0 and report.width is None:
+        return True  # None
+    if report.body is None or len(report.body) > AT_HAND_BYTES:
+        return False
+    run.results[position] = report.body
+    return True
 
 
 def fail_or_retry(
@@ -163,7 +163,7 @@ def fail_or_retry(
     live.failure = failure
     live.due_at = at
     draft.move(live, TaskState.RETRYING)
-    _forget_event(live, draft)
+    _rewind(live, draft)
     slots.release(live)
     slots.unblock(live)
     draft.wake_task(live, at)
@@ -181,6 +181,7 @@ def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
 def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slots) -> None:
     """Infrastructure cut a start short: run again at once, unless that happens too often."""
     live.interruptions += 1
+    unpark(live)
     live.started_at = None  # the time it lost is not its own
     slots.release(live)
     slots.unblock(live)
@@ -249,8 +250,50 @@ def time_out_sensor(live: Live, draft: Draft, slots: Slots) -> None:
         fail(live, failure, draft, slots)
 
 
-def _forget_event(live: Live, draft: Draft) -> None:
-    """A new try begins at the beginning: the event this one resumed from is over."""
-    if live.wait is not None and live.wait.state is TriggerState.FIRED:
-        draft.drop_wait(live.wait)
-    live.wait = None
+def forget_event(live: Live, draft: Draft) -> None:
+    """What the task waited for, and the event it resumed from, are over."""
+    fired = [wait for wait in live.waits if wait.state is TriggerState.FIRED and not wait.stream]
+    for wait in fired if live.resumed is None else (*fired, live.resumed):
+        draft.drop_wait(wait)
+    live.waits, live.resumed = (), None
+    if live.spec.sensor is None:  # that of a sensor is one for all its tries
+        live.deadline_at = None
+
+
+def _rewind(live: Live, draft: Draft) -> None:
+    """The next try begins at the beginning.
+
+    It finds what was recorded there before the first call that failed, or had no answer.
+    """
+    unpark(live)
+    first = live.recorded - bool(live.open_kind) if live.first_failed < 0 else live.first_failed
+    forget_calls(live, 0 if live.resumed is not None else first, draft)
+    forget_event(live, draft)
+
+
+def drop_record(live: Live, report: RecordDropped, draft: Draft, slots: Slots) -> None:
+    """The code makes other calls than those recorded; its author lets go of the old ones."""
+    if live.state is not TaskState.RUNNING:
+        return
+    forget_calls(live, report.first, draft)
+    if report.starts_over:
+        slots.release(live)
+        slots.unblock(live)
+        requeue(live, draft, slots)
+
+
+def forget_calls(live: Live, first: int, draft: Draft) -> None:
+    """Durable calls from ``first`` on were never made; the streams they opened are let go."""
+    for ordinal, wait in live.streams.items():
+        if ordinal >= first:
+            let_go(wait, "finished", draft)
+    live.streams = {at: wait for at, wait in live.streams.items() if at < first}
+    draft.drop_records(live, first)
+
+
+def unpark(live: Live, draft: Draft | None = None, reason: str = "") -> None:
+    """A coroutine will not be resumed where it is parked; with a draft its host is told so."""
+    if live.parked_start and draft is not None:
+        stop = StopTry(live.spec.body, -1, live.task_no, live.parked_start, reason)
+        draft.effects.append(stop)
+    live.parked_start, live.answer = 0, (None, None)

@@ -7,8 +7,8 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import Run
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.messages import ForgetRun
 from aioflow.model import RunState, TaskState
+from aioflow.orders import ForgetRun
 
 __all__ = ("cancel", "cancel_tasks")
 

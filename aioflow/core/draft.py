@@ -10,16 +10,29 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core.memory import Live, Memory, NumberBlock, Plan, Run, WaitRecord
+from aioflow.core.memory import Live, Memory, Plan, Run, WaitRecord
+from aioflow.core.numbers import NumberBlock
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
-from aioflow.inputs import Continue, Deliver, Due, Effect, WakeAt
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskState, TriggerState
+from aioflow.inputs import Continue, Deliver, Due, Effect, TakeEvents, WakeAt
+from aioflow.model import (
+    DagSpec,
+    Failure,
+    Instant,
+    RecordState,
+    RunNo,
+    RunState,
+    TaskState,
+    TriggerState,
+)
+from aioflow.orders import EventsTaken
 from aioflow.rows import (
     Alert,
     Batch,
     OutboxRow,
     PoolRow,
+    RecordChange,
+    RecordRow,
     RunChange,
     RunRow,
     TaskChange,
@@ -77,6 +90,10 @@ class Draft:
         self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
         self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
+        self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
+        self._credits: dict[int, EventsTaken] = {}
+        self._new_records: dict[tuple[int, int], RecordRow] = {}
+        self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
     @property
     def is_full(self) -> bool:
@@ -157,20 +174,63 @@ class Draft:
         *,
         event: bytes | None = None,
         key: str | None = None,
+        failure: Failure | None = None,
     ) -> None:
         """A trigger row moves on, with its event if it fired."""
         self._waits.setdefault(wait.row.trigger_no, (wait, wait.row))
         self.runs[wait.run.run_no] = wait.run
-        wait.row = msgspec.structs.replace(wait.row, state=state, event=event, event_key=key)
+        wait.row = msgspec.structs.replace(
+            wait.row, state=state, event=event, event_key=key, failure=failure
+        )
+
+    def change_stream(self, wait: WaitRecord) -> None:
+        """Events of a trigger are stored or consumed."""
+        self.runs[wait.run.run_no] = wait.run
+        if wait.row.trigger_no not in self._streams and wait.stream is not None:
+            self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.taken)
+
+    def credit(self, taken: EventsTaken) -> None:
+        """Let a trigger go on; of several such words of a turn the last counts."""
+        self._credits[taken.trigger_no] = taken
 
     def drop_wait(self, wait: WaitRecord) -> None:
         """A trigger row is deleted, and forgotten."""
         number = wait.row.trigger_no
+        if wait.stream is not None and wait.stream.next_sequence:
+            self.batch.gone_events.append(number)
+        self._credits.pop(number, None)
         _, before = self._waits.pop(number, (wait, wait.row))
         if before is not None:
             self._dropped.append((wait, before))
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
+
+    def new_record(self, live: Live, row: RecordRow) -> None:
+        """A durable call gets its record."""
+        self._new_records[row.task_no, row.ordinal] = row
+        self.runs[live.run.run_no] = live.run
+        live.recorded = row.ordinal + 1
+
+    def answer_record(
+        self, live: Live, answer: bytes | None, failure: Failure | None = None
+    ) -> None:
+        """The open record of a task, its last, is answered or has failed."""
+        state = RecordState.ANSWERED if failure is None else RecordState.FAILED
+        change = RecordChange(live.task_no, live.recorded - 1, state, answer, failure)
+        self._record_changes[change.task_no, change.ordinal] = change
+        self.runs[live.run.run_no] = live.run
+
+    def drop_records(self, live: Live, first: int = 0) -> None:
+        """The durable calls from ``first`` on are as if they had never been made."""
+        for key in ((live.task_no, ordinal) for ordinal in range(first, live.recorded)):
+            self._record_changes.pop(key, None)
+            if self._new_records.pop(key, None) is None:
+                self.batch.dropped_records.append(key)
+        self.runs[live.run.run_no] = live.run
+        live.recorded = min(first, live.recorded)
+        if live.first_failed >= first:
+            live.first_failed = -1
+        live.open_kind = ""
 
     def wake_task(self, live: Live, at: Instant | None) -> None:
         """Have an instant come for a task; never, if there is none."""
@@ -225,6 +285,9 @@ class Draft:
                 self._close_run(self.runs[run_no].row, was)
         for wait, before in self._waits.values():
             self._close_wait(wait.row, None if before is None else before.state)
+        self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
+        self.batch.new_records.extend(self._new_records.values())
+        self.batch.record_changes.extend(self._record_changes.values())
         return self.batch
 
     def settle(self) -> None:
@@ -241,6 +304,9 @@ class Draft:
         self.memory.plans.update(self.pruned)
         if self._refused is not None:
             self.memory.refused = self._refused
+        for wait, index, taken in self._streams.values():
+            if wait.stream is not None:
+                wait.stream.index, wait.stream.taken = index, taken
         waits = self.memory.waits
         for wait, before in (*self._waits.values(), *self._dropped):
             if before is None:
@@ -298,5 +364,5 @@ class Draft:
             self.batch.new_triggers.append(row)
         else:
             self.batch.trigger_changes.append(
-                TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key)
+                TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key, row.failure)
             )

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 
+from aioflow.core.backlog import Stream
 from aioflow.core.graph import Graph
-from aioflow.messages import RunInfo
+from aioflow.core.stalls import Stalls
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -28,12 +31,27 @@ from aioflow.model import (
     TriggerNo,
     TriggerState,
 )
+from aioflow.orders import RunInfo
 from aioflow.rows import DagFileRow, DagRow, ExpansionRow, RunRow, TriggerRow
 
-__all__ = ("NOWHERE", "Group", "Live", "Memory", "NumberBlock", "Plan", "Run", "WaitRecord")
+__all__ = (
+    "NOWHERE",
+    "WAITS_LIMIT",
+    "Group",
+    "Live",
+    "Memory",
+    "Plan",
+    "Run",
+    "WaitRecord",
+)
 
 NOWHERE = (-1, False, False)
 """The place of a task that no process has."""
+
+_NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
+
+WAITS_LIMIT = 100
+"""Triggers a coroutine may wait for at once."""
 
 TALLY = 6
 """Words per task in ``Run.tallies``: parent instances in all, and of those that ended
@@ -52,49 +70,30 @@ _TALLY_OFFSET = bytes(
 )
 
 
-class NumberBlock:
-    """Row numbers leased ahead from the store."""
-
-    __slots__ = ("end", "first")
-
-    def __init__(self, first: int, end: int) -> None:
-        self.first = first
-        self.end = end
-
-    @property
-    def left(self) -> int:
-        """How many can still be taken."""
-        return self.end - self.first
-
-    def take(self, count: int = 1) -> int:
-        """Return the first of ``count`` consecutive numbers.
-
-        Raises:
-            ValueError: If the block is too short. The engine leases ``numbers_needed``
-                before each turn, so this is a defect.
-        """
-        if count > self.left:
-            raise ValueError(f"{count} numbers asked for, {self.left} leased")
-        first = self.first
-        self.first += count
-        return first
-
-
 class WaitRecord:
     """A trigger in memory: its row, the task that waits for it, and who hosts it.
 
     Attributes:
         live: The task; ``None`` once it no longer waits and the row only awaits its host.
         hosting: Which hosting it is in; 0 while no host has it.
+        role: That of the host it was handed to last.
+        has_room: Whether a host had room for it, as far as the triggerer has said.
+        version: The newest version of its DAG when it was handed to its host; the class is taken
+            from that if it takes the fields.
+        stream: Its events, if it has more than one.
     """
 
-    __slots__ = ("hosting", "live", "row", "run")
+    __slots__ = ("has_room", "hosting", "live", "role", "row", "run", "stream", "version")
 
     def __init__(self, row: TriggerRow, run: Run, live: Live | None) -> None:
         self.row = row
         self.run = run
         self.live = live
         self.hosting = 0
+        self.role = "triggers"
+        self.has_room = True
+        self.version = run.row.version
+        self.stream = Stream() if row.window else None
 
     @property
     def state(self) -> TriggerState:
@@ -112,22 +111,38 @@ class Live:
         worker: The slot it runs or is claimed in, or -1.
         is_claimed: Sent to a worker behind another try, not begun.
         is_hosted: A coroutine that the async host has.
-        wait: The trigger row it waits for, or whose event it is resuming from.
+        waits: The trigger rows it waits for; one, but for a coroutine that waits for several at
+            once.
+        resumed: The one whose event it goes on from, which says in which method; ``None`` where
+            it runs from the beginning.
+        streams: Those its coroutine has opened, by the ordinal of the call that did.
+        recorded: How many durable calls of its coroutine have a record.
+        first_failed: The first of them that failed; -1 if none did.
+        open_kind: The kind of the last one while it waits, else empty.
+        parked_start: The start in which its coroutine is parked in the async host; 0 if it is
+            not, and has to run again from the top.
+        answer: What the parked coroutine is resumed with, once it is.
         looks: How often a sensor has looked in this memory.
     """
 
     __slots__ = (
+        "answer",
         "deadline_at",
         "due_at",
         "ended_at",
         "failure",
+        "first_failed",
         "interruptions",
         "is_claimed",
         "is_hosted",
         "looks",
         "map_index",
+        "open_kind",
+        "parked_start",
         "position",
         "queued_at",
+        "recorded",
+        "resumed",
         "run",
         "start_no",
         "started_at",
@@ -135,9 +150,10 @@ class Live:
         "stored_place",
         "stored_start",
         "stored_state",
+        "streams",
         "task_no",
         "try_number",
-        "wait",
+        "waits",
         "worker",
     )
 
@@ -162,8 +178,20 @@ class Live:
         self.worker = -1
         self.is_claimed = False
         self.is_hosted = False
-        self.wait: WaitRecord | None = None
+        self.waits: tuple[WaitRecord, ...] = ()
+        self.resumed: WaitRecord | None = None
+        self.streams: Mapping[int, WaitRecord] = _NO_STREAMS
+        self.recorded = 0
+        self.first_failed = -1
+        self.open_kind = ""
+        self.parked_start: StartNo = 0
+        self.answer: tuple[bytes | None, Failure | None] = (None, None)
         self.looks = 0
+
+    @property
+    def wait(self) -> WaitRecord | None:
+        """The first of ``waits``; all of them share their instants."""
+        return self.waits[0] if self.waits else None
 
     @property
     def spec(self) -> TaskSpec:
@@ -288,7 +316,8 @@ class Run:
         durations: Those of its plan.
         info: What its tasks share, made once.
         blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
-        blocked_at: The same by position, for the limits of single tasks and windows.
+        blocked_at: The same by position, for the limits of single tasks and windows; those that
+            wait straight from their start apart, by its complement.
         is_forgotten: It was dropped and read again; whatever still points here is stale.
     """
 
@@ -393,10 +422,13 @@ class Memory:
         queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first.
         active_runs: How many runs of a DAG are running.
         waits: Trigger rows by number.
+        trigger_code: By version, what the local trigger classes of its file stand on: digests by
+            class path. Kept for the versions whose triggers are hosted; not over a restart.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
+        stalls: Who has held up a loop; not over a restart.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
 
@@ -413,13 +445,15 @@ class Memory:
         self.active_runs: dict[str, int] = {}
         self.live: dict[TaskNo, Live] = {}
         self.waits: dict[TriggerNo, WaitRecord] = {}
+        self.trigger_code: dict[str, dict[str, str]] = {}
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
+        self.stalls = Stalls()
         self.commit_us = 1_000.0
         self.commit_no = 0
-        self.numbers_needed = 0
+        self.numbers_needed = WAITS_LIMIT + 1
 
     def add_plan(self, version: str, spec: DagSpec) -> Plan:
         """Know a version of a DAG. A second call returns the first plan."""

@@ -32,6 +32,9 @@ Room: TypeAlias = Callable[[str, int], bool]
 SENSOR_LANE = "sensor"
 """Hosted sensors wait for their host alone: they hold no slot, so no limit concerns them."""
 
+START_LANE = "start"
+"""What waits straight from its start holds nothing either; its window alone bounds it."""
+
 _WORTH_SWEEPING = 64
 
 
@@ -52,13 +55,14 @@ class Ready:
 
     def offer(self, entry: Live | Group) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
-        fresh = isinstance(entry, Group) or entry.wait is None
+        fresh = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
         self._age += 1
         self._push((int(fresh), -_spec(entry).priority, self._age, entry))
 
     def unblock(self, live: Live) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
         self._bring_back(live.run.blocked_at.get(live.position))
+        self._bring_back(live.run.blocked_at.get(_of_starts(live.position)))
         self._bring_back(live.run.blocked)
 
     def admit_more(self, live: Live) -> None:
@@ -99,7 +103,7 @@ class Ready:
         for (kind, pool), queue in self._queues.items():
             if kind != lane or not self._clean(queue, lane, pools.get(pool)):
                 continue
-            fits = lane == SENSOR_LANE or room(pool, _spec(head(queue)).slots)
+            fits = lane in {SENSOR_LANE, START_LANE} or room(pool, _spec(head(queue)).slots)
             if fits and (best is None or queue[0] < best[1]):
                 best = (queue, queue[0])
         return best
@@ -127,9 +131,7 @@ class Ready:
         return total
 
     def _push(self, item: Item) -> None:
-        spec = _spec(item[3])
-        hosted = spec.sensor is not None and spec.body is Body.COROUTINE
-        key = (SENSOR_LANE if hosted else spec.body.value, spec.pool)
+        key = (_lane(item[3]), _spec(item[3]).pool)
         queue = self._queues.setdefault(key, [])
         heapq.heappush(queue, item)
         self._sweep(key, queue)
@@ -148,8 +150,12 @@ class Ready:
             run = entry.run
             if not _still_waits(entry):
                 heapq.heappop(queue)
-            elif lane == SENSOR_LANE:
+            elif lane == SENSOR_LANE or (lane == START_LANE and not _is_past_window(entry)):
                 return True
+            elif lane == START_LANE:
+                # It needs no place, so it does not stand behind one that waits for such.
+                aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
+                heapq.heappush(aside, heapq.heappop(queue))
             elif pool is not None and _spec(entry).slots > pool.slots:
                 self._too_wide.append(heapq.heappop(queue))
                 self._bring_back(run.blocked_at.get(entry.position))
@@ -174,6 +180,19 @@ class Ready:
             self.came_back = True
         else:
             heapq.heappush(aside, item)
+
+
+def _lane(entry: Live | Group) -> str:
+    spec = _spec(entry)
+    if spec.start_trigger is not None and (isinstance(entry, Group) or entry.resumed is None):
+        return START_LANE
+    hosted = spec.sensor is not None and spec.body is Body.COROUTINE
+    return SENSOR_LANE if hosted else spec.body.value
+
+
+def _of_starts(position: int) -> int:
+    """Where those of a task are put aside that wait from their start."""
+    return ~position
 
 
 def head(queue: Queue) -> Live | Group:
@@ -204,10 +223,12 @@ def _is_full(run: Run) -> bool:
 
 def _is_full_at(entry: Live | Group) -> bool:
     """Whether its own limit, or its window, is used up; a resumed task is past its window."""
+    return _is_past_window(entry) or _is_at_limit(entry)
+
+
+def _is_past_window(entry: Live | Group) -> bool:
     window = _spec(entry).window
-    if isinstance(entry, Group) and window is not None and entry.unfinished >= window:
-        return True
-    return _is_at_limit(entry)
+    return isinstance(entry, Group) and window is not None and entry.unfinished >= window
 
 
 def _is_at_limit(entry: Live | Group) -> bool:

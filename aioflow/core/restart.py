@@ -66,6 +66,8 @@ def _sweep(draft: Draft) -> None:
         draft.batch.trigger_changes.append(
             TriggerChange(stray.trigger_no, stray.state, None, None, None)
         )
+        if stray.window:
+            draft.batch.gone_events.append(stray.trigger_no)
     for wait in list(memory.waits.values()):
         if wait.state is TriggerState.ENDING:
             draft.drop_wait(wait)

@@ -7,18 +7,19 @@ a list, never by recursion. ``restore`` builds the same memory from rows.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from aioflow.core import mapping
+from aioflow.core import mapping, streams
 from aioflow.core.draft import Draft
+from aioflow.core.hosting import let_go
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run, WaitRecord
 from aioflow.core.rules import Verdict
 from aioflow.core.rules import decide as judge
 from aioflow.core.slots import Slots
-from aioflow.messages import ForgetRun
 from aioflow.model import Failure, Instant, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
-from aioflow.rows import Alert, ExpansionRow, LiveRun, TaskRow, TriggerRow
+from aioflow.orders import ForgetRun
+from aioflow.rows import Alert, EventRow, ExpansionRow, LiveRun, Progress, TaskRow, TriggerRow
 
 __all__ = ("AT_HAND_BYTES", "begin", "end", "end_unstarted", "outcome", "restore", "resume")
 
@@ -63,8 +64,12 @@ def end(
     slots.release(live)
     run.live.pop(live.task_no, None)
     draft.memory.live.pop(live.task_no, None)
-    if live.wait is not None and live.wait.state is TriggerState.FIRED:
-        draft.drop_wait(live.wait)
+    fired = [wait for wait in live.waits if wait.state is TriggerState.FIRED and not wait.stream]
+    for wait in fired if live.resumed is None else (*fired, live.resumed):
+        draft.drop_wait(wait)
+    for wait in live.streams.values():
+        let_go(wait, "finished", draft)
+    draft.drop_records(live)
     if run.state is RunState.RUNNING:
         _step(run, _ended(run, live.position, live.map_index, state), draft, slots)
         slots.unblock(live)
@@ -250,8 +255,13 @@ def restore(rows: LiveRun, memory: Memory) -> Run:
             run.states[group.position] = group.outcome()
             run.unfinished -= 1
     memory.add_run(run)
-    for trigger in rows.triggers:
-        _restore_wait(run, trigger, memory)
+    events: defaultdict[int, list[EventRow]] = defaultdict(list)
+    for event in rows.events:
+        events[event.trigger_no].append(event)
+    for trigger in sorted(rows.triggers, key=lambda row: row.trigger_no):
+        _restore_wait(run, trigger, events[trigger.trigger_no], memory)
+    for progress in rows.progress:
+        _restore_progress(run, progress)
     return run
 
 
@@ -281,11 +291,39 @@ def _restore_task(run: Run, row: TaskRow, memory: Memory) -> None:
     memory.live[row.task_no] = live
 
 
-def _restore_wait(run: Run, row: TriggerRow, memory: Memory) -> None:
+def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
     live = run.live.get(row.task_no)
     known = memory.waits.get(row.trigger_no)
     wait = WaitRecord(row, run, live)
-    wait.hosting = 0 if known is None else known.hosting
+    if known is not None:
+        wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
+        wait.role = known.role
     memory.waits[row.trigger_no] = wait
-    if live is not None and row.state is not TriggerState.ENDING:
-        live.wait = wait
+    if row.window:
+        wait.stream = streams.restore(row, events, known)
+    if live is None or row.state is TriggerState.ENDING:
+        return
+    if wait.stream is not None:
+        live.streams = {**live.streams, row.ordinal: wait}
+    elif row.ordinal < 0 and row.state is TriggerState.FIRED:
+        live.resumed = wait
+    else:
+        live.waits = (*live.waits, wait)
+
+
+def _restore_progress(run: Run, progress: Progress) -> None:
+    live = run.live.get(progress.task_no)
+    if live is None:
+        return
+    live.recorded = progress.count
+    live.first_failed = progress.first_failed
+    live.open_kind = progress.open_kind
+    opened = stream_of(progress.open_name)
+    if opened in live.streams:
+        live.waits = (live.streams[opened],)
+
+
+def stream_of(name: str) -> int:
+    """Return which call opened the stream that a recorded call takes an event of; -1 if none."""
+    _, mark, ordinal = name.rpartition("#")
+    return int(ordinal) if mark else -1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from aioflow.core.graph import is_identifier
 from aioflow.core.memory import Group, Live, Memory, Run
-from aioflow.core.ready import SENSOR_LANE, Queue, Ready, head
+from aioflow.core.ready import SENSOR_LANE, START_LANE, Queue, Ready, head
 from aioflow.errors import BadPool
 from aioflow.model import DEFAULT_POOL, Body
 from aioflow.rows import PoolRow
@@ -70,14 +70,21 @@ class Worker:
 
 
 class Grant:
-    """A try that may start now."""
+    """A try that may start now.
 
-    __slots__ = ("is_claimed", "live", "worker")
+    Attributes:
+        is_waiting: It begins with a wait, and needs no place for that.
+    """
 
-    def __init__(self, live: Live, worker: int = -1, *, is_claimed: bool = False) -> None:
+    __slots__ = ("is_claimed", "is_waiting", "live", "worker")
+
+    def __init__(
+        self, live: Live, worker: int = -1, *, is_claimed: bool = False, is_waiting: bool = False
+    ) -> None:
         self.live = live
         self.worker = worker
         self.is_claimed = is_claimed
+        self.is_waiting = is_waiting
 
 
 class Slots:
@@ -235,10 +242,15 @@ class Slots:
         self.ready.came_back = True
         while self.ready.came_back:
             self.ready.came_back = False
+            yield from self._grant_starts()
             if "async" in memory.hosts_up:
                 yield from self._grant_hosted(SENSOR_LANE)
                 yield from self._grant_hosted(Body.COROUTINE.value)
             yield from self._grant_workers(memory.commit_us)
+
+    def _grant_starts(self) -> Iterator[Grant]:
+        while (queue := self._best(START_LANE)) is not None:
+            yield Grant(self.ready.draw(queue), is_waiting=True)
 
     def _grant_hosted(self, lane: str) -> Iterator[Grant]:
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:

@@ -88,6 +88,8 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.RUNNING: frozenset({_C.GRANTED, _C.BEGAN}),
         # A hosted sensor runs and parks by turns; all of that is sensing.
         _S.SENSING: frozenset({_C.GRANTED}),
+        # Straight from the start, also of a further try.
+        _S.DEFERRED: frozenset({_C.GRANTED}),
         # A sensor, or a try that resumes, can run out of time while no slot is free.
         _S.RETRYING: frozenset({_C.DEADLINE}),
         _S.FAILED: frozenset({_C.DEADLINE}),

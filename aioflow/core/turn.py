@@ -9,23 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aioflow.core import dag, versions, waits
+from aioflow.core import calls, dag, quarantine, rehosting, versions, waits
 from aioflow.core.attempt import (
+    drop_record,
     fail_or_retry,
     interrupt,
     keep_try,
     look_again,
     requeue,
     start,
+    succeed,
     time_out_sensor,
+    unpark,
     wake_due,
 )
 from aioflow.core.cancel import cancel, cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Live, Memory, NumberBlock, Run
+from aioflow.core.hosting import host_all
+from aioflow.core.memory import Live, Memory, Run
+from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN, INTERRUPTION_LIMIT_SHARED
-from aioflow.core.run import AT_HAND_BYTES, end
+from aioflow.core.run import end
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
 from aioflow.errors import AioflowError, RequestError, UnknownRun
@@ -46,26 +51,37 @@ from aioflow.inputs import (
     HostLost,
     HostUp,
     Input,
+    MoveClass,
     RecallTries,
+    Rehost,
     Restarted,
+    RoomChanged,
     SetPaused,
     SetPool,
     ShowPools,
+    Stalled,
+    Unquarantine,
 )
 from aioflow.messages import (
+    Awaiting,
     Began,
+    CallAnswered,
     Deferred,
     Ended,
     Failed,
     Fired,
+    NextWanted,
+    NotParked,
     NotReadyYet,
     Recalled,
+    RecordDropped,
     Skipped,
+    StreamOpened,
     Succeeded,
     TriggerEnded,
 )
 from aioflow.model import Failure, Instant, RunState, TaskState, Wait
-from aioflow.rows import Batch, ResultRow
+from aioflow.rows import Batch
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
 
@@ -133,7 +149,10 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
     for grant in slots.grant(draft.memory):
-        start(grant, draft)
+        if grant.is_waiting:
+            waits.start(grant.live, draft)
+        else:
+            start(grant, draft)
         if draft.is_full:
             draft.put_off(grant.live.run)
             return
@@ -141,9 +160,11 @@ def _grant(draft: Draft, slots: Slots) -> None:
 
 def _take(entry: Input, draft: Draft, slots: Slots) -> None:
     match entry:
-        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred():
+        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
             _take_report(entry, draft, slots)
-        case Fired() | TriggerEnded():
+        case CallAnswered() | StreamOpened() | NextWanted() | NotParked() | RecordDropped():
+            _take_call(entry, draft, slots)
+        case Fired() | TriggerEnded() | RoomChanged() | Rehost() | MoveClass():
             _take_trigger_report(entry, draft, slots)
         case Recalled():
             _take_recalled(entry, draft, slots)
@@ -153,7 +174,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             draft.effects.append(_answer(entry, draft, slots))
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft)
-        case HostUp() | HostLost() | Restarted() | Drain():
+        case HostUp() | HostLost() | Stalled() | Restarted() | Drain():
             _take_processes(entry, draft, slots)
         case Delivered():
             draft.write_off(entry.outbox_no)
@@ -165,6 +186,7 @@ def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
     match entry:
         case FileParsed():
             versions.file_parsed(entry, draft)
+            rehosting.file_parsed(entry, draft)
         case FileBroken():
             versions.file_broken(entry, draft)
         case FileGone():
@@ -172,7 +194,7 @@ def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
 
 
 def _take_processes(
-    entry: HostUp | HostLost | Restarted | Drain, draft: Draft, slots: Slots
+    entry: HostUp | HostLost | Stalled | Restarted | Drain, draft: Draft, slots: Slots
 ) -> None:
     match entry:
         case Drain():
@@ -181,6 +203,8 @@ def _take_processes(
             _host_up(entry.role, draft)
         case HostLost():
             _host_lost(entry, draft, slots)
+        case Stalled():
+            quarantine.stalled(entry, draft)
         case Restarted():
             restarted(entry, draft, slots)
 
@@ -203,6 +227,8 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
         live.started_at = report.at if isinstance(report, Began) else report.began_at
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
+        if isinstance(report, Failed) and live.parked_start == report.start_no:
+            waits.fail_parked(live, report, draft, slots)
         return
     if not isinstance(report, Began):
         _take_end(report, live, draft, slots)
@@ -213,7 +239,7 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
         _learn_duration(live, report.at - report.began_at)
     match report:
         case Succeeded():
-            _succeeded(live, report, draft, slots)
+            succeed(live, report, draft, slots)
         case Failed():
             _failed(live, report, draft, slots)
         case Skipped():
@@ -223,6 +249,29 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
             look_again(live, draft, slots, recheck_in_us=report.recheck_in_us)
         case Deferred():
             waits.defer(live, report, draft, slots)
+        case Awaiting():
+            waits.await_triggers(live, report, draft, slots)
+
+
+def _take_call(
+    report: CallAnswered | StreamOpened | NextWanted | NotParked | RecordDropped,
+    draft: Draft,
+    slots: Slots,
+) -> None:
+    live = draft.memory.live.get(report.task_no)
+    if live is None or live.start_no != report.start_no:
+        return  # late
+    match report:
+        case CallAnswered():
+            calls.answered(live, report, draft)
+        case StreamOpened():
+            waits.open_stream(live, report, draft)
+        case NextWanted():
+            waits.next_event(live, report, draft, slots)
+        case NotParked():
+            calls.not_parked(live, report, draft, slots)
+        case RecordDropped():
+            drop_record(live, report, draft, slots)
 
 
 def _learn_duration(live: Live, took_us: int) -> None:
@@ -233,40 +282,6 @@ def _learn_duration(live: Live, took_us: int) -> None:
         durations[position] = took
     else:
         durations[position] = known + _RECENT * (min(took, _OUTLIER * known) - known)
-
-
-def _succeeded(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
-    run, position = live.run, live.position
-    if report.size or report.width is not None:
-        draft.batch.results.append(
-            ResultRow(
-                task_no=live.task_no,
-                run_no=run.run_no,
-                start_no=live.start_no,
-                body=report.body,
-                size=report.size,
-                width=report.width,
-            )
-        )
-    if live.map_index < 0:
-        if run.plan.is_taken[position] and _keep_at_hand(run, position, report):
-            run.known[position] = 1
-        if report.width is not None:
-            run.widths[position] = report.width
-            run.source_starts[position] = live.start_no
-    if live.try_number > 1:
-        keep_try(live, TaskState.SUCCESS, None, draft)
-        live.failure = None
-    end(live, TaskState.SUCCESS, draft, slots, at=report.at)
-
-
-def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:
-    if report.size == 0 and report.width is None:
-        return True  # None
-    if report.body is None or len(report.body) > AT_HAND_BYTES:
-        return False
-    run.results[position] = report.body
-    return True
 
 
 def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
@@ -306,14 +321,25 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             requeue(live, draft, slots)
 
 
-def _take_trigger_report(report: Fired | TriggerEnded, draft: Draft, slots: Slots) -> None:
+def _take_trigger_report(
+    report: Fired | TriggerEnded | RoomChanged | Rehost | MoveClass, draft: Draft, slots: Slots
+) -> None:
+    if isinstance(report, Rehost):
+        rehosting.rehost(report, draft)
+        return
+    if isinstance(report, MoveClass):
+        quarantine.move_class(report, draft)
+        return
     wait = draft.memory.waits.get(report.trigger_no)
     if wait is None:
         return  # late
-    if isinstance(report, Fired):
-        waits.fire(wait, report, draft, slots)
-    else:
-        waits.trigger_ended(wait, report, draft, slots)
+    match report:
+        case Fired():
+            waits.fire(wait, report, draft, slots)
+        case TriggerEnded():
+            waits.trigger_ended(wait, report, draft, slots)
+        case RoomChanged():
+            rehosting.room_changed(report, wait)
 
 
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
@@ -338,16 +364,18 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
 
 def _host_up(role: str, draft: Draft) -> None:
     draft.memory.hosts_up.add(role)
-    if role == "triggers":
-        waits.host_all(draft.memory.waits.values(), draft)
+    if role != "async":
+        host_all(role, draft.memory.waits.values(), draft)
 
 
 def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     memory.hosts_up.discard(lost.role)
-    if lost.role == "triggers":
-        waits.lose_host(memory, lost.culprit, lost.failure, draft, slots)
+    if lost.role != "async":
+        waits.lose_host(lost, draft, slots)
         return
+    for live in memory.live.values():
+        unpark(live)
     for live in [live for live in memory.live.values() if live.is_hosted]:
         if live.task_no == lost.culprit:
             fail_or_retry(live, lost.failure, draft, slots)
@@ -392,6 +420,8 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = _set_pool(name, count, draft, slots)
             case ShowPools():
                 answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
+            case Unquarantine(class_path=class_path):
+                answer = quarantine.release(class_path, draft)
             case Explain() as request:
                 answer = _explain(request, draft.memory, slots)
     except RequestError as exc:

@@ -15,12 +15,18 @@ from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
 from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import (
+    Awaiting,
     Began,
+    CallAnswered,
     Deferred,
     Failed,
     Fired,
+    NextWanted,
+    NotParked,
     NotReadyYet,
+    RecordDropped,
     Skipped,
+    StreamOpened,
     Succeeded,
     TriggerEnded,
 )
@@ -96,7 +102,10 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
     """
     run: Run | None
     match entry:
-        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Due():
+        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
+            live = memory.live.get(entry.task_no)
+            run = None if live is None else live.run
+        case CallAnswered() | StreamOpened() | NextWanted() | NotParked() | RecordDropped() | Due():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
         case Fired() | TriggerEnded():
@@ -113,7 +122,7 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
     """What a process reported cannot be taken, but it has ended that try all the same."""
-    if isinstance(entry, Succeeded | Failed | Skipped | NotReadyYet | Deferred):
+    if isinstance(entry, Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting):
         live = memory.live.get(entry.task_no)
         if live is not None and live.start_no == entry.start_no:
             slots.release(live)

@@ -1,35 +1,65 @@
-"""The life of a trigger: stored with its task's move, hosted, fired once, let go.
+"""The life of a trigger: stored with its task's move, hosted, fired, let go.
 
 ``waiting`` -> ``fired`` -> deleted when the work it resumed is over; or ``waiting`` ->
 ``ending`` -> deleted when its host has let go of it. A report of another hosting than the
-present one is late: the trigger lives elsewhere by now.
+present one is late: the trigger lives elsewhere by now. A stream is ``waiting`` while its
+trigger goes on, and ``fired`` once that has ended, until its events are consumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import msgspec
 
-from aioflow.core.attempt import fail_or_retry, requeue
+from aioflow.core import calls, quarantine, streams
+from aioflow.core.attempt import (
+    fail_or_retry,
+    forget_calls,
+    forget_event,
+    keep_try,
+    requeue,
+    succeed,
+    unpark,
+)
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Live, Memory, WaitRecord
+from aioflow.core.hosting import host, let_go, unhost
+from aioflow.core.memory import Live, WaitRecord
+from aioflow.core.rehosting import REASSIGNED
+from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.inputs import EndHosting, HostTrigger, StopTry
-from aioflow.messages import Deferred, End, Fired, Host, TriggerEnded
-from aioflow.model import Failure, Instant, TaskState, TriggerNo, TriggerState
-from aioflow.rows import TriggerRow
+from aioflow.inputs import HostLost, StopTry
+from aioflow.messages import (
+    Awaiting,
+    Deferred,
+    Failed,
+    Fired,
+    NextWanted,
+    StreamOpened,
+    Succeeded,
+    TriggerEnded,
+)
+from aioflow.model import Failure, Instant, TaskState, TriggerState
+from aioflow.rows import FROM_START, TriggerRow
 
-__all__ = ("defer", "fire", "host_all", "let_go", "lose_host", "stop", "time_out", "trigger_ended")
+__all__ = (
+    "await_triggers",
+    "defer",
+    "fail_parked",
+    "fire",
+    "lose_host",
+    "next_event",
+    "open_stream",
+    "start",
+    "stop",
+    "time_out",
+    "trigger_ended",
+)
 
 
 def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
     """A task gives its place back and waits for a trigger."""
-    if live.wait is not None and live.wait.state is TriggerState.FIRED:
-        draft.drop_wait(live.wait)
-    deadline = None if report.timeout_us is None else draft.now + report.timeout_us
-    limit = live.spec.execution_timeout_us
-    if limit is not None and live.started_at is not None:
-        end_of_try = live.started_at + limit
-        deadline = end_of_try if deadline is None else min(deadline, end_of_try)
+    forget_event(live, draft)
+    forget_calls(live, 0, draft)  # the method it resumes in makes calls of its own
+    deadline = calls.deadline(live, report.timeout_us, draft.now)
     row = TriggerRow(
         trigger_no=draft.numbers.take(),
         task_no=live.task_no,
@@ -41,53 +71,127 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
         deadline_at=deadline,
         next_method=report.next_method,
         next_kwargs=report.next_kwargs,
+        timeout_method=report.timeout_method,
     )
-    wait = live.wait = WaitRecord(row, live.run, live)
+    wait = WaitRecord(row, live.run, live)
+    live.waits = (wait,)
     draft.new_wait(wait)
     draft.move(live, TaskState.DEFERRED)
     slots.release(live)
     slots.unblock(live)
     draft.wake_task(live, deadline)
-    _host(wait, draft)
+    host(wait, draft)
 
 
-def _host(wait: WaitRecord, draft: Draft) -> None:
-    """Hand a waiting trigger to the host, if there is one and it can be read."""
-    row, run = wait.row, wait.run.row
-    if "triggers" not in draft.memory.hosts_up or row.kwargs is None:
-        return
-    wait.hosting = draft.memory.next_hosting()
-    draft.effects.append(
-        HostTrigger(
-            Host(
-                trigger_no=row.trigger_no,
-                hosting=wait.hosting,
-                run_no=run.run_no,
-                task_no=row.task_no,
-                version=run.version,
-                class_path=row.class_path,
-                kwargs=row.kwargs,
-                since=row.since,
-                logical_date=run.logical_date,
-            )
-        )
+def start(live: Live, draft: Draft) -> None:
+    """A task waits before anything of it has run: no worker is touched."""
+    trigger = live.spec.start_trigger
+    assert trigger is not None  # noqa: S101 - what was granted says so
+    if live.state is TaskState.PENDING:
+        live.queued_at = draft.now
+        live.run.live[live.task_no] = live
+        draft.memory.live[live.task_no] = live
+    live.start_no += 1
+    live.started_at = draft.now
+    deadline = calls.deadline(live, trigger.timeout_us, draft.now)
+    row = TriggerRow(
+        trigger_no=draft.numbers.take(),
+        task_no=live.task_no,
+        run_no=live.run.run_no,
+        state=TriggerState.WAITING,
+        class_path=trigger.class_path,
+        kwargs=b"\x80",
+        since=draft.now,
+        deadline_at=deadline,
+        next_method=trigger.next_method,
+        next_kwargs=trigger.next_kwargs,
+        ordinal=FROM_START,
     )
+    wait = WaitRecord(row, live.run, live)
+    live.waits = (wait,)
+    draft.new_wait(wait)
+    draft.move(live, TaskState.DEFERRED)
+    draft.wake_task(live, deadline)
+    host(wait, draft)
 
 
-def host_all(waits: Iterable[WaitRecord], draft: Draft) -> None:
-    """A trigger host is ready: hand it everything that waits, oldest first."""
-    for wait in sorted(waits, key=lambda wait: wait.row.trigger_no):
-        if wait.state is TriggerState.WAITING and wait.live is not None:
-            _host(wait, draft)
+def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> None:
+    """A coroutine is parked until the triggers of one durable call have fired."""
+    for wait in calls.await_triggers(live, report, draft, slots):
+        host(wait, draft)
+
+
+def open_stream(live: Live, report: StreamOpened, draft: Draft) -> None:
+    """A coroutine opens a stream; its trigger is hosted from now on, also while it computes."""
+    wait = calls.open_stream(live, report, draft)
+    if wait is not None:
+        host(wait, draft)
+
+
+def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> None:
+    """A coroutine takes the next event of a stream, or is parked until there is one."""
+    failure = calls.next_event(live, report, draft, slots)
+    if failure is not None:
+        stop(live, "cancelled", draft, slots)
+        fail_or_retry(live, failure, draft, slots)
 
 
 def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
-    """A trigger's first event resumes its task and ends the trigger. Later ones are late."""
+    """A trigger's event resumes its task. Of one that is no stream, later ones are late."""
     live = wait.live
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or live is None:
         return
-    draft.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
+    if wait.stream is not None:
+        streams.take(wait, report, draft)
+        if calls.is_after(live, wait) and calls.answer_next(live, wait, draft):
+            requeue(live, draft, slots)
+        return
+    if wait.row.ordinal < 0 and report.ends:
+        _end_task(wait, live, report, draft, slots)
+        return
+    if wait.row.ordinal < 0:
+        draft.move_wait(wait, TriggerState.FIRED, event=report.payload, key=report.key)
+        live.waits, live.resumed = (), wait
+    elif calls.fire(wait, report, draft):
+        _let_go_of_waits(live, wait, draft)
+    else:
+        return
     requeue(live, draft, slots)
+
+
+def _end_task(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: Slots) -> None:
+    """An event ends the task: no worker is touched for it."""
+    _let_go_of_waits(live, wait, draft)
+    match report.ends:
+        case "success":
+            body = report.payload or None
+            size = report.size or len(report.payload)
+            result = Succeeded(
+                live.task_no, live.start_no, report.at, report.at, body, size, report.width
+            )
+            succeed(live, result, draft, slots)
+        case "skipped":
+            keep_try(live, TaskState.SKIPPED, None, draft)
+            end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+        case _:
+            message = msgspec.msgpack.decode(report.payload, type=str)
+            failure = Failure(type="TaskFailedEvent", message=message, reason="raised")
+            fail_or_retry(live, failure, draft, slots)
+
+
+def _let_go_of_waits(
+    live: Live, fired: WaitRecord | None, draft: Draft, *, reason: str = "finished"
+) -> None:
+    """Nothing of what the task waited for is needed any more; its streams go on."""
+    for wait in live.waits:
+        if wait.stream is not None:
+            continue
+        if wait is fired:
+            draft.drop_wait(wait)
+            wait.live = None
+        else:
+            let_go(wait, reason, draft)
+    live.waits = ()
 
 
 def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: Slots) -> None:
@@ -96,6 +200,10 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
         return
     if wait.state is TriggerState.ENDING:
         draft.drop_wait(wait)
+    elif wait.state is TriggerState.WAITING and report.reason == REASSIGNED:
+        host(wait, draft)  # as the newest code has it; what became of the old one is its own affair
+    elif wait.state is TriggerState.WAITING and wait.stream is not None:
+        _end_stream(wait, report.failure, draft, slots)
     elif wait.state is TriggerState.WAITING:
         failure = report.failure or Failure(
             type="TriggerFailed",
@@ -105,58 +213,119 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
         _fail(wait, failure, draft, slots)
 
 
+def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:
+    live = wait.live
+    streams.close(wait, failure, draft)
+    if live is None or not calls.is_after(live, wait) or not streams.is_over(wait):
+        return  # it learns of it when it has consumed the rest
+    if failure is not None:
+        _fail(wait, failure, draft, slots)
+    elif calls.answer_next(live, wait, draft):
+        requeue(live, draft, slots)
+
+
 def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> None:
     """The task that waits fails, without borrowing a slot for it."""
     live = wait.live
-    draft.drop_wait(wait)
-    if live is not None:
-        live.wait = None
-        fail_or_retry(live, failure, draft, slots)
+    if live is None:
+        draft.drop_wait(wait)
+        return
+    _let_go_of_waits(live, wait, draft)
+    unpark(live, draft, "cancelled")
+    fail_or_retry(live, failure, draft, slots)
+
+
+def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
+    """A coroutine ended though it had said that it waits, and nobody had answered it yet."""
+    if live.state is not TaskState.DEFERRED or report.interrupted:
+        unpark(live)  # what it waits for goes on, and then it runs again from the top
+        return
+    _let_go_of_waits(live, None, draft)
+    unpark(live)
+    fail_or_retry(
+        live,
+        report.failure,
+        draft,
+        slots,
+        retryable=report.retryable,
+        retry_after_us=report.retry_after_us,
+    )
 
 
 def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     """The deadline of a wait has come."""
     wait = live.wait
-    if wait is None or wait.row.deadline_at != at:
+    if wait is None or at != (live.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
+    ends_try = _ends_try(live, max(at, draft.now))  # the clock may have been set
+    if wait.row.ordinal >= 0 and not ends_try:
+        calls.time_out(live, draft, slots)
+        _let_go_of_waits(live, None, draft, reason="timeout")
+        return
+    if wait.row.timeout_method and not ends_try:
+        _resume_late(live, wait, draft, slots)
+        return
     seconds = (draft.now - wait.row.since) / 1e6
     failure = Failure(
         type="TaskTimeout",
         message=f"{wait.row.class_path} gave no event in {seconds:g} s",
         reason="timeout",
     )
-    let_go(wait, "timeout", draft)
-    live.wait = None
+    _let_go_of_waits(live, None, draft, reason="timeout")
+    unpark(live, draft, "timeout")
     fail_or_retry(live, failure, draft, slots)
 
 
-def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
-    """The task no longer waits: end the hosting, and keep the row until that is confirmed."""
-    if wait.hosting == 0 or "triggers" not in draft.memory.hosts_up:
-        draft.drop_wait(wait)
-        return
-    draft.move_wait(wait, TriggerState.ENDING)
-    wait.live = None
-    draft.effects.append(EndHosting(End(wait.row.trigger_no, wait.hosting, reason)))
+def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:
+    """The task has a method for a wait that ran out of time: resume there, without an event."""
+    let_go(wait, "timeout", draft)
+    row = msgspec.structs.replace(
+        wait.row,
+        trigger_no=draft.numbers.take(),
+        state=TriggerState.FIRED,
+        next_method=wait.row.timeout_method,
+        timeout_method="",
+        kwargs=b"\x80",
+        deadline_at=None,
+    )
+    late = WaitRecord(row, live.run, live)
+    draft.new_wait(late)
+    live.waits, live.resumed = (), late
+    requeue(live, draft, slots)
 
 
-def lose_host(
-    memory: Memory, culprit: TriggerNo, failure: Failure, draft: Draft, slots: Slots
-) -> None:
-    """The trigger host died: nobody is charged but the trigger whose code was running."""
-    for wait in list(memory.waits.values()):
+def _ends_try(live: Live, now: Instant) -> bool:
+    limit = live.spec.execution_timeout_us
+    return limit is not None and live.started_at is not None and now >= live.started_at + limit
+
+
+def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
+    """A trigger host died: nobody is charged but the trigger whose code was running."""
+    quarantine.blame(lost, draft)
+    for wait in list(draft.memory.waits.values()):
+        if wait.role != lost.role:
+            continue
         if wait.state is TriggerState.ENDING:
             draft.drop_wait(wait)
         elif wait.state is TriggerState.WAITING:
-            wait.hosting = 0
-            if wait.row.trigger_no == culprit:
+            unhost(wait)
+            if wait.row.trigger_no != lost.culprit:
+                continue
+            failure = quarantine.failure_of_culprit(wait, lost)
+            if failure is None:
+                continue
+            if wait.stream is not None:
+                _end_stream(wait, failure, draft, slots)
+            else:
                 _fail(wait, failure, draft, slots)
 
 
 def stop(live: Live, reason: str, draft: Draft, slots: Slots) -> None:
     """Take a task away from wherever it is; its row is the caller's business."""
-    if live.wait is not None and live.wait.state is TriggerState.WAITING:
-        let_go(live.wait, reason, draft)
+    for wait in live.waits:
+        if wait.state is TriggerState.WAITING and wait.stream is None:
+            let_go(wait, reason, draft)
+    unpark(live, draft, reason)
     if live.worker >= 0 or live.is_hosted:
         draft.effects.append(
             StopTry(live.spec.body, live.worker, live.task_no, live.start_no, reason)

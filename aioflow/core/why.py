@@ -81,14 +81,16 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
 
 
 def _explain_wait(live: Live) -> Wait | None:
-    wait = live.wait
-    if wait is None or wait.state is not TriggerState.WAITING:
+    wait = next((wait for wait in live.waits if wait.state is TriggerState.WAITING), None)
+    if wait is None:
         return None
     kind = WaitKind.TRIGGER
     if wait.row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
     elif wait.hosting == 0:
         kind = WaitKind.HOST
+    elif not wait.has_room:
+        kind = WaitKind.TRIGGER_CAPACITY
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
     return Wait(kind=kind, detail=detail, since=wait.row.since, until=wait.row.deadline_at)
 

@@ -12,27 +12,33 @@ from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
-from aioflow.inputs import Input, StartTry, StopTry
+from aioflow.inputs import ConfirmCall, Input, StartTry, StopTry
 from aioflow.messages import (
     Ask,
+    Awaiting,
     Began,
+    CallAnswered,
     Deferred,
     Failed,
-    ForgetRun,
+    NextWanted,
+    NotParked,
     NotReadyYet,
     Output,
+    RecordDropped,
     Report,
-    RunInfo,
     Skipped,
-    Stop,
+    StreamOpened,
     Succeeded,
 )
 from aioflow.model import RunNo, StartNo, TaskNo
+from aioflow.orders import ForgetRun, RunInfo, Stop
 from aioflow.tasklog import TryLog
 
 __all__ = ("AsyncExecutor",)
 
-_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred)
+_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, Awaiting, NotParked)
+
+_PASSED = (Began, CallAnswered, StreamOpened, NextWanted, RecordDropped)
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +78,11 @@ class AsyncExecutor:
             self._told[info.run_no] = info
             self._host.put(info)
         self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
-        self._host.put(start)
+        self._host.put(start if effect.resume is None else effect.resume)
+
+    def confirm(self, effect: ConfirmCall) -> None:
+        """Tell a coroutine that its durable call is recorded."""
+        self._host.put(effect.recorded)
 
     def stop(self, effect: StopTry) -> None:
         """Cancel a coroutine. What it still reports does not count."""
@@ -113,7 +123,7 @@ class AsyncExecutor:
             elif isinstance(report, _ENDED):
                 self._logs.pop((report.task_no, report.start_no), None)
                 passed.append(report)
-            elif isinstance(report, Began):
+            elif isinstance(report, _PASSED):
                 passed.append(report)
             elif isinstance(report, Ask):
                 if may_ask(self, report):

@@ -6,8 +6,8 @@ import itertools
 import logging
 from collections.abc import Sequence
 
-from aioflow.messages import Start
 from aioflow.model import StartNo, TaskNo
+from aioflow.orders import Start
 from aioflow.tasklog import Attribution, LogKey, TaskLog, TryLog
 
 __all__ = ("Printing", "log_key")

@@ -25,18 +25,20 @@ class Pulse:
 
     Attributes:
         limit_seconds: How long it may be silent.
+        beat_seconds: How often it is asked.
+        silent_beats: How long it has been silent.
     """
 
     def __init__(self, clock: Clock, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self._clock = clock
-        self._beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
-        self._beats_allowed = math.ceil(limit_seconds / self._beat_seconds)
-        self._silent_beats = 0
+        self.beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
+        self._beats_allowed = math.ceil(limit_seconds / self.beat_seconds)
+        self.silent_beats = 0
 
     def heard(self) -> None:
         """It said something: whatever leaves a shared host is sent by its loop."""
-        self._silent_beats = 0
+        self.silent_beats = 0
 
     async def stopped(self, ask: Callable[[], None]) -> None:
         """Return when it has been silent for too long from now on, at most two beats late.
@@ -46,7 +48,7 @@ class Pulse:
         """
         self.heard()
         # One beat more than allowed: the first may have begun just before it was last heard.
-        while self._silent_beats <= self._beats_allowed:
+        while self.silent_beats <= self._beats_allowed:
             ask()
-            await self._clock.sleep(self._beat_seconds)
-            self._silent_beats += 1
+            await self._clock.sleep(self.beat_seconds)
+            self.silent_beats += 1

@@ -9,11 +9,14 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.children import Child, NoRoom
+from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
-from aioflow.inputs import HostLost, HostUp
-from aioflow.messages import Ping, Pong, Report
+from aioflow.host.stalls import Stall, StallLines
+from aioflow.inputs import HostLost, HostUp, Stalled
+from aioflow.messages import Pong, Report
 from aioflow.model import Failure
+from aioflow.orders import Ping
 
 __all__ = ("SharedHost",)
 
@@ -35,7 +38,7 @@ class SharedHost:
     ``HostUp``.
 
     Args:
-        role: ``async`` or ``triggers``.
+        role: ``async``, ``triggers`` or ``quarantine``.
         on_reports: Takes what the process reports.
         on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
         health_seconds: How long its loop may stand still.
@@ -57,6 +60,9 @@ class SharedHost:
         self._on_output = on_output
         self._on_lost = on_lost
         self._pulse = Pulse(wiring.clock, health_seconds)
+        self._stalls = StallLines("")
+        self._standing = ""
+        self._incident = 0
         self._blocked: Failure | None = None
         self._outgoing: Outgoing | None = None
         self._child: Child | None = None
@@ -120,7 +126,7 @@ class SharedHost:
             async with self._wiring.children.child(
                 self._role,
                 on_reports=self._take,
-                on_output=self._on_output,
+                on_output=self._hear,
                 black_box=True,
             ) as child:
                 self._greet(child)
@@ -145,14 +151,48 @@ class SharedHost:
         self._pulse.heard()
         self._on_reports([report for report in reports if not isinstance(report, Pong)])
 
+    async def _hear(self, data: bytes) -> None:
+        """Hand on what it printed, and report what its watchdog says in between."""
+        printed, stalls = self._stalls.feed(data)
+        if stalls:
+            self._incident = stalls[-1].incident
+            self._standing = "" if stalls[-1].is_over else f" at {stalls[-1].place}"
+            self._wiring.report([self._stalled(stall) for stall in stalls])
+        if printed:
+            await self._on_output(printed)
+
+    def _stalled(self, stall: Stall) -> Stalled:
+        return Stalled(
+            role=self._role,
+            culprit=stall.number,
+            incident=f"{self.pid}.{stall.incident}",
+            milliseconds=stall.milliseconds,
+            place=stall.place,
+            is_loading=stall.is_loading,
+            is_over=stall.is_over,
+        )
+
     async def _watch_pulse(self, child: Child) -> None:
-        await self._pulse.stopped(lambda: self.put(Ping()))
-        message = f"the loop of the host stood still for {self._pulse.limit_seconds:g} s"
+        outside = Outside(child, self._pulse.beat_seconds)
+        await self._pulse.stopped(lambda: self._ask_for_pulse(outside))
+        seconds = self._pulse.limit_seconds
+        message = f"the loop of the host stood still for {seconds:g} s{self._standing}"
         self._blocked = Failure(type="Blocked", message=message, reason="blocked")
         child.kill()
 
+    def _ask_for_pulse(self, outside: Outside) -> None:
+        self.put(Ping())
+        silent_beats = self._pulse.silent_beats
+        culprit = outside.culprit(silent_beats)
+        if culprit >= 0 and not self._standing:
+            # The watchdog will tell of the same stall when it can; that is its next one.
+            milliseconds = round(silent_beats * self._pulse.beat_seconds * 1000)
+            stall = Stall(self._incident + 1, culprit, milliseconds, NO_PLACE)
+            self._wiring.report([self._stalled(stall)])
+
     def _greet(self, child: Child) -> None:
         self._blocked = None
+        self._stalls, self._standing, self._incident = StallLines(child.log_nonce), "", 0
         child.send([self._wiring.welcome(self._role)])
         self._child, self._outgoing = child, Outgoing(child)
         self._wiring.report([HostUp(self._role)])

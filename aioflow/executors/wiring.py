@@ -12,8 +12,9 @@ import msgspec
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
 from aioflow.inputs import Input
-from aioflow.messages import Answer, Ask, RunInfo, Welcome
+from aioflow.messages import Ask
 from aioflow.model import RunNo
+from aioflow.orders import Answer, RunInfo, Welcome
 from aioflow.tasklog import TaskLog
 
 __all__ = ("AskSink", "Asker", "Outgoing", "ReportSink", "Wiring", "may_ask", "refuse")
@@ -53,10 +54,13 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     report: ReportSink
     clock: Clock
     ask: AskSink
+    memory_limit_bytes: int = 0
+    stall_seconds: float = 0.1
 
     def welcome(self, role: str) -> Welcome:
         """Return the first order of a child."""
-        return Welcome(role, str(self.code), str(self.results))
+        limits = (self.memory_limit_bytes, self.stall_seconds)
+        return Welcome(role, str(self.code), str(self.results), *limits)
 
 
 class Outgoing:

@@ -23,16 +23,14 @@ from aioflow.messages import (
     Deferred,
     Ended,
     Failed,
-    ForgetRun,
     NotReadyYet,
-    Recall,
     Recalled,
     Report,
-    RunInfo,
     Skipped,
     Succeeded,
 )
 from aioflow.model import Failure, RunNo, StartNo, TaskNo
+from aioflow.orders import ForgetRun, Recall, RunInfo
 
 __all__ = ("Worker",)
 

@@ -16,9 +16,10 @@ import socket
 import sys
 
 from aioflow.errors import LinkClosed
+from aioflow.host.airflow import finder as airflow
 from aioflow.host.link import BlockingLink
 from aioflow.host.process import die_with_parent, take_socket
-from aioflow.messages import Order, Welcome
+from aioflow.orders import Order, Welcome
 
 __all__ = ("main",)
 
@@ -40,6 +41,7 @@ def main() -> int:
 
 
 def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
+    airflow.install()
     match welcome.role:
         case "parser":
             from aioflow.host.parse import parse_one
@@ -54,7 +56,7 @@ def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket
             from aioflow.host.shared import serve
 
             return serve(CoroutineHost, welcome, first, sock)
-        case "triggers":
+        case "triggers" | "quarantine":
             from aioflow.host.shared import serve
             from aioflow.host.triggers import TriggerHost
 

@@ -24,8 +24,8 @@ from aioflow.author.parameters import parameter_values
 from aioflow.core.mapping import split
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
-from aioflow.messages import RunInfo, Start
 from aioflow.model import TaskSpec
+from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
 
 __all__ = ("Arguments", "BadArgument", "KnownRun", "spec_of", "wanted_parents")

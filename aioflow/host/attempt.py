@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from aioflow.author.node import Node
 from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip
-from aioflow.host.arguments import KnownRun, spec_of, wanted_parents
-from aioflow.host.body import Body, begin
+from aioflow.host.arguments import KnownRun, spec_of
+from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
 from aioflow.host.outcome import sensor_saw
+from aioflow.host.pages import FetchPage, fetch_ahead
 from aioflow.host.questions import ResultsPage
-from aioflow.messages import Start
 from aioflow.model import SensorSpec
+from aioflow.orders import Start
 
-__all__ = ("Attempt", "FetchPage", "interval_after")
-
-FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
-"""``(run_no, position, after)`` to a page of results."""
+__all__ = ("Attempt", "interval_after")
 
 
 class Attempt:
@@ -50,12 +48,12 @@ class Attempt:
         self._fetch = fetch
         self._results = results
         self._expire = expire
-        self._pages: dict[tuple[int, int], ResultsPage] = {}
+        self._pages: PagesOfRun = _no_page
         self.operator: Any = None
 
     async def value(self) -> Any:
         """Return the result: of the body, or of the sensor's last check."""
-        await self._fetch_ahead()
+        self._pages = await fetch_ahead(self._run, self._node, self._start, self._fetch)
         if self._node.sensor is None or self._start.method:
             return await self._once()
         return await self._sense(self._node.sensor)
@@ -67,7 +65,7 @@ class Attempt:
             return await value if inspect.isawaitable(value) else value
 
     def _begin(self) -> Body:
-        body = begin(self._run, self._node, self._start, self._page, self._results)
+        body = begin(self._run, self._node, self._start, self._pages, self._results)
         self.operator = body.operator
         return body
 
@@ -92,23 +90,13 @@ class Attempt:
             wait_us = interval_after(sensor, looks) if recheck_in_us is None else recheck_in_us
             await asyncio.sleep(wait_us / 1_000_000)
 
-    # ── what it stands on ───────────────────────────────────────────────────────────────
-
-    async def _fetch_ahead(self) -> None:
-        """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
-        for position in wanted_parents(self._run, self._node, self._start):
-            after, more = -2, True
-            while more:
-                page = await self._fetch(self._start.run_no, position, after)
-                self._pages[position, after] = page
-                after, more = page.last, page.more
-
-    def _page(self, _: int, position: int, after: int) -> ResultsPage:
-        return self._pages[position, after]
+    # ── its time ────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def _time_limit(self) -> Iterator[None]:
         limit_us = spec_of(self._node).execution_timeout_us
+        if limit_us is not None and self._node.sensor is None:
+            limit_us = self._start.timeout_us or limit_us  # what is left of it
         if limit_us is None:
             yield
             return
@@ -117,6 +105,10 @@ class Attempt:
             yield
         finally:
             timer.cancel()
+
+
+def _no_page(run_no: int, position: int, after: int) -> ResultsPage:
+    raise LookupError(f"results of {position} after {after} were not fetched")
 
 
 def interval_after(sensor: SensorSpec, looks: int) -> int:

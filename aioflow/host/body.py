@@ -14,7 +14,7 @@ from aioflow.author.context import resolve
 from aioflow.author.node import Node
 from aioflow.host.arguments import Arguments, KnownRun
 from aioflow.host.questions import ResultsPage
-from aioflow.messages import Start
+from aioflow.orders import Start
 
 __all__ = ("Body", "PagesOfRun", "begin")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from aioflow.author.dag import DAG, forget_registered, registered
@@ -22,6 +23,7 @@ class Code:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._dags: dict[str, dict[str, DAG]] = {}
+        self._registered: list[DAG] = []
 
     def dag(self, file: str, dag_id: str) -> DAG:
         """Return a DAG of the version, described, so that its nodes know their specs.
@@ -44,15 +46,21 @@ class Code:
         return dag
 
     def _load(self, file: str) -> dict[str, DAG]:
-        forget_registered()
-        try:
-            self._namespace.load_file(file)
-            found = registered()
-        finally:
-            forget_registered()
+        self._noting_dags(self._namespace.load_file, file)
         own = str(self._namespace.folder / file)
         # Of two with one name, the file's own wins over that of a file it imports.
-        return {dag.dag_id: dag for dag in sorted(found, key=lambda dag: dag.file == own)}
+        found = sorted(self._registered, key=lambda dag: dag.file == own)
+        return {dag.dag_id: dag for dag in found}
+
+    def _noting_dags(self, load: Callable[[str], ModuleType], name: str) -> ModuleType:
+        """Load a module. A DAG is registered once, by whoever is the first to need its file."""
+        forget_registered()
+        try:
+            module = load(name)
+            self._registered += registered()
+        finally:
+            forget_registered()
+        return module
 
     def find_class(self, class_path: str) -> Any:
         """Return what ``module:Qualname`` names, from the version or an installed package.
@@ -62,7 +70,7 @@ class Code:
             AttributeError: If the module has no such name.
         """
         module, _, qualname = class_path.partition(":")
-        found: Any = self._namespace.load_module(module)
+        found: Any = self._noting_dags(self._namespace.load_module, module)
         for name in qualname.split("."):
             found = getattr(found, name)
         return found

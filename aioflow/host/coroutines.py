@@ -3,67 +3,101 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from aioflow.author.asking import asker
 from aioflow.author.node import Node
+from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskTimeout
 from aioflow.host.arguments import KnownRun
 from aioflow.host.asker import LineAsker
 from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
+from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
 from aioflow.host.nursery import Hosted, Nursery
 from aioflow.host.outcome import LostInHost, ended_badly, not_begun, now, pack, succeeded
-from aioflow.host.output import Attributed, OutputBuffer, waker
-from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.pressure import LOOK_SECONDS, Pressure, own_memory
+from aioflow.host.pump import OutputPump
+from aioflow.host.questions import (
+    RecordItem,
+    RecordsPage,
+    RecordsWanted,
+    ResultsPage,
+    ResultsWanted,
+)
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
-from aioflow.messages import (
-    Began,
-    Ended,
-    ForgetRun,
-    Order,
-    RunInfo,
-    Start,
-    Stop,
-    Welcome,
-)
+from aioflow.messages import Awaiting, Began, Ended, NextWanted, NotParked, Report
+from aioflow.orders import CallRecorded, ForgetRun, Order, Resume, RunInfo, Start, Stop, Welcome
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
 
 CANCEL_SECONDS = 10.0
 """How long a cancelled try may clean up before it is abandoned."""
 
+STEP_THREADS = 32
+"""``def`` steps that run at once; further ones wait."""
+
 Key: TypeAlias = tuple[int, int]
 
-_TIMEOUT = "timeout"
+_TIMEOUT, _EVICTED = "timeout", "evicted"
 
 
 class HostedTry(Hosted):
     """A try in the nursery.
 
     Attributes:
+        start: The one it goes on as; a coroutine that was parked has been several.
+        calls: Its durable calls, once its body begins.
         node: Set once its body begins, as is ``began_at``.
         is_reported: The daemon has been told how it ended.
     """
 
-    __slots__ = ("began_at", "is_reported", "key", "node", "start")
+    __slots__ = ("_host", "began_at", "calls", "is_reported", "key", "node", "start")
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, host: CoroutineHost, start: Start) -> None:
         super().__init__()
+        self._host = host
         self.start = start
         self.key: Key = (start.task_no, start.start_no)
+        self.calls: DurableCalls | None = None
         self.node: Node | None = None
         self.began_at = 0
         self.is_reported = False
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it stands still in a call that an answer lets go on."""
+        return self.calls is not None and self.calls.is_parked and not self.ending
+
+    @property
+    def on_code_change(self) -> str:
+        """See ``calls.Conversation``."""
+        return "fail" if self.node is None else self.node.settings.on_code_change
+
+    @property
+    def is_over(self) -> bool:
+        """See ``calls.Conversation``."""
+        return bool(self.ending) or self.is_reported
+
+    def cancel(self, reason: str) -> None:
+        """See ``calls.Conversation``."""
+        self._host.cancel(self, reason)
+
+    def report(self, report: Report) -> None:
+        """See ``calls.Conversation``."""
+        self._host.report_for(self, report)
+
+    def find_class(self, path: str) -> Any:
+        """See ``calls.Conversation``."""
+        return self._host.find_class(self.start, path)
 
 
 class CoroutineHost:
@@ -80,24 +114,26 @@ class CoroutineHost:
             box, CANCEL_SECONDS, self._forget, self._abandoned
         )
         self._shelf = CodeShelf(Path(welcome.code), exclusive=False)
+        self._code = Path(welcome.code)
         self._results = Path(welcome.results)
         self._runs = Runs(self._shelf)
         self._hosted: dict[Key, HostedTry] = {}
+        self._parked: dict[int, HostedTry] = {}
         # Not the loop's own threads: user code may keep all of those busy.
+        self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
-        self._current: ContextVar[Key | None] = ContextVar("aioflow_current", default=None)
-        self._output = OutputBuffer(waker(self._loop, self._pump))
-        self._pumping = False
-        sys.stdout = Attributed(sys.stdout, self._current, self._output)
-        sys.stderr = Attributed(sys.stderr, self._current, self._output)
+        self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
+        self._output = OutputPump(line, self._nursery.serve)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
         match order:
             case Start():
-                hosted = HostedTry(order)
-                self._hosted[hosted.key] = hosted
-                self._nursery.start(order.task_no, hosted, self._host(hosted))
+                self._begin(order)
+            case Resume():
+                self._resume(order)
+            case CallRecorded():
+                self._confirm(order)
             case Stop():
                 stopped = self._hosted.get((order.task_no, order.start_no))
                 if stopped is not None:
@@ -106,15 +142,81 @@ class CoroutineHost:
                 self._runs.tell(order)
             case ForgetRun():
                 self._runs.forget(order.run_no)
+                self._let_go_of_run(order.run_no)
                 self._shelf.put_back(self._runs.versions)
             case _:
                 raise LinkClosed(f"an async host was ordered {type(order).__name__}")
 
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
+    def _begin(self, start: Start) -> None:
+        left = self._parked.pop(start.task_no, None)
+        if left is not None:  # nobody knows of it any more
+            self._nursery.cancel(left, "reassigned")
+        hosted = HostedTry(self, start)
+        self._hosted[hosted.key] = hosted
+        self._nursery.start(start.task_no, hosted, self._host(hosted))
+
+    def _resume(self, order: Resume) -> None:
+        hosted = self._parked.pop(order.task_no, None)
+        known = hosted is not None and hosted.key[1] == order.was_start_no
+        if hosted is None or hosted.calls is None or not known or not hosted.is_parked:
+            self._line.report(NotParked(order.task_no, order.start_no))
+            return
+        del self._hosted[hosted.key]
+        hosted.start = msgspec.structs.replace(hosted.start, start_no=order.start_no)
+        hosted.key = (order.task_no, order.start_no)
+        self._hosted[hosted.key] = hosted
+        hosted.began_at = now()
+        self._line.report(Began(order.task_no, order.start_no, hosted.began_at))
+        hosted.calls.answered(order.answer, order.failure)
+
+    def _confirm(self, order: CallRecorded) -> None:
+        confirmed = self._hosted.get((order.task_no, order.start_no))
+        if confirmed is None or confirmed.ending == _EVICTED:
+            # It was let go of while it asked for what was there already; else this is late.
+            self._line.report(NotParked(order.task_no, order.start_no))
+            return
+        if confirmed.calls is None:
+            return
+        if self._parked.get(order.task_no) is confirmed:  # what it asked for was there already
+            del self._parked[order.task_no]
+        confirmed.calls.answered(order.answer, ordinal=order.ordinal)
+
+    def report_for(self, hosted: HostedTry, report: Report) -> None:
+        """Tell the engine of a durable call; what was printed before stands in the log first."""
+        self._output.flush(hosted.key)
+        self._line.report(report)
+        if isinstance(report, Awaiting | NextWanted):
+            self._parked[hosted.start.task_no] = hosted
+            self._relieve()
+
+    def cancel(self, hosted: HostedTry, reason: str) -> None:
+        """Cancel a try; it reports nothing more."""
+        self._nursery.cancel(hosted, reason)
+
+    def _relieve(self) -> None:
+        """Let the coroutines go that have been parked longest, where memory is short.
+
+        Nobody has to be told: one that is to be resumed runs again from the top.
+        """
+        if not self._parked or not self._pressure.is_due(self._loop.time()):
+            return
+        excess = self._pressure.excess(len(self._parked))
+        for hosted in list(islice(self._parked.values(), excess)):
+            del self._parked[hosted.start.task_no]
+            self._nursery.cancel(hosted, _EVICTED)
+        if excess:
+            self._loop.call_later(LOOK_SECONDS, self._relieve)
+
+    def find_class(self, start: Start, path: str) -> Any:
+        """Return what a try's version, or an installed package, calls by this name."""
+        version = self._runs.of(start).info.version
+        return self._shelf.version(version).find_class(path)
+
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        self._current.set(hosted.key)
+        self._output.attribute(hosted)
         asker.set(LineAsker(self._line, start.run_no))
         try:
             run = self._runs.of(start)
@@ -124,37 +226,62 @@ class CoroutineHost:
             return
         hosted.began_at = now()
         self._line.report(Began(start.task_no, start.start_no, hosted.began_at))
+        if node.sensor is None:
+            recorded = await self._records(start) if start.recorded else []
+            code = self._code / run.info.version
+            hosted.calls = DurableCalls(hosted, recorded, self._steps, code)
+            calls.set(hosted.calls)
         ended = await self._outcome(run, node, hosted)
         if not hosted.abandoned and hosted.ending in {"", _TIMEOUT}:
             self._report(hosted, ended)
 
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
-        start = hosted.start
         expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
-        attempt = Attempt(run, node, start, self._page, self._results, expire)
+        attempt = Attempt(run, node, hosted.start, self._page, self._results, expire)
         problem: BaseException
         try:
             value = await attempt.value()
-            packed = pack(node, start, value, self._results)
+            if hosted.calls is not None:
+                hosted.calls.end()
+            packed = pack(node, hosted.start, value, self._results)
             if packed.write is not None:
                 await self._loop.run_in_executor(self._writers, packed.write)
             if hosted.ending != _TIMEOUT:
-                return succeeded(start, hosted.began_at, packed)
+                return succeeded(hosted.start, hosted.began_at, packed)
             problem = _too_long(node)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            problem = exc if hosted.ending != _TIMEOUT else _too_long(node, exc)
-        return ended_badly(node, start, hosted.began_at, problem, attempt.operator)
+            problem = exc if hosted.calls is None else hosted.calls.explained(exc)
+            problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
+        return ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
 
     async def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
         wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
         body = await self._line.ask(run_no, "results", wanted)
         return msgspec.msgpack.decode(body, type=ResultsPage)
 
+    async def _records(self, start: Start) -> list[RecordItem]:
+        items: list[RecordItem] = []
+        while len(items) < start.recorded:
+            wanted = RecordsWanted(start.task_no, len(items) - 1)
+            body = await self._line.ask(start.run_no, "records", msgspec.msgpack.encode(wanted))
+            page = msgspec.msgpack.decode(body, type=RecordsPage)
+            items += page.items
+            if not page.more:
+                break
+        return items
+
     # ── endings ─────────────────────────────────────────────────────────────────────────
+
+    def _let_go_of_run(self, run_no: int) -> None:
+        """Whoever is still parked for a run that has ended will never be resumed."""
+        for hosted in [h for h in self._parked.values() if h.start.run_no == run_no]:
+            self._nursery.cancel(hosted, "cancelled")
 
     def _forget(self, hosted: HostedTry) -> None:
         if self._hosted.get(hosted.key) is hosted:
             del self._hosted[hosted.key]
+        if self._parked.get(hosted.start.task_no) is hosted:
+            del self._parked[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
             # Something in here broke. The engine must not wait for it forever.
             self._report(hosted, not_begun(hosted.start, LostInHost()))
@@ -171,26 +298,9 @@ class CoroutineHost:
 
     def _report(self, hosted: HostedTry, ended: Ended) -> None:
         # What it printed stands in its log before anyone learns that it has ended.
-        for output in self._output.take(hosted.key):
-            self._line.report(output)
+        self._output.flush(hosted.key)
         hosted.is_reported = True
         self._line.report(ended)
-
-    def _pump(self) -> None:
-        if not self._pumping:
-            self._pumping = True
-            self._nursery.serve(self._send_output())
-
-    async def _send_output(self) -> None:
-        """Send what was printed, as fast as the daemon takes it."""
-        try:
-            while outputs := self._output.take():
-                for output in outputs:
-                    self._line.report(output)
-                await asyncio.sleep(0)  # the line sends when the loop comes round
-                await self._line.drain()
-        finally:
-            self._pumping = False
 
 
 def _too_long(node: Node, cause: BaseException | None = None) -> TaskTimeout:

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ("reachable",)
+__all__ = ("UNREADABLE", "named_files", "reachable")
 
-_UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 """What keeps a file from being read as Python; whoever imports it will say so."""
 
 
@@ -29,8 +29,7 @@ def reachable(folder: Path, files: Iterable[str]) -> set[str]:
     while pending:
         file = pending.pop()
         found.add(file)
-        for name in _imports(folder / file, _package(file)):
-            pending |= set(_files(folder, name)) - found
+        pending |= named_files(folder, _tree(folder / file), _package(file)) - found
     return found
 
 
@@ -38,12 +37,24 @@ def _package(file: str) -> tuple[str, ...]:
     return Path(file).parts[:-1]
 
 
-def _imports(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the modules a file names in imports; some may be names inside of modules."""
+def named_files(folder: Path, tree: ast.AST, package: tuple[str, ...]) -> set[str]:
+    """Return the local files that the imports in a piece of a module lead to at once.
+
+    Args:
+        package: The folders the module is in.
+    """
+    return {file for name in _imports(tree, package) for file in _files(folder, name)}
+
+
+def _tree(path: Path) -> ast.AST:
     try:
-        tree = ast.parse(path.read_bytes())
-    except _UNREADABLE:
-        return
+        return ast.parse(path.read_bytes())
+    except UNREADABLE:
+        return ast.Module([], [])
+
+
+def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the modules that imports name; some may be names inside of modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from aioflow.errors import LinkClosed, Unserializable
-from aioflow.messages import Order, Report
+from aioflow.messages import Report
+from aioflow.orders import Order
 
 __all__ = (
     "FRAME_LIMIT",

@@ -62,7 +62,7 @@ class Nursery(Generic[Guest]):
         on_abandoned: Callable[[Guest], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._word = box.word
+        self._box = box
         self._limit_seconds = limit_seconds
         self._on_ended = on_ended
         self._on_abandoned = on_abandoned
@@ -134,5 +134,5 @@ class Nursery(Generic[Guest]):
     ) -> asyncio.Task[Any]:
         number = _number.get() if context is None else context.get(_number, NOBODY)
         if number != NOBODY and asyncio.iscoroutine(coroutine):
-            coroutine = Stepped(coroutine, number, self._word)
+            coroutine = Stepped(coroutine, number, self._box)
         return asyncio.Task(coroutine, loop=loop, context=context, **options)

@@ -22,15 +22,23 @@ from aioflow.author.signals import (
 )
 from aioflow.author.trigger import serialize
 from aioflow.core.mapping import check_cap
-from aioflow.errors import BadConf, FanOutCapped, TaskTimeout, Unserializable
+from aioflow.errors import (
+    BadConf,
+    CallCutShort,
+    CallMismatch,
+    FanOutCapped,
+    TaskTimeout,
+    Unserializable,
+)
 from aioflow.host.arguments import BadArgument, spec_of
 from aioflow.host.failures import failure_of, one_line, print_traceback
 from aioflow.host.fan_in import Results
 from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing, portable
 from aioflow.host.runs import RunUnknown
-from aioflow.messages import Deferred, Ended, Failed, NotReadyYet, Skipped, Start, Succeeded
+from aioflow.messages import Deferred, Ended, Failed, NotReadyYet, Skipped, Succeeded
 from aioflow.model import Failure
+from aioflow.orders import Start
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 
 __all__ = (
@@ -38,6 +46,7 @@ __all__ = (
     "LostInHost",
     "Packed",
     "ResultTooLarge",
+    "bounded",
     "ended_badly",
     "not_begun",
     "now",
@@ -273,6 +282,8 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     BadConf: ("conf", False),
     BadArgument: ("argument", True),
     TaskTimeout: ("timeout", True),
+    CallMismatch: ("call_mismatch", False),
+    CallCutShort: ("call_cut_short", False),
 }
 """What means the same in every task: the reason, and whether another try may help."""
 
@@ -301,9 +312,11 @@ def _failed(
 def _deferred(
     node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
 ) -> Ended:
-    if not callable(getattr(operator, wish.method_name, None)):
+    methods = (wish.method_name, wish.on_timeout or wish.method_name)
+    if not all(callable(getattr(operator, name, None)) for name in methods):
         kind = "a function" if operator is None else f"a {type(operator).__name__}"
-        message = f"{node.task_id!r} is {kind} and cannot resume in {wish.method_name!r}"
+        named = " or ".join(map(repr, dict.fromkeys(methods)))
+        message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
     class_path, kwargs = serialize(wish.trigger)
@@ -313,10 +326,11 @@ def _deferred(
         began_at,
         now(),
         portable(class_path),
-        _bounded(type(wish.trigger).__name__, kwargs),
+        bounded(type(wish.trigger).__name__, kwargs),
         wish.method_name,
         _next_kwargs(wish) if wish.kwargs else None,
         wish.timeout_us,
+        wish.on_timeout or "",
     )
     packed(deferred)  # the names in it are user code's, and may be no text
     return deferred
@@ -324,10 +338,15 @@ def _deferred(
 
 def _next_kwargs(wish: TaskDeferred) -> bytes:
     where = f"kwargs of {wish.method_name}"
-    return _bounded(wish.method_name, codec.encode(wish.kwargs, where))
+    return bounded(wish.method_name, codec.encode(wish.kwargs, where))
 
 
-def _bounded(whose: str, kwargs: bytes) -> bytes:
+def bounded(whose: str, kwargs: bytes) -> bytes:
+    """Return the fields of a trigger, or the arguments behind it, unless they are too many.
+
+    Raises:
+        KwargsTooLarge: If they have more than ``KWARGS_LIMIT`` bytes.
+    """
     if len(kwargs) > KWARGS_LIMIT:
         raise KwargsTooLarge(whose, kwargs)
     return kwargs

@@ -7,7 +7,7 @@ import contextvars
 import io
 import threading
 from collections.abc import Callable
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from aioflow.messages import Output
 from aioflow.model import StartNo, TaskNo
@@ -16,6 +16,7 @@ __all__ = (
     "PENDING_LIMIT",
     "Attributed",
     "OutputBuffer",
+    "Printing",
     "waker",
 )
 
@@ -23,6 +24,12 @@ PENDING_LIMIT = 4 * 1024 * 1024
 """Bytes of output that wait for a slow daemon. What comes on top is dropped, and said so."""
 
 _CHUNK = 64 * 1024
+
+
+class Printing(Protocol):
+    """A try that prints; its key changes where it goes on as another start."""
+
+    key: tuple[TaskNo, StartNo]
 
 
 class OutputBuffer:
@@ -101,7 +108,7 @@ class Attributed(io.TextIOBase):
     def __init__(
         self,
         real: TextIO,
-        current: contextvars.ContextVar[tuple[TaskNo, StartNo] | None],
+        current: contextvars.ContextVar[Printing | None],
         buffer: OutputBuffer,
     ) -> None:
         self._real = real
@@ -129,19 +136,19 @@ class Attributed(io.TextIOBase):
         """Keep it open: it belongs to all tries of this host."""
 
     def write(self, text: str) -> int:
-        of = self._current.get()
-        if of is None:
+        printing = self._current.get()
+        if printing is None:
             return self._real.write(text)
-        self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
+        self._buffer.add(printing.key, text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
         """Take what was written to ``sys.stdout.buffer``."""
-        of = self._current.get()
-        if of is None:
+        printing = self._current.get()
+        if printing is None:
             self._real.write(data.decode("utf-8", "backslashreplace"))
         else:
-            self._buffer.add(of, data)
+            self._buffer.add(printing.key, data)
 
 
 def waker(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:

@@ -17,7 +17,9 @@ from aioflow.host.link import BlockingLink
 from aioflow.host.loader import CodeMissing, WholeProcess
 from aioflow.host.process import limit_parser
 from aioflow.host.streams import flush, line_by_line
-from aioflow.messages import DagFailure, Order, Parse, Parsed
+from aioflow.host.trigger_code import trigger_digests
+from aioflow.messages import DagFailure, Parsed
+from aioflow.orders import Order, Parse
 
 __all__ = ("parse", "parse_one")
 
@@ -63,7 +65,8 @@ def _described(folder: Path, file: str) -> Parsed:
         failures += wrong
         if spec is not None:
             dags.append(spec)
-    return Parsed(tuple(dags), tuple(failures), _modules(folder, file, None))
+    modules = _modules(folder, file, None)
+    return Parsed(tuple(dags), tuple(failures), modules, trigger_digests(folder))
 
 
 def _failure(problem: BaseException, folder: Path) -> DagFailure:

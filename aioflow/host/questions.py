@@ -9,7 +9,17 @@ import msgspec
 
 from aioflow.model import Failure, Instant, TaskState
 
-__all__ = ("PAGE_BYTES", "PAGE_ITEMS", "ResultsPage", "ResultsWanted", "RunEnding", "RunWanted")
+__all__ = (
+    "PAGE_BYTES",
+    "PAGE_ITEMS",
+    "RecordItem",
+    "RecordsPage",
+    "RecordsWanted",
+    "ResultsPage",
+    "ResultsWanted",
+    "RunEnding",
+    "RunWanted",
+)
 
 PAGE_ITEMS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
@@ -44,6 +54,34 @@ class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
     items: list[tuple[int, int, int, bytes | None]]
     failed: list[tuple[int, TaskState, Failure | None]]
     last: int
+    more: bool
+
+
+class RecordsWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "records"``: the durable calls of a task of the asking run.
+
+    Attributes:
+        after: Only ordinals above this one; -1 for the beginning.
+    """
+
+    task_no: int
+    after: int = -1
+
+
+class RecordItem(msgspec.Struct, frozen=True, array_like=True):
+    """One durable call, see ``rows.RecordRow``."""
+
+    kind: str
+    name: str
+    place: str
+    answer: bytes | None
+    failure: Failure | None
+
+
+class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
+    """Calls in order, at most about ``PAGE_BYTES``; ``more`` says whether others follow."""
+
+    items: list[RecordItem]
     more: bool
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from aioflow.host.arguments import KnownRun
 from aioflow.host.code import CodeShelf
-from aioflow.messages import RunInfo, Start
+from aioflow.orders import RunInfo, Start
 
 __all__ = ("RunUnknown", "Runs")
 

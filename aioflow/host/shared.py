@@ -19,7 +19,9 @@ from aioflow.errors import TaskError
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.link import Link, child_link, packed
 from aioflow.host.streams import configure_logging, line_by_line
-from aioflow.messages import Answer, Ask, Order, Ping, Pong, Report, Welcome
+from aioflow.host.watchdog import Watchdog, announcer
+from aioflow.messages import Ask, Pong, Report
+from aioflow.orders import Answer, Order, Ping, Welcome
 
 __all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "serve")
 
@@ -121,6 +123,7 @@ def serve(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: soc
     line_by_line()
     configure_logging()
     box = BlackBox.from_environment("AIOFLOW_BLACKBOX_FD")
+    _watch(box, welcome)
     # Tens of thousands of parked coroutines are not garbage, and walking them is dear.
     gc.set_threshold(20_000, 50, 100)
     gc.freeze()
@@ -146,6 +149,14 @@ def serve(role: RoleFactory, welcome: Welcome, first: Sequence[Order], sock: soc
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _watch(box: BlackBox, welcome: Welcome) -> None:
+    """Have a thread name what holds up the loop of this one."""
+    nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
+    if nonce:
+        say, limit = announcer(nonce), welcome.stall_seconds
+        Watchdog(box, say, limit_seconds=limit, code=welcome.code).start()
 
 
 async def _serve(

@@ -26,20 +26,8 @@ from aioflow.host.outcome import ended_badly, not_begun, now, pack, sensor_saw, 
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
-from aioflow.messages import (
-    Answer,
-    Ask,
-    Began,
-    Ended,
-    ForgetRun,
-    NotReadyYet,
-    Order,
-    Recall,
-    Recalled,
-    RunInfo,
-    Start,
-    Welcome,
-)
+from aioflow.messages import Ask, Began, Ended, NotReadyYet, Recalled
+from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
 

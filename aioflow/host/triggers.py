@@ -3,71 +3,106 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.asking import asker
-from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare
+from aioflow.author.start import EndEvent, TaskSuccessEvent
+from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.host.asker import LineAsker, as_datetime
 from aioflow.host.blackbox import BlackBox
-from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.loader import CodeMissing
 from aioflow.host.nursery import Hosted, Nursery
-from aioflow.host.outcome import LostInHost, now
+from aioflow.host.outcome import LostInHost, now, pack
+from aioflow.host.pump import OutputPump
 from aioflow.host.shared import Line
-from aioflow.messages import End, Fired, ForgetRun, Host, Order, RunInfo, TriggerEnded, Welcome
+from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
+from aioflow.host.trigger_making import LOAD, TriggerMaker
+from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure
+from aioflow.orders import End, EventsTaken, ForgetRun, Host, Order, RunInfo, Start, Welcome
 
-__all__ = ("CLEANUP_SECONDS", "KEY_LIMIT", "PAYLOAD_LIMIT", "TriggerHost")
+__all__ = ("CLEANUP_SECONDS", "TriggerHost")
 
 CLEANUP_SECONDS = 10.0
 """How long ``cleanup`` may take; letting go of ``run`` has as much again."""
 
-PAYLOAD_LIMIT = 1024 * 1024
-"""Bytes of msgpack an event may carry."""
-
-KEY_LIMIT = 1024
-"""Bytes of UTF-8 its key may have."""
+_RUN, _SERIALISE = "trigger", "unserializable"
+"""The stages after those of making one, as failures name them."""
 
 _FINISHED = "finished"
 _CANCELLED = "cancelled"
-
-
-class TriggerWrong(Exception):
-    """A trigger did what a trigger must not do.
-
-    Attributes:
-        reason: Machine-readable, for the failure.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+_REASSIGNED = "reassigned"
 
 
 class HostedTrigger(Hosted):
     """A trigger in the nursery.
 
     Attributes:
+        key: Whose it is what it prints.
         stage: The reason if user code raises right now.
         is_over: It has fired or failed and is letting go; no longer to be cancelled.
         failure: Why its hosting ends badly; ``None`` while or if it does not.
+        sent: Events it has reported.
+        taken: How many of them are stored, as the daemon said.
+        unstored: Those of a stream that were reported and are not known to be stored.
+        trigger: Itself, once it is made.
+        has_room: Set when the daemon has taken more; ``None`` while nobody waits for that.
     """
 
-    __slots__ = ("failure", "is_over", "order", "stage")
+    __slots__ = (
+        "failure",
+        "has_room",
+        "is_over",
+        "key",
+        "order",
+        "sent",
+        "stage",
+        "taken",
+        "trigger",
+        "unstored",
+    )
 
     def __init__(self, order: Host) -> None:
         super().__init__()
         self.order = order
-        self.stage = "trigger_load"
+        self.key = (order.trigger_no, order.hosting)
+        self.stage = LOAD
         self.is_over = False
         self.failure: Failure | None = None
+        self.sent = 0
+        self.taken = 0
+        self.trigger: Trigger[Any] | None = None
+        self.unstored: deque[TriggerEvent[Any]] | None = deque() if order.window else None
+        self.has_room: asyncio.Future[None] | None = None
+
+    def enter(self, stage: str) -> None:
+        """A stage begins."""
+        self.stage = stage
+
+    def take(self, upto: int) -> None:
+        """Events are stored: it may go on, if it stood still for that."""
+        for _ in range(upto - self.taken):
+            if self.unstored and self.trigger is not None:
+                note_last(self.trigger, self.unstored.popleft())
+        self.taken = max(self.taken, upto)
+        if self.has_room is not None and not self.has_room.done():
+            self.has_room.set_result(None)
+
+    async def room(self) -> None:
+        """Return when it is less than its window ahead of the store."""
+        while self.sent - self.taken >= self.order.window:
+            self.has_room = asyncio.get_running_loop().create_future()
+            try:
+                await self.has_room
+            finally:
+                self.has_room = None
 
 
 class TriggerHost:
@@ -82,9 +117,10 @@ class TriggerHost:
         self._nursery: Nursery[HostedTrigger] = Nursery(
             box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
         )
-        self._shelf = CodeShelf(Path(welcome.code), exclusive=False)
+        self._results = Path(welcome.results)
         self._hosted: dict[int, HostedTrigger] = {}
-        self._classes: dict[tuple[str, str], Any] = {}
+        self._maker = TriggerMaker(line, Path(welcome.code), self._results, self._versions)
+        self._output = OutputPump(line, self._nursery.serve)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -96,11 +132,20 @@ class TriggerHost:
                 if hosted is None or hosted.order.hosting != order.hosting:
                     # It ended by itself on the way: the confirmation has been sent, or is
                     # owed to an earlier process. Saying it again does no harm.
-                    self._line.report(TriggerEnded(order.trigger_no, order.hosting, now()))
+                    at = (order.trigger_no, order.hosting, now())
+                    self._line.report(TriggerEnded(*at, reason=order.reason))
+                elif hosted.ending == _REASSIGNED:
+                    hosted.ending = order.reason  # nobody wants it elsewhere either
                 elif not hosted.is_over:
                     self._nursery.cancel(hosted, order.reason)
-            case RunInfo() | ForgetRun():
-                pass  # a trigger is data: it knows of no run
+            case EventsTaken():
+                stream = self._hosted.get(order.trigger_no)
+                if stream is not None and stream.order.hosting == order.hosting:
+                    stream.take(order.upto)
+            case RunInfo():
+                self._maker.runs.tell(order)
+            case ForgetRun():
+                self._maker.runs.forget(order.run_no)
             case _:
                 raise LinkClosed(f"a trigger host was ordered {type(order).__name__}")
 
@@ -109,7 +154,7 @@ class TriggerHost:
         if known is not None:
             if known.order.hosting >= order.hosting:
                 return  # repeated, or late
-            self._nursery.cancel(known, "reassigned")
+            self._nursery.cancel(known, _REASSIGNED)
         hosted = self._hosted[order.trigger_no] = HostedTrigger(order)
         self._nursery.start(order.trigger_no, hosted, self._host(hosted))
 
@@ -117,13 +162,15 @@ class TriggerHost:
 
     async def _host(self, hosted: HostedTrigger) -> None:
         order = hosted.order
+        self._output.attribute(hosted)
         asker.set(LineAsker(self._line, order.run_no))
         trigger: Trigger[Any] | None = None
         try:
-            found = self._class(order.version, order.class_path)
-            hosted.stage = "trigger_construct"
-            trigger = prepare(construct(found, order.kwargs), since=as_datetime(order.since))
-            hosted.stage = "trigger"
+            made = await self._maker.make(order, hosted.enter)
+            since, last = as_datetime(order.since), _last(order)
+            trigger = prepare(made, since=since, last=last, number=order.trigger_no)
+            hosted.trigger = trigger
+            hosted.enter(_RUN)
             await self._watch(trigger, hosted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             if not hosted.ending:
@@ -134,58 +181,34 @@ class TriggerHost:
         if trigger is not None:
             await self._clean_up(trigger, hosted.ending or _FINISHED)
 
+    def _versions(self) -> set[str]:
+        orders = [hosted.order for hosted in self._hosted.values()]
+        return {order.version for order in orders} | {order.newest for order in orders}
+
     def _over(self, hosted: HostedTrigger) -> None:
         """From here on it is bounded by the clock alone."""
         hosted.is_over = True
         self._nursery.bound(hosted)
 
-    def _class(self, version: str, class_path: str) -> type[Trigger[Any]]:
-        known = self._classes.get((version, class_path))
-        if known is None:
-            known = self._find(version, class_path)
-            if not (isinstance(known, type) and issubclass(known, Trigger)):
-                raise TriggerWrong("trigger_load", f"{class_path} is not a Trigger class")
-            self._classes[version, class_path] = known
-            self._put_back_versions()
-        found: type[Trigger[Any]] = known
-        return found
-
-    def _find(self, version: str, class_path: str) -> Any:
-        try:
-            return self._shelf.version(version).find_class(class_path)
-        except CodeMissing:
-            # One from an installed package needs nothing of the version.
-            module, _, name = class_path.partition(":")
-            try:
-                return getattr(importlib.import_module(module), name)
-            except ImportError:
-                pass
-            raise
-        except (ImportError, AttributeError) as exc:
-            raise TriggerWrong("trigger_load", f"{class_path} cannot be loaded: {exc}") from exc
-
-    def _put_back_versions(self) -> None:
-        gone = self._shelf.put_back(
-            lambda: {hosted.order.version for hosted in self._hosted.values()}
-        )
-        if gone:
-            self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
-
     async def _watch(self, trigger: Trigger[Any], hosted: HostedTrigger) -> None:
-        """Wait for the first event and report it.
+        """Report the first event, or all of them if it is a stream.
 
         The generator is closed in every case. What it does against that is its own failure
         only if it had not delivered yet.
         """
         name = type(trigger).__name__
-        events = await _iterator(trigger.run(), name)
+        events = await events_of(trigger.run(), name)
         delivered = False
         try:
             async for event in events:
-                self._fire(hosted, event, name)
+                await self._fire(hosted, event, name)
+                if hosted.order.window:
+                    await hosted.room()
+                    continue
                 self._over(hosted)
                 delivered = True
                 break
+            delivered = delivered or hosted.order.window > 0
         finally:
             if isinstance(events, AsyncGenerator):
                 try:
@@ -197,33 +220,44 @@ class TriggerHost:
         if not delivered:
             raise TriggerWrong("trigger_ended", f"{name} ended without an event")
 
-    def _fire(self, hosted: HostedTrigger, event: object, name: str) -> None:
+    async def _fire(self, hosted: HostedTrigger, event: object, name: str) -> None:
         if hosted.ending:
             raise asyncio.CancelledError  # told to end, it swallowed that and went on
-        if not isinstance(event, TriggerEvent):
-            raise TriggerWrong(
-                "trigger_yield",
-                f"{name} yielded a {type(event).__name__}; wrap it: `yield TriggerEvent(...)`",
-            )
-        if event.key is not None:
-            _check_key(event.key, name)
-        payload = codec.encode(event.payload, f"the event of {name}")
-        if len(payload) > PAYLOAD_LIMIT:
-            raise TriggerWrong(
-                "payload_too_large",
-                f"the event of {name} has {len(payload)} bytes, {PAYLOAD_LIMIT} are allowed",
-            )
+        checked = check(event, name)
+        hosted.enter(_SERIALISE)
+        start = hosted.order.start
+        if isinstance(checked, TaskSuccessEvent) and start is not None:
+            fired = await self._success(hosted, start, checked)
+        else:
+            at = (hosted.order.trigger_no, hosted.order.hosting, hosted.sent, now())
+            ends = checked.ends if isinstance(checked, EndEvent) else ""
+            fired = Fired(*at, payload_of(checked, name), checked.key, ends)
+        self._output.flush(hosted.key)
+        self._line.report(fired)
+        hosted.enter(_RUN)
+        hosted.sent += 1
+        if hosted.unstored is not None:
+            hosted.unstored.append(checked)
+
+    async def _success(self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent) -> Fired:
+        """Write the result as the task itself would have; what says so succeeds it."""
         order = hosted.order
-        self._line.report(Fired(order.trigger_no, order.hosting, 0, now(), payload, event.key))
+        node = self._maker.runs.of(start).dag.nodes[start.position]
+        packed = pack(node, start, event.payload, self._results)
+        if packed.write is not None:
+            await asyncio.to_thread(packed.write)
+        body = b"" if packed.body is None else packed.body
+        size = 0 if packed.body is not None else packed.size
+        at = (order.trigger_no, order.hosting, hosted.sent, now())
+        return Fired(*at, body, event.key, event.ends, size, packed.width)
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
         """Let the trigger let go, whatever it does, within the time for that."""
         cls = type(trigger)
         if reason == _CANCELLED and cls.on_kill is not Trigger.on_kill:
-            await _bounded(trigger.on_kill)
+            await _bounded(lambda: _kill(trigger))
         if cls.cleanup is not Trigger.cleanup:
-            takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
-            await _bounded(trigger.cleanup, *([reason] if takes_reason else []))
+            await _bounded(lambda: _clean(trigger, reason))
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +267,9 @@ class TriggerHost:
             del self._hosted[order.trigger_no]
         if not hosted.is_over and not hosted.ending:
             hosted.failure = failure_of(LostInHost(), "interrupted")
-        self._line.report(TriggerEnded(order.trigger_no, order.hosting, now(), hosted.failure))
+        self._output.flush(hosted.key)
+        at = (order.trigger_no, order.hosting, now())
+        self._line.report(TriggerEnded(*at, hosted.failure, hosted.ending))
 
     def _abandoned(self, hosted: HostedTrigger) -> None:
         hosted.failure = Failure(
@@ -245,46 +281,28 @@ class TriggerHost:
         self._line.give_up_if(self._nursery.abandoned_count)
 
 
-def _check_key(key: object, name: str) -> None:
-    if not isinstance(key, str):
-        raise TriggerWrong("trigger_yield", f"the key of {name}'s event must be text")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as exc:
-        raise TriggerWrong(
-            "trigger_yield", f"the key of {name}'s event is no valid text: {exc}"
-        ) from exc
-    if size > KEY_LIMIT:
-        raise TriggerWrong(
-            "payload_too_large",
-            f"the key of {name}'s event has {size} bytes, {KEY_LIMIT} are allowed",
-        )
+def _last(order: Host) -> TriggerEvent[Any] | None:
+    if order.last is None:
+        return None
+    payload, key = order.last
+    return TriggerEvent(codec.decode(payload), key)
 
 
-async def _iterator(made: object, name: str) -> AsyncIterator[object]:
-    """Return what ``run`` gave as something to iterate, or say what is wrong with it."""
-    if inspect.iscoroutine(made):
-        # `async def run` without a yield: let it run, its outcome tells which mistake it is.
-        returned = await made
-        if isinstance(returned, TriggerEvent):
-            raise TriggerWrong(
-                "trigger_yield", f"{name}.run returned its event; it must yield it instead"
-            )
-        if isinstance(returned, AsyncIterator):
-            return returned
-        raise TriggerWrong("trigger_ended", f"{name}.run ended without an event: it has no yield")
-    if isinstance(made, AsyncIterator):
-        return made
-    raise TriggerWrong(
-        "trigger_yield", f"{name}.run must be `async def` with a yield, not {type(made).__name__}"
-    )
+def _kill(trigger: Any) -> object:
+    return trigger.on_kill()
 
 
-async def _bounded(method: Any, *arguments: object) -> None:
+def _clean(trigger: Any, reason: str) -> object:
+    """Call ``cleanup`` as it is written: Airflow's takes no reason."""
+    takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
+    return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
+
+
+async def _bounded(call: Callable[[], object]) -> None:
     """Call a method of user code, def or async; what it raises goes to the log alone."""
     try:
         async with asyncio.timeout(CLEANUP_SECONDS):
-            pending = method(*arguments)
+            pending = call()
             if inspect.isawaitable(pending):
                 await pending
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -297,7 +315,7 @@ def _failure(problem: BaseException, stage: str) -> Failure:
             return failure_of(problem, problem.reason)
         case CodeMissing():
             return failure_of(problem, "code_missing")
-        case Unserializable() if stage == "trigger":
-            return failure_of(problem, "unserializable")
+        case Unserializable() if stage == _RUN:
+            return failure_of(problem, _SERIALISE)
         case _:
             return failure_of(problem, stage)

@@ -47,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     async_slots: int = 1_000
     trigger_capacity: int = 100_000
     hosts_health_seconds: float = 30.0
+    hosts_memory_limit_bytes: int = 2 * 1024**3
+    hosts_stall_seconds: float = 0.1
     grace_seconds: float = 10.0
     until_idle: bool = False
     log_level: str = "info"

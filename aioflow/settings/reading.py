@@ -48,6 +48,8 @@ class _Triggers(_Section):
 
 class _Hosts(_Section):
     health_seconds: Annotated[float, Field(ge=1, le=86_400)] = 30.0
+    memory_limit_bytes: Annotated[int, Field(ge=0)] = 2 * 1024**3
+    stall_seconds: Annotated[float, Field(ge=0.01, le=86_400)] = 0.1
 
 
 class _Daemon(_Section):
@@ -139,6 +141,8 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         async_slots=document.slots.coroutines,
         trigger_capacity=document.triggers.capacity,
         hosts_health_seconds=document.hosts.health_seconds,
+        hosts_memory_limit_bytes=document.hosts.memory_limit_bytes,
+        hosts_stall_seconds=document.hosts.stall_seconds,
         grace_seconds=document.daemon.grace_seconds,
         until_idle=document.daemon.until_idle,
         log_level=document.log.level,

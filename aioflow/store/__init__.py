@@ -25,6 +25,7 @@ from aioflow.rows import (
     ExpansionRow,
     JournalRow,
     LiveRun,
+    RecordRow,
     ResultRow,
     RunRow,
     Snapshot,
@@ -147,6 +148,11 @@ class Store(Protocol):
 
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """Return the kept tries of a task, in the order of their starts."""
+
+    async def list_records(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[RecordRow]:
+        """Return the recorded calls of a task after an ordinal, in order."""
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs unsealed."""

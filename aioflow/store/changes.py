@@ -16,14 +16,17 @@ import msgspec
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Table, Text
 
 from aioflow.errors import BatchRefused
-from aioflow.model import Failure
+from aioflow.model import Failure, RecordState
 from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
+    EventRow,
     ExpansionRow,
     OutboxRow,
     PoolRow,
+    RecordChange,
+    RecordRow,
     ResultRow,
     RunChange,
     TriggerChange,
@@ -126,9 +129,10 @@ def _check(kind: Kind, rows: list[Parameters]) -> None:
         if allowed == {str} and any("\0" in text for text in column if text):
             raise BatchRefused(f"{kind.name}: {name} holds a NUL character")
     if kind.guards:
-        key = len(kind.columns)
-        if len({row[key] for row in rows}) != len(rows):
-            raise BatchRefused(f"{kind.name}: one {kind.guards[0]} is changed twice")
+        first = len(kind.columns)
+        end = first + min(len(kind.key), len(kind.guards))
+        if len({row[first:end] for row in rows}) != len(rows):
+            raise BatchRefused(f"{kind.name}: one {' '.join(kind.key)} is changed twice")
 
 
 # ── binding, kind by kind ───────────────────────────────────────────────────────────────
@@ -285,6 +289,11 @@ def _new_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
             row.next_kwargs,
             row.event,
             row.event_key,
+            row.ordinal,
+            row.branch,
+            row.window,
+            _failure(row.failure),
+            row.timeout_method,
         )
 
     return [values(row) for row in batch.new_triggers]
@@ -292,7 +301,14 @@ def _new_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
 
 def _moved_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
     return [
-        (int(change.state), change.event, change.event_key, change.trigger_no, int(change.was))
+        (
+            int(change.state),
+            change.event,
+            change.event_key,
+            _failure(change.failure),
+            change.trigger_no,
+            int(change.was),
+        )
         for change in batch.trigger_changes
         if change.state is not None
     ]
@@ -303,6 +319,42 @@ def _gone_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
         return (change.trigger_no, int(change.was))
 
     return [values(change) for change in batch.trigger_changes if change.state is None]
+
+
+def _new_events(batch: Batch, vault: Vault) -> list[Parameters]:
+    def values(row: EventRow) -> Parameters:
+        return (row.trigger_no, row.sequence, row.run_no, row.key, row.payload)
+
+    return [values(row) for row in batch.new_events]
+
+
+def _consumed_events(batch: Batch, vault: Vault) -> list[Parameters]:
+    return [(None, *key) for key in batch.consumed_events]
+
+
+def _gone_events(batch: Batch, vault: Vault) -> list[Parameters]:
+    return [(number,) for number in batch.gone_events]
+
+
+def _dropped_records(batch: Batch, vault: Vault) -> list[Parameters]:
+    return list(batch.dropped_records)
+
+
+def _new_records(batch: Batch, vault: Vault) -> list[Parameters]:
+    def values(row: RecordRow) -> Parameters:
+        key = (row.task_no, row.ordinal, row.run_no)
+        called = (row.kind, row.name, row.place)
+        return (*key, int(row.state), *called, row.answer, _failure(row.failure))
+
+    return [values(row) for row in batch.new_records]
+
+
+def _record_changes(batch: Batch, vault: Vault) -> list[Parameters]:
+    def values(change: RecordChange) -> Parameters:
+        new = (int(change.state), change.answer, _failure(change.failure))
+        return (*new, change.task_no, change.ordinal, int(RecordState.OPEN))
+
+    return [values(change) for change in batch.record_changes]
 
 
 def _new_outbox(batch: Batch, vault: Vault) -> list[Parameters]:
@@ -386,7 +438,7 @@ KINDS: tuple[Kind, ...] = (
         tables.trigger_wait,
         Action.UPDATE,
         _moved_triggers,
-        columns=("state", "event", "event_key"),
+        columns=("state", "event", "event_key", "failure"),
         guards=("trigger_no", "state"),
     ),
     _kind(
@@ -395,6 +447,32 @@ KINDS: tuple[Kind, ...] = (
         Action.DELETE,
         _gone_triggers,
         guards=("trigger_no", "state"),
+    ),
+    _kind("new event", tables.event, Action.INSERT, _new_events),
+    _kind(
+        "consumed event",
+        tables.event,
+        Action.UPDATE,
+        _consumed_events,
+        columns=("payload",),
+        guards=("trigger_no", "sequence"),
+    ),
+    _kind("gone events", tables.event, Action.DISCARD, _gone_events, guards=("trigger_no",)),
+    _kind(
+        "dropped record",
+        tables.record,
+        Action.DELETE,
+        _dropped_records,
+        guards=("task_no", "ordinal"),
+    ),
+    _kind("new record", tables.record, Action.INSERT, _new_records),
+    _kind(
+        "record change",
+        tables.record,
+        Action.UPDATE,
+        _record_changes,
+        columns=("state", "answer", "failure"),
+        guards=("task_no", "ordinal", "state"),
     ),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),

@@ -17,6 +17,8 @@ from aioflow.rows import (
     ExpansionRow,
     JournalRow,
     LiveRun,
+    Progress,
+    RecordRow,
     ResultRow,
     RunRow,
     Snapshot,
@@ -37,6 +39,67 @@ Question: TypeAlias = tuple[str, tuple[Any, ...]]
 Row = TypeVar("Row")
 
 
+_WHOLE = (
+    selects.ALL_DAGS,
+    selects.ALL_DAG_FILES,
+    selects.NEEDED_VERSIONS,
+    selects.ALL_POOLS,
+    selects.ALL_OUTBOX,
+    selects.LIVE_RUNS,
+)
+_OF_LIVE_RUNS = (
+    selects.LIVE_TASKS,
+    selects.LIVE_EXPANSIONS,
+    selects.LIVE_WIDTHS,
+    selects.ALL_TRIGGERS,
+    selects.LIVE_PROGRESS,
+    selects.LIVE_EVENTS,
+)
+_OF_ONE_RUN = (
+    selects.RUN_BY_NO,
+    selects.TASKS_OF_RUN,
+    selects.EXPANSIONS,
+    selects.WIDTHS_OF_RUN,
+    selects.TRIGGERS_OF_RUN,
+    selects.PROGRESS_OF_RUN,
+    selects.EVENTS_OF_RUN,
+)
+"""The parts of runs, in the order ``_Parts`` takes them."""
+
+
+class _Parts:
+    """What belongs to runs, by run: the answers to ``_OF_LIVE_RUNS``, or those of one run."""
+
+    def __init__(
+        self,
+        answers: Sequence[Sequence[rows.Values]],
+        trigger_row: Callable[[rows.Values], TriggerRow],
+    ) -> None:
+        tasks, expansions, widths, triggers, progress, events = answers
+        self._tasks = _grouped(map(rows.task_row, tasks))
+        self._expansions = _grouped(map(rows.expansion_row, expansions))
+        self._events = _grouped(map(rows.event_row, events))
+        self.triggers = _grouped(map(trigger_row, triggers))
+        self._widths: defaultdict[RunNo, list[tuple[TaskNo, int]]] = defaultdict(list)
+        for run_no, task_no, width in widths:
+            self._widths[run_no].append((task_no, width))
+        self._progress: defaultdict[RunNo, list[Progress]] = defaultdict(list)
+        for run_no, *values in progress:
+            self._progress[run_no].append(_progress(values))
+
+    def of(self, run: RunRow) -> LiveRun:
+        """Return one run with all its parts."""
+        return LiveRun(
+            run=run,
+            tasks=self._tasks[run.run_no],
+            expansions=self._expansions[run.run_no],
+            widths=self._widths[run.run_no],
+            triggers=self.triggers[run.run_no],
+            progress=self._progress[run.run_no],
+            events=self._events[run.run_no],
+        )
+
+
 class Reading(ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
@@ -50,59 +113,20 @@ class Reading(ABC):
 
     async def load(self) -> Snapshot:
         """See ``Store``."""
-        (
-            dags,
-            dag_files,
-            versions,
-            pools,
-            outbox,
-            runs,
-            tasks,
-            expansions,
-            widths,
-            triggers,
-        ) = await self._fetch(
-            [
-                self._question(statement)
-                for statement in (
-                    selects.ALL_DAGS,
-                    selects.ALL_DAG_FILES,
-                    selects.NEEDED_VERSIONS,
-                    selects.ALL_POOLS,
-                    selects.ALL_OUTBOX,
-                    selects.LIVE_RUNS,
-                    selects.LIVE_TASKS,
-                    selects.LIVE_EXPANSIONS,
-                    selects.LIVE_WIDTHS,
-                    selects.ALL_TRIGGERS,
-                )
-            ]
+        dags, dag_files, versions, pools, outbox, found, *of_runs = await self._fetch(
+            [self._question(statement) for statement in (*_WHOLE, *_OF_LIVE_RUNS)]
         )
-        tasks_of = _grouped(map(rows.task_row, tasks))
-        expansions_of = _grouped(map(rows.expansion_row, expansions))
-        triggers_of = _grouped(map(self._trigger, triggers))
-        widths_of: defaultdict[RunNo, list[tuple[TaskNo, int]]] = defaultdict(list)
-        for run_no, task_no, width in widths:
-            widths_of[run_no].append((task_no, width))
-        live_runs = [rows.run_row(row) for row in runs]
+        parts = _Parts(of_runs, self._trigger)
+        live_runs = [rows.run_row(row) for row in found]
         live_numbers = {run.run_no for run in live_runs}
         return Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
             versions=[rows.version_row(row) for row in versions],
-            runs=[
-                LiveRun(
-                    run=run,
-                    tasks=tasks_of[run.run_no],
-                    expansions=expansions_of[run.run_no],
-                    widths=widths_of[run.run_no],
-                    triggers=triggers_of[run.run_no],
-                )
-                for run in live_runs
-            ],
+            runs=[parts.of(run) for run in live_runs],
             stray_triggers=[
                 row
-                for run_no, of_run in triggers_of.items()
+                for run_no, of_run in parts.triggers.items()
                 if run_no not in live_numbers
                 for row in of_run
             ],
@@ -112,25 +136,10 @@ class Reading(ABC):
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """See ``Store``."""
-        statements = (
-            selects.RUN_BY_NO,
-            selects.TASKS_OF_RUN,
-            selects.EXPANSIONS,
-            selects.WIDTHS_OF_RUN,
-            selects.TRIGGERS_OF_RUN,
+        found, *of_run = await self._fetch(
+            [self._question(statement, run_no=run_no) for statement in _OF_ONE_RUN]
         )
-        runs, tasks, expansions, widths, triggers = await self._fetch(
-            [self._question(statement, run_no=run_no) for statement in statements]
-        )
-        if not runs:
-            return None
-        return LiveRun(
-            run=rows.run_row(runs[0]),
-            tasks=[rows.task_row(row) for row in tasks],
-            expansions=[rows.expansion_row(row) for row in expansions],
-            widths=[(task_no, width) for task_no, width in widths],
-            triggers=[self._trigger(row) for row in triggers],
-        )
+        return _Parts(of_run, self._trigger).of(rows.run_row(found[0])) if found else None
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
@@ -228,6 +237,14 @@ class Reading(ABC):
         """See ``Store``."""
         return await self._all(rows.dag_file_row, selects.ALL_DAG_FILES)
 
+    async def list_records(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[RecordRow]:
+        """See ``Store``."""
+        return await self._all(
+            rows.record_row, selects.RECORDS_OF_TASK, task_no=task_no, after=after, limit=limit
+        )
+
     async def list_needed_versions(self) -> list[VersionRow]:
         """See ``Store``."""
         return await self._all(rows.version_row, selects.NEEDED_VERSIONS)
@@ -266,6 +283,12 @@ class Reading(ABC):
 
     def _trigger(self, values: rows.Values) -> TriggerRow:
         return rows.trigger_row(values, self._vault)
+
+
+def _progress(values: Sequence[Any]) -> Progress:
+    task_no, count, first_failed, open_kind, open_name = values
+    first = -1 if first_failed is None else first_failed
+    return Progress(task_no, count, first, open_kind or "", open_name or "")
 
 
 def _is_storable(value: object) -> bool:

@@ -28,6 +28,11 @@ _Row: TypeAlias = dict[str, Any]
 REPLAYED: tuple[Table, ...] = tuple(dict.fromkeys(kind.table for kind in KINDS))
 """The tables the journal tells everything about."""
 
+_ADDED_LATER: Mapping[str, _Row] = {
+    "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""}
+}
+"""Columns a later schema added at the end of a table, and what older rows hold there."""
+
 _KINDS = {kind.name: kind for kind in KINDS}
 _SHOWN = 100  # differences of one table
 
@@ -107,9 +112,15 @@ class Replay:
         self, kind: Kind, values: Sequence[Any], walked: Mapping[TaskNo, TaskState]
     ) -> None:
         new = dict(zip(kind.columns, map(_plain, values), strict=False))
+        if not kind.guards:
+            new = {**_ADDED_LATER.get(kind.name, {}), **new}
         guards = dict(zip(kind.guards, values[len(kind.columns) :], strict=True))
-        key = tuple((guards or new)[name] for name in kind.key)
         rows = self._tables[kind.table.name]
+        if guards and len(guards) < len(kind.key):  # all rows that begin with these
+            for key in [key for key in rows if key[: len(guards)] == tuple(guards.values())]:
+                del rows[key]
+            return
+        key = tuple((guards or new)[name] for name in kind.key)
         found = rows.get(key)
         where = f"{kind.name} {key}"
         if kind.action is Action.INSERT and found is not None:

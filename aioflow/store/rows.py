@@ -8,14 +8,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.model import DagSpec, Failure, RunState, TaskState, TriggerState
+from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskState, TriggerState
 from aioflow.rows import (
     DagFileRow,
     DagRow,
+    EventRow,
     ExpansionRow,
     JournalRow,
     OutboxRow,
     PoolRow,
+    RecordRow,
     ResultRow,
     RunRow,
     TaskRow,
@@ -30,10 +32,12 @@ __all__ = (
     "Values",
     "dag_file_row",
     "dag_row",
+    "event_row",
     "expansion_row",
     "journal_row",
     "outbox_row",
     "pool_row",
+    "record_row",
     "result_row",
     "run_row",
     "task_row",
@@ -52,6 +56,7 @@ TRIGGER_TABLE = "trigger_wait"
 _TASK_STATES = tuple(TaskState)
 _RUN_STATES = tuple(RunState)
 _TRIGGER_STATES = tuple(TriggerState)
+_RECORD_STATES = tuple(RecordState)
 
 _failure_decoder = msgspec.msgpack.Decoder(Failure)
 _dags_decoder = msgspec.msgpack.Decoder(tuple[DagSpec, ...])
@@ -176,6 +181,34 @@ def trigger_row(values: Values, vault: Vault) -> TriggerRow:
         next_kwargs=values[9],
         event=values[10],
         event_key=values[11],
+        ordinal=values[12],
+        branch=values[13],
+        window=values[14],
+        failure=_failure(values[15]),
+        timeout_method=values[16],
+    )
+
+
+def event_row(values: Values) -> EventRow:
+    """Return a row of ``event``."""
+    trigger_no, sequence, run_no, key, payload = values
+    return EventRow(
+        trigger_no=trigger_no, sequence=sequence, run_no=run_no, key=key, payload=payload
+    )
+
+
+def record_row(values: Values) -> RecordRow:
+    """Return a row of ``record``."""
+    return RecordRow(
+        task_no=values[0],
+        ordinal=values[1],
+        run_no=values[2],
+        state=_RECORD_STATES[values[3]],
+        kind=values[4],
+        name=values[5],
+        place=values[6],
+        answer=values[7],
+        failure=_failure(values[8]),
     )
 
 

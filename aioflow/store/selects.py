@@ -12,6 +12,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     func,
     literal_column,
     null,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     select,
 )
 
+from aioflow.model import RecordState
 from aioflow.store import tables
 
 __all__ = (
@@ -28,13 +30,18 @@ __all__ = (
     "ALL_POOLS",
     "ALL_TRIGGERS",
     "ENDED_RUN",
+    "EVENTS_OF_RUN",
     "EXPANSIONS",
     "JOURNAL",
+    "LIVE_EVENTS",
     "LIVE_EXPANSIONS",
+    "LIVE_PROGRESS",
     "LIVE_RUNS",
     "LIVE_TASKS",
     "LIVE_WIDTHS",
     "NEEDED_VERSIONS",
+    "PROGRESS_OF_RUN",
+    "RECORDS_OF_TASK",
     "RESULTS_BETWEEN",
     "RUN_BY_DATE",
     "RUN_BY_ID",
@@ -98,6 +105,24 @@ LIVE_WIDTHS = (
     .where(_result.c.run_no.in_(_live_numbers), _result.c.width.is_not(None))
     .order_by(_result.c.run_no, _result.c.task_no)
 )
+_record = tables.record
+_is_failed = _record.c.state == literal_column(str(int(RecordState.FAILED)))
+_is_open = _record.c.state == literal_column(str(int(RecordState.OPEN)))
+_progress = select(
+    _record.c.run_no,
+    _record.c.task_no,
+    func.count(),
+    func.min(case((_is_failed, _record.c.ordinal))),
+    func.max(case((_is_open, _record.c.kind))),
+    func.max(case((_is_open, _record.c.name))),
+).group_by(_record.c.run_no, _record.c.task_no)
+_event = tables.event
+LIVE_EVENTS = (
+    select(_event)
+    .where(_event.c.run_no.in_(_live_numbers))
+    .order_by(_event.c.run_no, _event.c.trigger_no, _event.c.sequence)
+)
+LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers))
 ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
 
 # The sources are large, and a restart finds them in the snapshot folders.
@@ -172,12 +197,24 @@ EXPANSIONS = (
     .order_by(_expansion.c.position)
 )
 WIDTHS_OF_RUN = (
-    select(_result.c.task_no, _result.c.width)
+    select(_result.c.run_no, _result.c.task_no, _result.c.width)
     .where(_result.c.run_no == _number("run_no"), _result.c.width.is_not(None))
     .order_by(_result.c.task_no)
 )
 TRIGGERS_OF_RUN = (
     select(_trigger).where(_trigger.c.run_no == _number("run_no")).order_by(_trigger.c.trigger_no)
+)
+EVENTS_OF_RUN = (
+    select(_event)
+    .where(_event.c.run_no == _number("run_no"))
+    .order_by(_event.c.trigger_no, _event.c.sequence)
+)
+PROGRESS_OF_RUN = _progress.where(_record.c.run_no == _number("run_no"))
+RECORDS_OF_TASK = (
+    select(_record)
+    .where(_record.c.task_no == _number("task_no"), _record.c.ordinal > _number("after"))
+    .order_by(_record.c.ordinal)
+    .limit(_number("limit"))
 )
 RESULTS_BETWEEN = (
     select(_result)

@@ -25,6 +25,7 @@ from sqlalchemy import (
 __all__ = (
     "dag",
     "dag_file",
+    "event",
     "expansion",
     "journal",
     "meta",
@@ -33,6 +34,7 @@ __all__ = (
     "number_lease",
     "outbox",
     "pool",
+    "record",
     "result",
     "run",
     "task",
@@ -52,12 +54,16 @@ def _key(name: str) -> Column[int]:
     return Column(name, _NUMBER, primary_key=True, autoincrement=False)
 
 
-def _number(name: str, *more: Any, null: bool = False) -> Column[int]:
-    return Column(name, _NUMBER, *more, nullable=null)
+def _number(
+    name: str, *more: Any, null: bool = False, server_default: str | None = None
+) -> Column[int]:
+    return Column(name, _NUMBER, *more, nullable=null, server_default=server_default)
 
 
-def _text(name: str, *more: Any, null: bool = False) -> Column[str]:
-    return Column(name, Text(), *more, nullable=null)
+def _text(
+    name: str, *more: Any, null: bool = False, server_default: str | None = None
+) -> Column[str]:
+    return Column(name, Text(), *more, nullable=null, server_default=server_default)
 
 
 def _name(name: str, limit: int) -> Column[str]:
@@ -244,9 +250,46 @@ trigger_wait = Table(
     _blob("next_kwargs", null=True),
     _blob("event", null=True),
     _text("event_key", null=True),
+    _number("ordinal", server_default="-1"),
+    _number("branch", server_default="0"),
+    _number("window", server_default="0"),
+    _blob("failure", null=True),
+    _text("timeout_method", server_default=""),
     sqlite_strict=True,
 )
 Index("trigger_wait_by_run", trigger_wait.c.run_no)
+
+event = Table(
+    "event",
+    metadata,
+    _number("trigger_no"),
+    _number("sequence"),
+    _number("run_no"),
+    _text("key", null=True),
+    _blob("payload", null=True),
+    PrimaryKeyConstraint("trigger_no", "sequence"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+Index("event_by_run", event.c.run_no)
+
+record = Table(
+    "record",
+    metadata,
+    _number("task_no", ForeignKey("task.task_no")),
+    _number("ordinal"),
+    _number("run_no"),
+    _state(2),
+    _text("kind"),
+    _text("name"),
+    _text("place"),
+    _blob("answer", null=True),
+    _blob("failure", null=True),
+    PrimaryKeyConstraint("task_no", "ordinal"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+Index("record_by_run", record.c.run_no)
 
 pool = Table(
     "pool",

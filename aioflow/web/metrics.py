@@ -39,6 +39,13 @@ class _NodeCollector(Collector):
         for kind, count in sorted(now.parked.items()):
             parked.add_metric([kind], count)
         yield parked
+        stalls = CounterMetricFamily(
+            "aioflow_loop_stalls", "User code that held up a shared loop", labels=["kind"]
+        )
+        for kind, count in now.stalls.items():
+            stalls.add_metric([kind], count)
+        yield stalls
+        yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
         yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
         yield _gauge("loop_lag_seconds", "How late the loop was lately", self._lag_seconds())
         yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)

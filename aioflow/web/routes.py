@@ -177,6 +177,16 @@ def _add_triggers(router: APIRouter, api: Api) -> None:
         """List what is parked by number; ``after`` is the last of the page before."""
         return _Json(await api.list_triggers(limit=limit, after=after))
 
+    @router.get("/triggers/slow")
+    async def list_slow() -> Response:
+        """List what has held up the loop it shares with others."""
+        return _Json(await api.list_slow())
+
+    @router.delete("/triggers/quarantine/{class_path}")
+    async def unquarantine(class_path: str) -> Response:
+        """Let the triggers of a class live with the others again."""
+        return _Json(await api.unquarantine(class_path))
+
     @router.get("/triggers/{trigger_id}")
     async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""

@@ -170,6 +170,7 @@ def test_a_body_that_cannot_run(body: Callable[[], object], complaint: str):
         ({"window": 0}, "window"),
         ({"execution_timeout": 0}, "execution_timeout"),
         ({"execution_timeout": "-5m"}, "execution_timeout"),
+        ({"on_code_change": "ignore"}, "fail, restart, keep"),
         ({"interval": 5}, "no option 'interval'"),
         ({"depends_on_past": True}, "no option 'depends_on_past'"),
     ],

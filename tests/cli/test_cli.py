@@ -255,6 +255,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
         (("dags", "trigger", "sums", "--logical-date", "soon"), "request"),
         (("triggers", "show", "7"), "request"),
+        (("triggers", "unquarantine", "flows:Typo"), "request"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
@@ -307,6 +308,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
         ("runs", "cancel", run_id),
         ("dags", "trigger", "sums"),
         ("dags", "pause", "sums"),
+        ("triggers", "slow"),
     ):
         refused = daemon.run(*words)
         assert refused.status == 1
@@ -434,7 +436,8 @@ def test_settings_are_shown_with_their_source(tmp_path):
 COMMANDS = [
     "up", "demo", "dags list", "dags show", "dags check", "dags trigger", "dags test", "dags pause",
     "dags resume", "dags next", "runs list", "runs show", "runs watch", "runs why", "runs logs",
-    "runs cancel", "triggers list", "triggers show", "db check", "config show",
+    "runs cancel", "triggers list", "triggers show", "triggers slow",
+    "triggers unquarantine", "db check", "config show",
 ]  # fmt: skip
 
 

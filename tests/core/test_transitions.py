@@ -31,6 +31,7 @@ pending   cancelled        cancelled
 pending   removed          expand
 queued    running          granted began
 queued    sensing          granted
+queued    deferred         granted
 queued    retrying         deadline
 queued    failed           deadline
 queued    skipped          deadline

@@ -10,7 +10,8 @@ import msgspec
 
 from aioflow.core import undo
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, NumberBlock
+from aioflow.core.memory import Memory
+from aioflow.core.numbers import NumberBlock
 from aioflow.core.run import restore
 from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
@@ -25,14 +26,26 @@ from aioflow.inputs import (
     FileParsed,
     HostUp,
     Input,
+    MoveClass,
+    Rehost,
     Restarted,
     StartTry,
     StopTry,
     WakeAt,
 )
 from aioflow.messages import Failed, Succeeded
-from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState
-from aioflow.rows import Batch, LiveRun, OutboxRow, RunRow, TaskRow, TriggerRow
+from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskSpec, TaskState
+from aioflow.rows import (
+    Batch,
+    EventRow,
+    LiveRun,
+    OutboxRow,
+    Progress,
+    RecordRow,
+    RunRow,
+    TaskRow,
+    TriggerRow,
+)
 
 SECOND = 1_000_000
 
@@ -45,7 +58,9 @@ class Rows:
         self.tasks: dict[int, TaskRow] = {}
         self.expansions: dict[tuple[int, int], Any] = {}
         self.triggers: dict[int, TriggerRow] = {}
+        self.records: dict[tuple[int, int], RecordRow] = {}
         self.results: dict[int, Any] = {}
+        self.events: dict[tuple[int, int], EventRow] = {}
         self.tries: list[Any] = []
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
@@ -66,6 +81,7 @@ class Rows:
             self.runs[run.run_no] = run
         self._apply_tasks(batch)
         self._apply_triggers(batch)
+        self._apply_records(batch)
         for change in batch.run_changes:
             run = self.runs[change.run_no]
             assert run.state is change.was
@@ -112,8 +128,51 @@ class Rows:
                 del self.triggers[change.trigger_no]
             else:
                 self.triggers[change.trigger_no] = msgspec.structs.replace(
-                    row, state=change.state, event=change.event, event_key=change.event_key
+                    row,
+                    state=change.state,
+                    event=change.event,
+                    event_key=change.event_key,
+                    failure=change.failure,
                 )
+        self._apply_events(batch)
+
+    def _apply_events(self, batch: Batch) -> None:
+        for event in batch.new_events:
+            before = [sequence for number, sequence in self.events if number == event.trigger_no]
+            assert sorted(before) == list(range(event.sequence))
+            self.events[event.trigger_no, event.sequence] = event
+        for key in batch.consumed_events:
+            assert self.events[key].payload is not None
+            self.events[key] = msgspec.structs.replace(self.events[key], payload=None)
+        for gone in batch.gone_events:
+            self.events = {key: row for key, row in self.events.items() if key[0] != gone}
+
+    def _apply_records(self, batch: Batch) -> None:
+        for key in batch.dropped_records:
+            del self.records[key]
+        for row in batch.new_records:
+            before = [ordinal for task_no, ordinal in self.records if task_no == row.task_no]
+            assert sorted(before) == list(range(row.ordinal))
+            self.records[row.task_no, row.ordinal] = row
+        for change in batch.record_changes:
+            row = self.records[change.task_no, change.ordinal]
+            assert row.state is RecordState.OPEN
+            self.records[change.task_no, change.ordinal] = msgspec.structs.replace(
+                row, state=change.state, answer=change.answer, failure=change.failure
+            )
+
+    def progress(self, task_no: int) -> Progress:
+        """How far a task's record goes, as the database would say it."""
+        rows = [row for _, row in sorted(self.records.items()) if row.task_no == task_no]
+        failed = [row.ordinal for row in rows if row.state is RecordState.FAILED]
+        opened = [row for row in rows if row.state is RecordState.OPEN]
+        return Progress(
+            task_no=task_no,
+            count=len(rows),
+            first_failed=min(failed, default=-1),
+            open_kind=opened[-1].kind if opened else "",
+            open_name=opened[-1].name if opened else "",
+        )
 
     def live_run(self, run_no: int) -> LiveRun:
         return LiveRun(
@@ -129,6 +188,12 @@ class Rows:
                 if result.run_no == run_no and result.width is not None
             ],
             triggers=[row for row in self.triggers.values() if row.run_no == run_no],
+            progress=[
+                self.progress(task_no)
+                for task_no in sorted({n for n, _ in self.records})
+                if self.tasks[task_no].run_no == run_no
+            ],
+            events=[row for _, row in sorted(self.events.items()) if row.run_no == run_no],
         )
 
     def unfinished(self) -> list[int]:
@@ -198,8 +263,8 @@ class World:
         """One turn, and those it asked to be continued in."""
         effects = self._turn(inputs)
         done = list(effects)
-        while any(isinstance(effect, Continue) for effect in effects):
-            effects = self._turn([e for e in effects if isinstance(e, Continue)])
+        while again := [e for e in effects if isinstance(e, Continue | MoveClass | Rehost)]:
+            effects = self._turn(again)
             done.extend(effects)
         return done
 

@@ -18,6 +18,7 @@ PRELUDE = """
 import os, signal, socket, subprocess, sys, time
 from aioflow.host.link import BlockingLink
 from aioflow.messages import *
+from aioflow.orders import *
 from aioflow.errors import LinkClosed
 link = BlockingLink(socket.socket(fileno=int(os.environ["AIOFLOW_LINK_FD"])))
 os.set_inheritable(int(os.environ["AIOFLOW_LINK_FD"]), False)

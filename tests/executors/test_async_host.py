@@ -14,8 +14,9 @@ from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import HostLost, HostUp, StartTry, StopTry
-from aioflow.messages import Answer, Ask, RunInfo, Start, Succeeded
+from aioflow.messages import Ask, Succeeded
 from aioflow.model import Body
+from aioflow.orders import Answer, RunInfo, Start
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import program, running, until
 

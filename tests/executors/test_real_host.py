@@ -11,10 +11,12 @@ from aioflow.catalog import Catalog
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.outside import NO_PLACE
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import FileParsed, HostLost, HostUp, StartTry
-from aioflow.messages import Began, Failed, RunInfo, Start, Succeeded
+from aioflow.inputs import FileParsed, HostLost, HostUp, Stalled, StartTry
+from aioflow.messages import Began, Failed, Succeeded
+from aioflow.orders import RunInfo, Start
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import running, until
 
@@ -42,12 +44,17 @@ async def hello() -> str:
 async def block() -> None:
     time.sleep(1000)
 
+@task
+async def keep() -> None:
+    sum(range(10**13))  # in C, and no other thread runs
+
 @dag
 def d() -> None:
     add()
     crash()
     hello()
     block()
+    keep()
 """
 
 
@@ -140,4 +147,22 @@ async def test_a_coroutine_that_blocks_its_loop_is_named_and_the_host_replaced(t
 
     [lost] = [report for report in n.reports if isinstance(report, HostLost)]
     assert (lost.culprit, lost.failure.reason) == (number, "blocked")
+    line = DAG.partition("time.sleep(1000)")[0].count("\n") + 1
+    assert lost.failure.message.endswith(f"stood still for 3 s at d.py:{line} in block")
     assert isinstance(ended, Succeeded)
+
+
+async def test_code_in_c_that_lets_no_thread_run_is_named_from_outside_while_it_runs(tmp_path):
+    async with node(tmp_path) as n:
+        number = n.start("keep")
+        await until(lambda: any(isinstance(report, Stalled) for report in n.reports))
+        assert not any(isinstance(report, HostLost) for report in n.reports)
+        await until(lambda: any(isinstance(report, HostLost) for report in n.reports))
+
+    stalls = [report for report in n.reports if isinstance(report, Stalled)]
+    assert {(stall.role, stall.culprit, stall.place) for stall in stalls} == {
+        ("async", number, NO_PLACE)
+    }
+    assert len({stall.incident for stall in stalls}) == 1
+    [lost] = [report for report in n.reports if isinstance(report, HostLost)]
+    assert (lost.culprit, lost.failure.reason) == (number, "blocked")

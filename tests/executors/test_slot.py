@@ -19,8 +19,9 @@ from aioflow.executors import worker
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import RecallTries, StartTry, StopTry
-from aioflow.messages import Answer, Ask, Began, Failed, Recalled, RunInfo, Start, Succeeded
+from aioflow.messages import Ask, Began, Failed, Recalled, Succeeded
 from aioflow.model import Body
+from aioflow.orders import Answer, RunInfo, Start
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import SLOT, is_alive, program, running, until
 

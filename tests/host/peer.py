@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from aioflow.author.codec import decode
-from aioflow.messages import Report, RunInfo, Start, Welcome
+from aioflow.messages import Report
+from aioflow.orders import RunInfo, Start, Welcome
 
 VERSION = "0123abcd"
 NONCE = "00112233445566778899aabbccddeeff"
@@ -30,21 +31,30 @@ class Child:
 
     PATIENCE = 20.0
 
-    def __init__(self, role: str, home: Path, *, box: int | None = None) -> None:
+    def __init__(
+        self,
+        role: str,
+        home: Path,
+        *,
+        box: int | None = None,
+        memory_limit_bytes: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.home = home
         ours, theirs = socket.socketpair()
-        environment = {
+        given = {
+            **(environment or {}),
             "PATH": os.environ["PATH"],
             "AIOFLOW_LINK_FD": str(theirs.fileno()),
             "AIOFLOW_LOG_NONCE": NONCE,
         }
         passed = [theirs.fileno()]
         if box is not None:
-            environment["AIOFLOW_BLACKBOX_FD"] = str(box)
+            given["AIOFLOW_BLACKBOX_FD"] = str(box)
             passed.append(box)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "aioflow.host"],
-            env=environment,
+            env=given,
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -57,10 +67,12 @@ class Child:
         self.frames: list[list[Any]] = []
         self._later: list[Any] = []
         self._output = bytearray()
+        self._printed = threading.Condition()
         # The pipe must not fill up while the test looks at the link.
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
-        self.send(Welcome(role, str(home / "code"), str(home / "results")))
+        code, results = str(home / "code"), str(home / "results")
+        self.send(Welcome(role, code, results, memory_limit_bytes))
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +94,9 @@ class Child:
     def _read_output(self) -> None:
         assert self.process.stdout is not None
         while data := os.read(self.process.stdout.fileno(), 65536):
-            self._output += data
+            with self._printed:
+                self._output += data
+                self._printed.notify_all()
 
     def send(self, *orders: object) -> None:
         """Send orders in one frame."""
@@ -112,6 +126,17 @@ class Child:
                     self._later.remove(report)
                     return report
             self._later += self.receive()
+
+    def printed(self, found: Callable[[bytes], Kind | None]) -> Kind:
+        """Return what is found in all that was printed, as soon as it is there."""
+
+        def look() -> Kind | None:
+            return found(bytes(self._output))
+
+        with self._printed:
+            result = self._printed.wait_for(look, self.PATIENCE)
+        assert result, f"not found: {bytes(self._output)!r}"
+        return result
 
     def output(self) -> bytes:
         """Return what was printed, once the child has ended."""

@@ -8,19 +8,8 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage, RunEnding, RunWanted
-from aioflow.messages import (
-    Answer,
-    Ask,
-    Began,
-    Deferred,
-    Failed,
-    ForgetRun,
-    Output,
-    Skipped,
-    Start,
-    Stop,
-    Succeeded,
-)
+from aioflow.messages import Ask, Began, Deferred, Failed, Output, Skipped, Succeeded
+from aioflow.orders import Answer, ForgetRun, Start, Stop
 from aioflow.results import result_path
 from tests.host.peer import Child, kinds, result_of, run_info, start, write_version
 

@@ -5,7 +5,8 @@ import pytest
 
 from aioflow.errors import Unserializable
 from aioflow.host.link import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
-from aioflow.messages import Fired, Host, Report
+from aioflow.messages import Fired, Report
+from aioflow.orders import Host
 
 
 def fired(key: str | None = None, payload: bytes = b"") -> Fired:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.messages import Parse, Parsed
+from aioflow.messages import Parsed
+from aioflow.orders import Parse
 from tests.host.peer import VERSION, write_version
 
 pytestmark = pytest.mark.process

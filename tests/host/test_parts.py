@@ -142,7 +142,7 @@ async def test_a_stepped_coroutine_is_like_the_one_inside():
             return "caught"
 
     coroutine = inner()
-    task = asyncio.Task(Stepped(coroutine, 5, BlackBox().word))
+    task = asyncio.Task(Stepped(coroutine, 5, BlackBox()))
     await asyncio.sleep(0)
     task.cancel()
 
@@ -157,7 +157,7 @@ def test_the_box_is_put_back_when_a_step_raises():
         raise SystemExit
 
     with pytest.raises(SystemExit):
-        Stepped(inner(), 5, box.word).send(None)
+        Stepped(inner(), 5, box).send(None)
 
     assert box.word[0] == -1
 

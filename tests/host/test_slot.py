@@ -10,20 +10,9 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage, ResultsWanted
-from aioflow.messages import (
-    Answer,
-    Ask,
-    Began,
-    Deferred,
-    Failed,
-    ForgetRun,
-    NotReadyYet,
-    Recall,
-    Recalled,
-    Skipped,
-    Succeeded,
-)
+from aioflow.messages import Ask, Began, Deferred, Failed, NotReadyYet, Recalled, Skipped, Succeeded
 from aioflow.model import Failure, TaskState
+from aioflow.orders import Answer, ForgetRun, Recall
 from aioflow.results import RESULT_LIMIT, read_item, read_value, result_path
 from tests.host.peer import MARK, Child, kinds, result_of, run_info, start, write_version
 

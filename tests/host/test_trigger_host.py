@@ -8,7 +8,8 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import RunEnding, RunWanted
-from aioflow.messages import Answer, Ask, End, Fired, Host, Ping, Pong, TriggerEnded
+from aioflow.messages import Ask, Fired, Pong, TriggerEnded
+from aioflow.orders import Answer, End, Host, Ping
 from tests.host.peer import VERSION, kinds, write_version
 
 pytestmark = pytest.mark.process

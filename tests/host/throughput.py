@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from aioflow.host.blackbox import BlackBox, Stepped
-from aioflow.messages import Host, Parse, Recall, Report
+from aioflow.messages import Report
+from aioflow.orders import Host, Parse, Recall
 from tests.host.peer import VERSION, Child, run_info, start, write_version
 
 FLOW = """
@@ -156,7 +157,7 @@ def step_cost() -> dict[str, float]:
 
     return {
         "bare_ns": round(measure(steps())),
-        "boxed_ns": round(measure(Stepped(steps(), 7, BlackBox().word))),
+        "boxed_ns": round(measure(Stepped(steps(), 7, BlackBox()))),
     }
 
 

@@ -100,7 +100,7 @@ async def test_a_reader_makes_no_tables(postgres_url):
 async def test_an_older_schema_waits_for_the_word(postgres_url, monkeypatch):
     async with open_store(postgres_url, VAULT):
         pass
-    monkeypatch.setattr("aioflow.store.schema.HEAD", "0002")
+    monkeypatch.setattr("aioflow.store.schema.HEAD", "9999")
 
     with pytest.raises(SchemaMismatch, match="db migrate"):
         async with open_store(postgres_url, VAULT):

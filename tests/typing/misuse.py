@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from aioflow import DAG, Retry, current, sensor, task
+from aioflow import DAG, Retry, all_of, any_of, current, sensor, sleep, step, task, wait
 
 
 @task
@@ -17,6 +17,22 @@ def listed(day: date) -> list[str]:
 @task
 async def awaited(merchant: str, ds: str = current.ds) -> int:
     return len(merchant + ds)
+
+
+def counted(text: str, times: int = 1) -> int:
+    return len(text) * times
+
+
+async def durable_mistakes() -> None:
+    await step(counted)  # type: ignore[call-overload]
+    await step(counted, 5)  # type: ignore[call-overload]
+    await step(counted, "a", many=2)  # type: ignore[call-arg, arg-type]
+    total: str = await step(counted, "a")  # type: ignore[call-overload]
+    await wait("5m")  # type: ignore[call-overload]
+    await sleep([])  # type: ignore[arg-type]
+    any_of(total)  # type: ignore[call-overload]
+    all_of(5)  # type: ignore[call-overload]
+    task(on_code_change="ignore")  # type: ignore[call-overload]
 
 
 def mistakes() -> None:

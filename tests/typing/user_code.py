@@ -9,6 +9,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, assert_type
+from uuid import UUID
 
 from aioflow import (
     DAG,
@@ -28,12 +29,19 @@ from aioflow import (
     Trigger,
     TriggerEvent,
     TriggerRule,
+    all_of,
+    any_of,
     chain,
     current,
     dag,
+    now,
     run_ending,
     sensor,
+    sleep,
+    step,
     task,
+    uuid,
+    wait,
 )
 
 # ── a pipeline ──────────────────────────────────────────────────────────────────────────
@@ -178,6 +186,39 @@ class Arrived(Sensor):
         return bool(context["ds"])
 
 
+# ── waits inside a task ─────────────────────────────────────────────────────────────────
+
+
+def looked_up(key: str, *, times: int = 1) -> dict[str, int]:
+    return {key: times}
+
+
+async def told(order: Order) -> bool:
+    return order.number > 0
+
+
+@task(on_code_change="keep")
+async def approval(order: Order) -> dict[str, int]:
+    depth = QueueDepthTrigger("http://queue", below=5)
+    assert_type(await wait(depth, timeout="2h"), int)
+    row = await step(looked_up, "a", times=2)
+    assert_type(row, dict[str, int])
+    assert_type(await step(told, order), bool)
+    await sleep("5m")
+    assert_type(await now(), datetime)
+    assert_type(await uuid(), UUID)
+    index, first = await wait(any_of(depth, QueueDepthTrigger("http://other", 1)))
+    assert_type(index, int)
+    assert_type(first, int)
+    assert_type(await wait(all_of(depth, depth), timeout=60), list[int])
+    match await wait(any_of(depth, AfterRun("settlements")), timeout="1d"):
+        case (0, _):
+            return row
+        case (_, state):
+            print(state)
+    return {}
+
+
 # ── DAGs of every kind ──────────────────────────────────────────────────────────────────
 
 
@@ -202,6 +243,7 @@ def orders(day: date = current.logical_day, count: int = 3) -> None:
     add.expand(x=[1, 2], y=placed.after(fetched))
     assert_type([first, fetched] >> path, Ref[str])
     path << by_slot.override(task_id="gate")("/gate")
+    approval(placed[0])
 
 
 @dag

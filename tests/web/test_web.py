@@ -285,6 +285,7 @@ async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, 
         ("GET", "/api/v1/runs?state=odd", b"", 400, "request"),
         ("GET", "/api/v1/triggers/99999999999999999999999", b"", 422, "request.invalid"),
         ("GET", "/api/v1/triggers/5", b"", 400, "request"),
+        ("DELETE", "/api/v1/triggers/quarantine/flows:Typo", b"", 400, "request"),
         ("GET", "/api/v1/nothing", b"", 404, "web.no_such_path"),
         ("DELETE", "/api/v1/dags", b"", 405, "web.method"),
     ],
@@ -339,6 +340,13 @@ async def test_a_defect_is_told_without_its_inside(tmp_path):
 
     assert (answer.status, answer.json["code"]) == (500, "defect.web")
     assert b"secret" not in answer.body
+
+
+async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "GET", "/api/v1/triggers/slow", headers=BEARER)
+
+    assert (answer.status, answer.json) == (200, [])
 
 
 async def test_metrics_are_there_for_prometheus(tmp_path):

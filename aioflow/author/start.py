@@ -1,0 +1,120 @@
+"""Tasks that wait straight from their start, and triggers that end them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aioflow.author import codec
+from aioflow.author.duration import Duration, microseconds
+from aioflow.author.place import wrong
+from aioflow.author.trigger import Trigger, TriggerEvent, class_path
+from aioflow.model import StartTriggerSpec
+
+__all__ = (
+    "START_KWARGS",
+    "EndEvent",
+    "StartTriggerArgs",
+    "TaskFailedEvent",
+    "TaskSkippedEvent",
+    "TaskSuccessEvent",
+    "start_spec",
+)
+
+START_KWARGS = "trigger_kwargs"
+"""What a mapped task that starts from a trigger expands over."""
+
+
+@dataclass(kw_only=True)
+class StartTriggerArgs:
+    """What a task waits for before anything of it runs.
+
+    Attributes:
+        trigger_cls: A trigger class, or its path: ``module:Class`` or ``module.Class``.
+        trigger_kwargs: Its fields.
+        next_method: Where the task resumes with the event; ``None`` if the trigger ends the
+            task itself, with ``TaskSuccessEvent`` and the like.
+        next_kwargs: Handed to ``next_method``.
+        timeout: How long to wait before the try fails.
+    """
+
+    trigger_cls: type[Trigger[Any]] | str
+    trigger_kwargs: Mapping[str, Any] | None = None
+    next_method: str | None = None
+    next_kwargs: Mapping[str, Any] | None = None
+    timeout: Duration | None = None
+
+    @property
+    def class_path(self) -> str:
+        """``module:Qualname`` of the trigger."""
+        if not isinstance(self.trigger_cls, str):
+            return class_path(self.trigger_cls)
+        if ":" in self.trigger_cls:
+            return self.trigger_cls
+        return ":".join(self.trigger_cls.rpartition(".")[::2])
+
+
+class EndEvent(TriggerEvent[Any]):
+    """Ends the task; nothing of it is resumed.
+
+    Attributes:
+        ends: ``success``, ``failed`` or ``skipped``.
+    """
+
+    ends = ""
+
+    def __init__(
+        self, payload: object = None, *, xcoms: Mapping[str, Any] | None = None, key: str = ""
+    ) -> None:
+        result = payload if xcoms is None else xcoms.get("return_value", dict(xcoms))
+        super().__init__(result, key or None)
+
+
+class TaskSuccessEvent(EndEvent):
+    """The task has succeeded. Its result is ``xcoms["return_value"]``, or all of ``xcoms``."""
+
+    ends = "success"
+
+
+class TaskFailedEvent(EndEvent):
+    """The try has failed, and is retried as its policy says. The payload says why."""
+
+    ends = "failed"
+
+
+class TaskSkippedEvent(EndEvent):
+    """The task is skipped, and so is what depends on it."""
+
+    ends = "skipped"
+
+
+def start_spec(owner: Any) -> StartTriggerSpec | None:
+    """Return how a task waits from its start, if it does.
+
+    Args:
+        owner: Its instance, or its class where it is mapped.
+
+    Raises:
+        DagError: If it says that it does, and not for what.
+        Unserializable: If an argument cannot travel.
+    """
+    if not getattr(owner, "start_from_trigger", False):
+        return None
+    said = getattr(owner, "start_trigger_args", None)
+    name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+    if not isinstance(said, StartTriggerArgs):
+        raise wrong(
+            f"{name} has start_from_trigger = True, so it needs "
+            "start_trigger_args = StartTriggerArgs(...)"
+        )
+    method = said.next_method or ""
+    if method and not callable(getattr(owner, method, None)):
+        raise wrong(f"{name} has no method {method!r} to resume in")
+    where = f"next_kwargs of {name}"
+    return StartTriggerSpec(
+        class_path=said.class_path,
+        next_method=method,
+        next_kwargs=codec.encode(dict(said.next_kwargs), where) if said.next_kwargs else None,
+        timeout_us=None if said.timeout is None else microseconds(said.timeout, "timeout"),
+    )

@@ -1,0 +1,285 @@
+"""Waits inside plain ``async def`` tasks, which survive a crash.
+
+Each call is numbered and recorded. A task that was cut short runs again from the top, and
+what it had called before comes back from the record at once, in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from uuid import UUID, uuid4
+
+from aioflow.author.annotations import hints
+from aioflow.author.duration import Duration, microseconds
+from aioflow.author.place import Place, here, wrong
+from aioflow.author.trigger import Trigger
+
+__all__ = (
+    "AllOf",
+    "AnyOf",
+    "Call",
+    "Calls",
+    "all_of",
+    "any_of",
+    "calls",
+    "now",
+    "sleep",
+    "step",
+    "stream",
+    "uuid",
+    "wait",
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+WINDOW_LIMIT = 1_000
+
+TRIGGERS_LIMIT = 100
+"""Triggers one call may wait for."""
+
+
+@dataclass(frozen=True)
+class AnyOf(Generic[T]):
+    """Several triggers; the first event of any answers. Made by ``any_of``."""
+
+    triggers: tuple[Trigger[T], ...]
+
+
+@dataclass(frozen=True)
+class AllOf(Generic[T]):
+    """Several triggers; an event of each is the answer. Made by ``all_of``."""
+
+    triggers: tuple[Trigger[T], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A durable call, as it is compared when it is made again.
+
+    Attributes:
+        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now`` or ``uuid``.
+        name: The trigger classes, or the function.
+        place: The line that made it.
+    """
+
+    kind: str
+    name: str
+    place: Place
+
+
+class Calls(Protocol):
+    """Records the durable calls of one task. The host provides it."""
+
+    async def await_triggers(
+        self, call: Call, triggers: tuple[Trigger[Any], ...], timeout_us: int | None
+    ) -> Any:
+        """Park the task until the call is answered; return the answer, decoded."""
+        ...
+
+    async def open_stream(self, call: Call, trigger: Trigger[Any], window: int) -> int:
+        """Have a trigger hosted that goes on; return the number of this call."""
+        ...
+
+    async def next_event(self, call: Call, stream: int, timeout_us: int | None) -> tuple[Any, ...]:
+        """Return the payload of the next event of that stream, empty if it is over."""
+        ...
+
+    async def record(
+        self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
+    ) -> Any:
+        """Return what ``work`` returned, from the record if it has run before."""
+        ...
+
+
+calls: ContextVar[Calls] = ContextVar("calls")
+"""Set by the host around each ``async def`` task."""
+
+
+@overload
+async def wait(what: AnyOf[T], *, timeout: Duration | None = None) -> tuple[int, T]: ...
+@overload
+async def wait(what: AllOf[T], *, timeout: Duration | None = None) -> list[T]: ...
+@overload
+async def wait(what: Trigger[T], *, timeout: Duration | None = None) -> T: ...
+async def wait(
+    what: Trigger[T] | AnyOf[T] | AllOf[T], *, timeout: Duration | None = None
+) -> T | tuple[int, T] | list[T]:
+    """Wait for a trigger's event and return its payload. Holds no slot meanwhile.
+
+    Args:
+        what: A trigger; or ``any_of(...)``, which gives ``(index, payload)`` of the first event;
+            or ``all_of(...)``, which gives the payloads of all, in order.
+        timeout: How long to wait.
+
+    Raises:
+        TimeoutError: If nothing came in time.
+        RuntimeError: Outside an ``async def`` task, or while another of its durable calls is
+            under way.
+        CallCutShort: After the task itself cancelled a durable call.
+    """
+    limit = None if timeout is None else microseconds(timeout, "timeout")
+    match what:
+        case AnyOf(triggers):
+            return tuple(await _await("any_of", triggers, limit))
+        case AllOf(triggers):
+            answers: list[T] = await _await("all_of", triggers, limit)
+            return answers
+        case Trigger():
+            answer: T = await _await("wait", (what,), limit)
+            return answer
+    raise TypeError(f"wait() takes a Trigger, any_of() or all_of(), not {type(what).__name__}")
+
+
+class stream(Generic[T]):  # noqa: N801 - it is called and iterated, like `range`
+    """Every event of a trigger, in order, each once: ``async for event in stream(trigger)``.
+
+    The trigger goes on while the task works on an event, at most ``window`` events ahead of
+    what is stored; stored ones wait for the task. It is let go when the task ends. After a
+    crash the events taken before come again from the record, each at its place.
+
+    Args:
+        timeout: How long to wait for each event.
+        window: 1 to 1,000; with 1 a ``yield`` of the trigger returns once its event is stored.
+
+    Raises:
+        TimeoutError: If no event came in time; the stream goes on after it.
+    """
+
+    def __init__(
+        self, trigger: Trigger[T], *, timeout: Duration | None = None, window: int = 64
+    ) -> None:
+        if not isinstance(trigger, Trigger):
+            raise wrong(f"stream() takes a trigger, got a {type(trigger).__name__}")
+        if not 1 <= window <= WINDOW_LIMIT:
+            raise wrong(f"stream(window=) takes 1 to {WINDOW_LIMIT}, got {window}")
+        self._trigger = trigger
+        self._timeout_us = None if timeout is None else microseconds(timeout, "timeout")
+        self._window = window
+        self._ordinal = -1
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Iterate; a second time it goes on where the first left."""
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[T]:
+        while True:
+            taken = await self._next()
+            if not taken:
+                return
+            yield taken[0]
+
+    async def _next(self) -> tuple[T, ...]:
+        made, name = _calls("stream"), type(self._trigger).__qualname__
+        if self._ordinal < 0:
+            opening = Call("stream", name, here())
+            self._ordinal = await made.open_stream(opening, self._trigger, self._window)
+        call = Call("next", f"{name}#{self._ordinal}", here())
+        taken: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
+        return taken
+
+
+@overload
+def any_of(*triggers: Trigger[T]) -> AnyOf[T]: ...
+@overload
+def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]: ...
+def any_of(*triggers: Trigger[Any]) -> AnyOf[Any]:
+    """Wait for the first event of any of these; the others are let go in the same commit."""
+    return AnyOf(_several("any_of", triggers))
+
+
+@overload
+def all_of(*triggers: Trigger[T]) -> AllOf[T]: ...
+@overload
+def all_of(*triggers: Trigger[Any]) -> AllOf[Any]: ...
+def all_of(*triggers: Trigger[Any]) -> AllOf[Any]:
+    """Wait for an event of each of these."""
+    return AllOf(_several("all_of", triggers))
+
+
+async def sleep(duration: Duration) -> None:
+    """Sleep through restarts: the length counts from the first call, whatever happens since.
+
+    Raises:
+        BadSchedule: If it is no duration.
+    """
+    await _await("sleep", (), microseconds(duration, "duration"))
+
+
+@overload
+async def step(
+    fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+) -> R: ...
+@overload
+async def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+async def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Call a function once: its result is recorded, and it does not run again after that.
+
+    It may run again if the process dies between its end and its record. A ``def`` runs in a
+    thread. The result must be able to travel, at most 1 MiB, and comes back as its return
+    annotation says, whether it has just run or comes from the record. An exception is
+    recorded, too, and raised again; only ``Skip``, ``Fail``, ``RetryAfter`` pass unrecorded.
+
+    Returns:
+        What it returned; of an ``async def``, what it came to.
+    """
+    name = f"{getattr(fn, '__module__', '')}:{getattr(fn, '__qualname__', type(fn).__name__)}"
+    in_thread = not inspect.iscoroutinefunction(fn)
+    annotation = hints(fn).get("return", Any)
+    work = functools.partial(fn, *args, **kwargs)
+    return await _record("step", name, work, annotation, in_thread=in_thread)
+
+
+async def now() -> datetime:
+    """Return the time in UTC, the same whenever this call is made again."""
+    moment: datetime = await _record("now", "now", _utc_now, datetime)
+    return moment
+
+
+async def uuid() -> UUID:
+    """Return a random UUID, the same whenever this call is made again."""
+    number: UUID = await _record("uuid", "uuid", uuid4, UUID)
+    return number
+
+
+def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], ...]:
+    if not 1 <= len(triggers) <= TRIGGERS_LIMIT:
+        raise wrong(f"{kind}() takes 1 to {TRIGGERS_LIMIT} triggers, got {len(triggers)}")
+    for trigger in triggers:
+        if not isinstance(trigger, Trigger):
+            raise wrong(f"{kind}() takes triggers, got a {type(trigger).__name__}")
+    return triggers
+
+
+async def _await(kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None) -> Any:
+    name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
+    call = Call(kind, name, here())
+    return await _calls(kind).await_triggers(call, triggers, timeout_us)
+
+
+async def _record(
+    kind: str, name: str, work: Callable[[], Any], annotation: Any, *, in_thread: bool = False
+) -> Any:
+    call = Call(kind, name, here())
+    return await _calls(kind).record(call, work, annotation, in_thread=in_thread)
+
+
+def _calls(kind: str) -> Calls:
+    try:
+        return calls.get()
+    except LookupError:
+        raise RuntimeError(
+            f"{kind}() works in `async def` tasks that aioflow runs, and nowhere else; "
+            "a `def` task waits by Operator.defer()"
+        ) from None
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the time of the user's code, in its process

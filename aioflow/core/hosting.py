@@ -1,0 +1,133 @@
+"""Who has a trigger: handed to the host while its task waits, and let go of after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory, WaitRecord
+from aioflow.core.order import order
+from aioflow.inputs import EndHosting, HostTrigger
+from aioflow.model import TriggerState
+from aioflow.orders import End, Host
+from aioflow.rows import FROM_START, RESUMES
+
+__all__ = (
+    "QUARANTINE",
+    "SLEEP",
+    "TRIGGERS",
+    "host",
+    "host_all",
+    "let_go",
+    "newest_version",
+    "role_of",
+    "unhost",
+)
+
+TRIGGERS, QUARANTINE = "triggers", "quarantine"
+"""The roles of the hosts that have triggers."""
+
+SLEEP = "sleep"
+"""The class path of a trigger that is its deadline and nothing else; no host ever has it."""
+
+
+def host(wait: WaitRecord, draft: Draft) -> None:
+    """Hand a waiting trigger to its host, if there is one and it can be read.
+
+    The quarantine host comes up with the first trigger that it is handed; that one is handed
+    over again when it has.
+    """
+    row, run = wait.row, wait.run.row
+    role = role_of(wait, draft.memory)
+    unhost(wait)
+    is_up = role in draft.memory.hosts_up or role == QUARANTINE
+    if not is_up or row.kwargs is None or row.class_path == SLEEP:
+        return
+    wait.hosting = draft.memory.next_hosting()
+    wait.role = role
+    wait.version = newest_version(wait, draft.memory)
+    if wait.stream is not None:
+        wait.stream.index = wait.stream.taken = 0
+    live = wait.live
+    is_made_there = row.ordinal == FROM_START
+    # An event may end the task: a list that others expand over is written by the host then.
+    feeds = row.ordinal == RESUMES and live is not None and live.spec.feeds_limit is not None
+    draft.effects.append(
+        HostTrigger(
+            Host(
+                trigger_no=row.trigger_no,
+                hosting=wait.hosting,
+                run_no=run.run_no,
+                task_no=row.task_no,
+                version=run.version,
+                class_path=row.class_path,
+                kwargs=row.kwargs,
+                since=row.since,
+                logical_date=run.logical_date,
+                window=row.window,
+                start=order(live, draft.now) if live and (is_made_there or feeds) else None,
+                is_made_there=is_made_there,
+                newest="" if wait.version == run.version else wait.version,
+                last=None if wait.stream is None else wait.stream.last,
+                priority=0 if live is None else live.spec.priority,
+                position=-1 if live is None else live.position,
+                map_index=-1 if live is None else live.map_index,
+                start_no=0 if live is None else live.start_no,
+                try_number=1 if live is None else live.try_number,
+            ),
+            wait.run.info if is_made_there or feeds else None,
+            role,
+        )
+    )
+
+
+def role_of(wait: WaitRecord, memory: Memory) -> str:
+    """Return which host a trigger belongs to."""
+    return QUARANTINE if memory.stalls.is_quarantined(wait.row.class_path) else TRIGGERS
+
+
+def host_all(role: str, waits: Iterable[WaitRecord], draft: Draft) -> None:
+    """A trigger host is ready: hand it what waits and is its own, by priority, oldest first.
+
+    What another host still has comes when that has let go of it.
+    """
+    memory = draft.memory
+
+    def order_of(wait: WaitRecord) -> tuple[int, int]:
+        return (0 if wait.live is None else -wait.live.spec.priority, wait.row.trigger_no)
+
+    for wait in sorted(waits, key=order_of):
+        is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
+        if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
+            continue
+        if role_of(wait, memory) == role:
+            host(wait, draft)
+
+
+def newest_version(wait: WaitRecord, memory: Memory) -> str:
+    """Return the newest version of the DAG a trigger waits for, or its run's own.
+
+    That is another one where the DAG is gone, or has moved to another file.
+    """
+    run = wait.run
+    row = memory.dags.get(run.row.dag_id)
+    if row is None or row.gone or row.file != run.spec.file:
+        return run.row.version
+    return row.version
+
+
+def unhost(wait: WaitRecord) -> None:
+    """Its host is gone; the next hosting counts its events anew."""
+    wait.hosting = 0
+    wait.has_room = True
+
+
+def let_go(wait: WaitRecord, reason: str, draft: Draft) -> None:
+    """Nobody waits any longer: end the hosting, and keep the row until that is confirmed."""
+    wait.live = None
+    is_hosted = wait.hosting != 0 and wait.role in draft.memory.hosts_up
+    if not is_hosted or wait.state is not TriggerState.WAITING:
+        draft.drop_wait(wait)
+        return
+    draft.move_wait(wait, TriggerState.ENDING)
+    draft.effects.append(EndHosting(End(wait.row.trigger_no, wait.hosting, reason), wait.role))

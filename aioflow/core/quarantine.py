@@ -1,0 +1,147 @@
+"""Trigger classes that hold up their loop live in a host of their own: the quarantine host.
+
+There they may hold up each other and nobody else. A class goes there when its stalls are too
+many or too long, or when its host had to be replaced because of it; it comes back when someone
+says so, or with a restart of the daemon.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import QUARANTINE, host, role_of
+from aioflow.core.memory import Memory, WaitRecord
+from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE
+from aioflow.core.stalls import Staller
+from aioflow.errors import RequestError
+from aioflow.inputs import EndHosting, HostLost, MoveClass, Stalled, Warn
+from aioflow.model import Failure, TriggerState
+from aioflow.orders import End
+
+__all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
+
+BLOCKED = "blocked"
+"""The reason of a host that was killed because its loop stood still."""
+
+
+def stalled(report: Stalled, draft: Draft) -> None:
+    """A step holds up a loop: count it and say so; too much of it brings quarantine."""
+    found = _staller(report, draft.memory)
+    if found is None:
+        return  # its task ended meanwhile
+    draft.memory.stalls.note(found, report, draft.now)
+    _tell(found, report, draft)
+    if found.kind == "trigger" and not found.is_quarantined and found.is_offender(draft.now):
+        draft.effects.append(MoveClass(found.name, is_quarantined=True))
+
+
+def release(class_path: str, draft: Draft) -> bool:
+    """Have the triggers of a class live with the others again; return whether that is new.
+
+    Raises:
+        RequestError: If the class has never held up anything.
+    """
+    found = draft.memory.stalls.of_class(class_path)
+    if found is None:
+        raise RequestError(
+            f"no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
+        )
+    found.offences = ()
+    draft.effects.append(MoveClass(class_path, is_quarantined=False))
+    return found.is_quarantined
+
+
+def move_class(entry: MoveClass, draft: Draft) -> None:
+    """A class goes into quarantine, or comes back: ask for its triggers that live elsewhere.
+
+    They are handed to the right host when theirs confirms, see ``rehosting``; those that no
+    host has, now. It takes several turns where they are many.
+    """
+    memory = draft.memory
+    found = memory.stalls.find("trigger", entry.class_path)
+    if found.is_quarantined != entry.is_quarantined:
+        if entry.after >= 0:
+            return  # superseded
+        found.is_quarantined = entry.is_quarantined
+        what = "goes into" if entry.is_quarantined else "comes out of"
+        draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
+    moved, last = 0, entry.after
+    for number in sorted(number for number in memory.waits if number > entry.after):
+        wait = memory.waits[number]
+        if not _is_misplaced(wait, entry.class_path, memory):
+            continue
+        if moved == REHOST_AT_ONCE:
+            draft.effects.append(msgspec.structs.replace(entry, after=last))
+            return
+        if wait.hosting:
+            draft.effects.append(EndHosting(End(number, wait.hosting, REASSIGNED), wait.role))
+        else:
+            host(wait, draft)
+        moved, last = moved + 1, number
+
+
+def blame(lost: HostLost, draft: Draft) -> None:
+    """A loop stood still for too long; the host was killed with what stood there."""
+    wait = draft.memory.waits.get(lost.culprit)
+    if wait is not None and lost.failure.reason == BLOCKED:
+        draft.effects.append(MoveClass(wait.row.class_path, is_quarantined=True))
+
+
+def failure_of_culprit(wait: WaitRecord, lost: HostLost) -> Failure | None:
+    """Return why the trigger fails that was running when its host died; ``None``: it goes on.
+
+    One that stood still is given a second chance where it holds up nobody else.
+    """
+    if lost.failure.reason != BLOCKED:
+        return lost.failure
+    if lost.role != QUARANTINE:
+        return None
+    message = f"{wait.row.class_path} held up its host in quarantine too: {lost.failure.message}"
+    return Failure(type="Stalled", message=message, reason="stalled")
+
+
+def _is_misplaced(wait: WaitRecord, class_path: str, memory: Memory) -> bool:
+    if wait.row.class_path != class_path or wait.live is None:
+        return False
+    if wait.state is not TriggerState.WAITING:
+        return False
+    return not wait.hosting or wait.role != role_of(wait, memory)
+
+
+def _staller(report: Stalled, memory: Memory) -> Staller | None:
+    """Return what is known of the one a report is about, with its names as of now."""
+    if report.role == "async":
+        live = memory.live.get(report.culprit)
+        if live is None:
+            return None
+        run, task_id = live.run.row, live.name
+        found = memory.stalls.find("task", f"{run.dag_id}.{live.spec.task_id}")
+    else:
+        wait = memory.waits.get(report.culprit)
+        if wait is None:
+            return None
+        run, task_id = wait.run.row, "" if wait.live is None else wait.live.name
+        found = memory.stalls.find("trigger", wait.row.class_path)
+    found.run_id, found.task_id = run.run_id, task_id or found.task_id
+    return found
+
+
+def _tell(found: Staller, report: Stalled, draft: Draft) -> None:
+    if not found.may_tell(draft.now):
+        return
+    found.told_at = draft.now
+    facts: dict[str, str | int] = {
+        found.kind: found.name,
+        "run_id": found.run_id,
+        "task_id": found.task_id,
+        "place": found.place,
+        "milliseconds": report.milliseconds,
+        "count": found.count,
+        "host": report.role,
+    }
+    if found.kind == "trigger":
+        facts["trigger_id"] = report.culprit
+    verb = "held up" if report.is_over else "holds up"
+    doing = "importing " if report.is_loading else ""
+    draft.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))

@@ -1,0 +1,96 @@
+"""Answers ``import airflow...`` in a child, unless Airflow is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+__all__ = ("STANDS_FOR", "install")
+
+STANDS_FOR = "3.3.2"
+"""The release whose names and meanings these are."""
+
+_HERE = __package__
+_ROOT = "airflow"
+
+_PACKAGES = frozenset(
+    {
+        _ROOT,
+        "airflow.triggers",
+        "airflow.sdk",
+        "airflow.sdk.definitions",
+        "airflow.sdk.definitions._internal",
+    }
+)
+_CONTENTS = {
+    "airflow.exceptions": "exceptions",
+    "airflow.sdk": "sdk",
+    "airflow.sdk.definitions._internal.types": "types",
+    "airflow.sdk.exceptions": "exceptions",
+    "airflow.sdk.timezone": "timezone",
+    "airflow.triggers.base": "base",
+}
+"""Which of the modules beside this one says what is in there."""
+
+
+def install() -> None:
+    """Answer from now on. A second call changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Stands before the others: providers alone make ``airflow`` a folder without a module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] != _ROOT:
+            return None
+        if fullname not in _PACKAGES and fullname not in _CONTENTS:
+            return None
+        if fullname == _ROOT:
+            return _root_spec()
+        if not isinstance(getattr(sys.modules.get(_ROOT), "__loader__", None), _Loader):
+            return None
+        spec = importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=fullname in _PACKAGES)
+        spec.origin = "aioflow"
+        return spec
+
+
+def _root_spec() -> importlib.machinery.ModuleSpec | None:
+    """Return what ``airflow`` is, with the folders of its providers; ``None`` if it is there."""
+    found = importlib.machinery.PathFinder.find_spec(_ROOT)
+    if found is not None and found.origin is not None:
+        return None
+    spec = importlib.machinery.ModuleSpec(_ROOT, _Loader(), is_package=True)
+    if found is not None and found.submodule_search_locations is not None:
+        spec.submodule_search_locations = list(found.submodule_search_locations)
+    spec.origin = "aioflow"
+    return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Fills a module with the public names of one of ours."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+
+        def missing(attribute: str) -> object:
+            raise AttributeError(
+                f"aioflow stands in for Airflow here, and its {name} has no {attribute!r}"
+            )
+
+        vars(module)["__getattr__"] = missing
+        if name == _ROOT:
+            vars(module)["__version__"] = STANDS_FOR
+        if name in _CONTENTS:
+            ours = importlib.import_module(f"{_HERE}.{_CONTENTS[name]}")
+            vars(module).update({public: getattr(ours, public) for public in ours.__all__})

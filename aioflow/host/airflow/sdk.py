@@ -1,0 +1,9 @@
+"""``airflow.sdk``, as far as triggers ask for it."""
+
+from __future__ import annotations
+
+from aioflow.author.operator import Operator as BaseOperator
+from aioflow.host.airflow.base import BaseTrigger, TriggerEvent
+from aioflow.host.airflow.exceptions import AirflowException
+
+__all__ = ("AirflowException", "BaseOperator", "BaseTrigger", "TriggerEvent")

@@ -1,0 +1,29 @@
+"""The pages of results a try is given, fetched before its body begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from aioflow.author.node import Node
+from aioflow.host.arguments import KnownRun, wanted_parents
+from aioflow.host.body import PagesOfRun
+from aioflow.host.questions import ResultsPage
+from aioflow.orders import Start
+
+__all__ = ("FetchPage", "fetch_ahead")
+
+FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
+"""``(run_no, position, after)`` to a page of results."""
+
+
+async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage) -> PagesOfRun:
+    """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
+    pages: dict[tuple[int, int], ResultsPage] = {}
+    for position in wanted_parents(run, node, start):
+        after, more = -2, True
+        while more:
+            page = await fetch(start.run_no, position, after)
+            pages[position, after] = page
+            after, more = page.last, page.more
+    return lambda _, position, after: pages[position, after]

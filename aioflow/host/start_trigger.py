@@ -1,0 +1,55 @@
+"""The trigger of a task that waits straight from its start, made where it is hosted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aioflow.author import codec
+from aioflow.author.node import Node
+from aioflow.author.start import START_KWARGS, StartTriggerArgs
+from aioflow.author.trigger import Trigger
+from aioflow.host.arguments import Arguments, KnownRun
+from aioflow.host.pages import FetchPage, fetch_ahead
+from aioflow.orders import Start
+
+__all__ = ("NoStartTrigger", "start_trigger")
+
+
+class NoStartTrigger(Exception):
+    """A task was to wait straight from its start, and does not say for what."""
+
+
+async def start_trigger(
+    run: KnownRun,
+    node: Node,
+    start: Start,
+    fetch: FetchPage,
+    results: Path,
+    find_class: Callable[[str], Any],
+) -> tuple[type[Trigger[Any]], bytes]:
+    """Return the trigger class of a task, and the msgpack of its fields. Runs user code.
+
+    An unmapped task is made an instance of, so that ``__init__`` may say what it waits for; of
+    a mapped one ``__init__`` is skipped, and the class says what its item does not.
+
+    Raises:
+        BadArgument: If an argument cannot be had.
+        NoStartTrigger: If the task does not say what it waits for.
+        Unserializable: If an argument cannot travel.
+    """
+    pages = await fetch_ahead(run, node, start, fetch)
+    context = run.context(node, start)
+    read = partial(pages, start.run_no)
+    arguments = Arguments(run, node, start, context, read, results).all()
+    own = arguments.pop(START_KWARGS, None) or {}
+    owner: Any = node.operator if node.is_mapped else node.make_operator(arguments)
+    said = getattr(owner, "start_trigger_args", None)
+    if not isinstance(said, StartTriggerArgs):
+        raise NoStartTrigger(f"{node.task_id!r} has no start_trigger_args")
+    cls = said.trigger_cls
+    found = find_class(said.class_path) if isinstance(cls, str) else cls
+    kwargs = {**(said.trigger_kwargs or {}), **own}
+    return found, codec.encode_fields(kwargs, found.__name__)

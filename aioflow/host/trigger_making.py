@@ -1,0 +1,127 @@
+"""Makes the triggers a host is ordered to host: their class, found and fed with its fields."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aioflow.author.trigger import Trigger, class_path, construct
+from aioflow.host.code import CodeShelf
+from aioflow.host.failures import print_traceback
+from aioflow.host.loader import CodeMissing, portable
+from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.runs import Runs
+from aioflow.host.shared import Line
+from aioflow.host.start_trigger import start_trigger
+from aioflow.host.trigger_events import TriggerWrong
+from aioflow.orders import Host, Start
+
+__all__ = ("CONSTRUCT", "LOAD", "MAKE_SECONDS", "TriggerMaker")
+
+LOAD, CONSTRUCT = "trigger_load", "trigger_construct"
+"""The stages of making one, as failures name them."""
+
+MAKE_SECONDS = 60.0
+"""How long it may take until a task's own arguments are at hand. Loading and making themselves
+do not wait: code that stands still there holds up the loop, and is found by that."""
+
+
+class TriggerMaker:
+    """Makes triggers of the newest code that takes their fields, else of their run's own.
+
+    Args:
+        in_use: Says which versions the triggers hosted now are of.
+    """
+
+    def __init__(
+        self, line: Line, code: Path, results: Path, in_use: Callable[[], Collection[str]]
+    ) -> None:
+        self._line = line
+        self._results = results
+        self._in_use = in_use
+        self._shelf = CodeShelf(code, exclusive=False)
+        self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
+        self.runs = Runs(self._shelf)
+
+    async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
+        """Return the trigger of an order. Runs user code, so it may raise anything.
+
+        Args:
+            order: What to make it of.
+            enter: Told of each stage that begins.
+        """
+        enter(LOAD)
+        own: type[Trigger[Any]] | None = None
+        path, kwargs = order.class_path, order.kwargs
+        if order.start is not None and order.is_made_there:
+            own, kwargs = await self._of_start(order, order.start, enter)
+            path = portable(class_path(own))
+        if order.newest and (made := self._of_newest(order, path, kwargs)) is not None:
+            return made
+        if own is None:
+            own = self._class(order.version, path)
+        enter(CONSTRUCT)
+        return construct(own, kwargs)
+
+    def _of_newest(self, order: Host, path: str, kwargs: bytes) -> Trigger[Any] | None:
+        try:
+            return construct(self._class(order.newest, path), kwargs)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            print(  # noqa: T201 - into the log of the task
+                f"aioflow: the newest code cannot host {path} #{order.trigger_no}; "
+                "it goes on as its run's own version has it"
+            )
+            print_traceback(exc)
+            return None
+
+    async def _of_start(
+        self, order: Host, start: Start, enter: Callable[[str], None]
+    ) -> tuple[type[Trigger[Any]], bytes]:
+        run = self.runs.of(start)
+        node = run.dag.nodes[start.position]
+        enter(CONSTRUCT)
+
+        def find(path: str) -> type[Trigger[Any]]:
+            return self._class(order.version, path)
+
+        async with asyncio.timeout(MAKE_SECONDS):
+            return await start_trigger(run, node, start, self._page, self._results, find)
+
+    async def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
+        wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
+        body = await self._line.ask(run_no, "results", wanted)
+        return msgspec.msgpack.decode(body, type=ResultsPage)
+
+    def _class(self, version: str, path: str) -> type[Trigger[Any]]:
+        known = self._classes.get((version, path))
+        if known is None:
+            found = self._find(version, path)
+            if not (isinstance(found, type) and issubclass(found, Trigger)):
+                raise TriggerWrong(LOAD, f"{path} is not a Trigger class")
+            known = self._classes[version, path] = found
+            self._put_back_versions()
+        return known
+
+    def _find(self, version: str, path: str) -> Any:
+        try:
+            return self._shelf.version(version).find_class(path)
+        except CodeMissing:
+            # One from an installed package needs nothing of the version.
+            module, _, name = path.partition(":")
+            try:
+                return getattr(importlib.import_module(module), name)
+            except ImportError:
+                pass
+            raise
+        except (ImportError, AttributeError) as exc:
+            raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
+
+    def _put_back_versions(self) -> None:
+        gone = self._shelf.put_back(self._in_use)
+        if gone:
+            self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}

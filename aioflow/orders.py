@@ -1,0 +1,246 @@
+"""What the daemon tells its children; what they report is in ``messages``.
+
+Structs are array-like, as reports are: both ends are of one version of aioflow.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
+
+__all__ = (
+    "Answer",
+    "CallRecorded",
+    "End",
+    "EventsTaken",
+    "ForgetRun",
+    "Host",
+    "Order",
+    "Parse",
+    "Ping",
+    "Recall",
+    "Resume",
+    "RunInfo",
+    "Start",
+    "Stop",
+    "Welcome",
+)
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Crosses the link."""
+
+
+class Welcome(_Wire, frozen=True):
+    """The first order of every child.
+
+    Attributes:
+        code: Folder of the version snapshots; ``<code>/<version>/`` is one.
+        results: Folder of large results.
+        memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
+        stall_seconds: A step that holds up a shared loop for longer is named.
+    """
+
+    role: str
+    code: str
+    results: str
+    memory_limit_bytes: int = 0
+    stall_seconds: float = 0.1
+
+
+class Parse(_Wire, frozen=True):
+    """Import one file and describe its DAGs."""
+
+    folder: str
+    file: str
+
+
+class RunInfo(_Wire, frozen=True):
+    """What all tasks of a run share. Sent to a process before the first of them."""
+
+    run_no: RunNo
+    run_id: str
+    dag_id: str
+    version: str
+    file: str
+    logical_date: Instant | None
+    created_at: Instant
+    conf: bytes | None
+    first_task_no: TaskNo
+    cause: str = "manual"
+
+
+class Start(_Wire, frozen=True):
+    """Run one task.
+
+    Attributes:
+        method: Where a deferred operator resumes; empty for the beginning.
+        kwargs: msgpack, for ``method``.
+        event: msgpack of the trigger's payload.
+        results: Small results of parents the engine has at hand, by position; a
+            ``None`` result is absent, what is missing for another reason is asked for.
+        at_hand: Positions whose result is known, also as ``None``.
+        sources: ``(position, task_no, start_no)`` of the indexed files child
+            ``map_index`` takes its items from.
+        widths: Of all sources of the expansion, literals too, in order.
+        recorded: Durable calls whose answers are stored; the host asks for them first.
+        timeout_us: What is left of the try's time, for a coroutine's host to watch.
+    """
+
+    run_no: RunNo
+    task_no: TaskNo
+    start_no: StartNo
+    position: int
+    map_index: int
+    try_number: int
+    method: str = ""
+    kwargs: bytes | None = None
+    event: bytes | None = None
+    results: dict[int, bytes] = {}
+    at_hand: tuple[int, ...] = ()
+    sources: tuple[tuple[int, TaskNo, StartNo], ...] = ()
+    widths: tuple[int, ...] = ()
+    recorded: int = 0
+    timeout_us: int | None = None
+
+
+class Resume(_Wire, frozen=True):
+    """Let a parked coroutine go on: the call it waits in has its answer, which is stored.
+
+    Attributes:
+        was_start_no: The start it was parked in.
+        start_no: The one it goes on as.
+        answer: msgpack; ``None`` if the call failed.
+    """
+
+    run_no: RunNo
+    task_no: TaskNo
+    was_start_no: StartNo
+    start_no: StartNo
+    answer: bytes | None
+    failure: Failure | None = None
+
+
+class CallRecorded(_Wire, frozen=True):
+    """The answer of a durable call is stored.
+
+    Attributes:
+        answer: What the host does not know itself: the event a stream had at hand.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    ordinal: int
+    answer: bytes | None = None
+
+
+class Recall(_Wire, frozen=True):
+    """Give back these claimed tries, if they have not begun. Answered by ``Recalled``."""
+
+    tries: tuple[tuple[TaskNo, StartNo], ...]
+
+
+class Stop(_Wire, frozen=True):
+    """Cancel one hosted coroutine. It reports nothing that the engine would still heed."""
+
+    task_no: TaskNo
+    start_no: StartNo
+    reason: str
+
+
+class ForgetRun(_Wire, frozen=True):
+    """This run has ended: drop its ``RunInfo``."""
+
+    run_no: RunNo
+
+
+class Host(_Wire, frozen=True):
+    """Host a trigger.
+
+    Attributes:
+        version: The version of its run, whose code it is loaded from if ``newest`` does not
+            take its fields.
+        kwargs: msgpack of its fields.
+        window: How many events it may be ahead of the store; 0 to end with the first.
+        start: Of a task that waits straight from its start: what its trigger is made of. Of one
+            whose result others expand over: what it takes to write that, if an event ends it.
+        is_made_there: It waits straight from its start.
+        newest: The newest version of its DAG; empty where that is ``version``.
+        last: Its last stored event: payload and key.
+        priority: That of its task; the higher is hosted first where room is short.
+        position: Where its task stands, for the log; so do ``map_index``, ``start_no`` and
+            ``try_number``.
+    """
+
+    trigger_no: TriggerNo
+    hosting: int
+    run_no: RunNo
+    task_no: TaskNo
+    version: str
+    class_path: str
+    kwargs: bytes
+    since: Instant
+    logical_date: Instant | None
+    window: int = 0
+    start: Start | None = None
+    newest: str = ""
+    last: tuple[bytes, str | None] | None = None
+    priority: int = 0
+    position: int = -1
+    map_index: int = -1
+    start_no: StartNo = 0
+    try_number: int = 1
+    is_made_there: bool = False
+
+
+class End(_Wire, frozen=True):
+    """Stop hosting a trigger and confirm with ``TriggerEnded``.
+
+    Attributes:
+        reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned`` or ``shutdown``.
+    """
+
+    trigger_no: TriggerNo
+    hosting: int
+    reason: str
+
+
+class EventsTaken(_Wire, frozen=True):
+    """The events of a hosting below this index are stored: it may go on."""
+
+    trigger_no: TriggerNo
+    hosting: int
+    upto: int
+
+
+class Answer(_Wire, frozen=True):
+    """The daemon's answer to an ``Ask``. ``error`` tells why there is none."""
+
+    question: int
+    body: bytes
+    error: str = ""
+
+
+class Ping(_Wire, frozen=True):
+    """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
+
+
+Order: TypeAlias = (
+    Welcome
+    | Parse
+    | RunInfo
+    | Start
+    | Resume
+    | CallRecorded
+    | Recall
+    | Stop
+    | ForgetRun
+    | Host
+    | End
+    | EventsTaken
+    | Answer
+    | Ping
+)

@@ -1,0 +1,411 @@
+"""Who holds up a loop is counted, and too much of it brings a trigger class into quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.core.rehosting import REHOST_AT_ONCE
+from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
+from aioflow.errors import RequestError
+from aioflow.inputs import (
+    CancelRun,
+    EndHosting,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    MoveClass,
+    Stalled,
+    Unquarantine,
+    Warn,
+)
+from aioflow.messages import Deferred, Fired, StreamOpened, TriggerEnded
+from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
+from aioflow.orders import Host
+from tests.core.world import World
+
+SLOW, GOOD = "dag:Slow", "dag:Good"
+BLOCKED = Failure(type="Blocked", message="the loop stood still for 30 s", reason="blocked")
+SEGFAULT = Failure(type="Crashed", message="SIGSEGV", reason="crashed")
+ONCE = RetryPolicy(tries=1)
+
+
+def spec(*names: str, body: Body = Body.FUNCTION) -> DagSpec:
+    tasks = tuple(TaskSpec(task_id=name, retry=ONCE, body=body) for name in names)
+    return DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
+
+
+def defer(world: World, name: str, class_path: str) -> None:
+    effect = world.started(name)
+    assert effect is not None, "it has not been started"
+    start = world.starts.pop(effect.start.task_no).start
+    at = (start.task_no, start.start_no, world.now, world.now)
+    world.turn(Deferred(*at, class_path, b"\x80", "after"))
+
+
+def waiting(*class_paths: str) -> tuple[World, int]:
+    """A run with a task for each class, ``t0`` and so on, all of them waiting."""
+    world = World(cpu_slots=len(class_paths))
+    names = [f"t{number}" for number in range(len(class_paths))]
+    world.load(spec(*names))
+    run = world.trigger()
+    for name, class_path in zip(names, class_paths, strict=True):
+        defer(world, name, class_path)
+    return world, run
+
+
+def hosted(effects: list[Any]) -> list[tuple[str, str]]:
+    """Which classes were handed to hosts of which role."""
+    return [(e.host.class_path, e.role) for e in effects if isinstance(e, HostTrigger)]
+
+
+def host_of(world: World, class_path: str) -> Host:
+    """The last order to host a trigger of a class."""
+    orders = [e.host for e in world.effects if isinstance(e, HostTrigger)]
+    return next(host for host in reversed(orders) if host.class_path == class_path)
+
+
+def ended(effects: list[Any]) -> list[tuple[int, str, str]]:
+    return [(e.end.hosting, e.end.reason, e.role) for e in effects if isinstance(e, EndHosting)]
+
+
+def told(effects: list[Any]) -> list[str]:
+    return [effect.message for effect in effects if isinstance(effect, Warn)]
+
+
+def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -> list[Any]:
+    """The trigger of class ``Slow`` holds up its loop."""
+    number = fields.pop("culprit", None) or host_of(world, SLOW).trigger_no
+    return world.turn(
+        Stalled(
+            role=fields.pop("role", "triggers"),
+            culprit=number,
+            incident=f"1.{incident}",
+            milliseconds=milliseconds,
+            place="dag.py:7 in Slow.run",
+            **fields,
+        )
+    )
+
+
+def left(world: World, host: Host) -> list[Any]:
+    """The host confirms that a trigger has left as it was told."""
+    at = (host.trigger_no, host.hosting, world.now)
+    return world.turn(TriggerEnded(*at, None, "reassigned"))
+
+
+def lose(world: World, role: str, culprit: int, failure: Failure = BLOCKED) -> list[Any]:
+    return world.turn(HostLost(role=role, culprit=culprit, failure=failure, at=world.now))
+
+
+def quarantined() -> tuple[World, int]:
+    """A slow trigger in the quarantine host, a good one in the other."""
+    world, run = waiting(SLOW, GOOD)
+    stall(world, 1, milliseconds=5_000)
+    left(world, host_of(world, SLOW))
+    world.turn(HostUp("quarantine"))
+    assert hosted(world.effects)[-1] == (SLOW, "quarantine")
+    return world, run
+
+
+# ── counting ────────────────────────────────────────────────────────────────────────────
+
+
+def test_stalls_are_counted_by_class_with_where_the_last_one_stood():
+    world, _ = waiting(SLOW)
+    stall(world, 1, 120)
+    stall(world, 1, 1_000)
+    stall(world, 1, 1_400, is_over=True)
+    stall(world, 2, 200)
+
+    [known] = world.memory.stalls.all()
+    assert (known.kind, known.name, known.task_id) == ("trigger", SLOW, "t0")
+    assert (known.count, known.longest_ms, known.total_ms) == (2, 1_400, 1_600)
+    assert known.place == "dag.py:7 in Slow.run"
+
+
+def test_coroutines_are_counted_by_task_and_stay_where_they_are():
+    world = World()
+    world.load(spec("a", body=Body.COROUTINE))
+    world.trigger()
+    effect = world.started("a")
+    assert effect is not None
+
+    for incident in range(5):
+        effects = stall(world, incident, 9_000, role="async", culprit=effect.start.task_no)
+        assert not any(isinstance(effect, MoveClass) for effect in effects)
+
+    [known] = world.memory.stalls.all()
+    assert (known.kind, known.name, known.count) == ("task", "dag.a", 5)
+
+
+def test_a_stall_of_what_has_ended_meanwhile_counts_for_nobody():
+    world, _ = waiting(SLOW)
+
+    assert stall(world, 1, culprit=12_345) == []
+    assert world.memory.stalls.all() == []
+
+
+def test_a_stall_is_told_with_who_and_where():
+    world, _ = waiting(SLOW)
+
+    [warning] = [e for e in stall(world, 1, 120) if isinstance(e, Warn)]
+
+    assert warning.message == "user code holds up the loop of its host"
+    run = next(iter(world.rows.runs.values()))
+    assert warning.facts == {
+        "trigger": SLOW,
+        "trigger_id": host_of(world, SLOW).trigger_no,
+        "run_id": run.run_id,
+        "task_id": "t0",
+        "place": "dag.py:7 in Slow.run",
+        "milliseconds": 120,
+        "count": 1,
+        "host": "triggers",
+    }
+
+
+def test_what_stalls_all_the_time_is_told_once_a_second():
+    world, _ = quarantined()
+    lines = 0
+    for incident in range(2, 42):
+        world.pass_time(0.1)
+        lines += len(told(stall(world, incident, role="quarantine")))
+
+    assert 4 <= lines <= 5
+
+
+def test_no_more_names_are_kept_than_anybody_reads():
+    stalls = Stalls()
+    stalls.find("trigger", SLOW).is_quarantined = True
+    for number in range(2 * NAMES_KEPT):
+        stalls.find("task", f"dag.t{number}")
+
+    assert len(stalls.all()) == NAMES_KEPT
+    assert stalls.is_quarantined(SLOW)
+
+
+# ── quarantine ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("stalls", "moves"),
+    [
+        pytest.param([(0, 4_999)], False, id="one-below-five-seconds"),
+        pytest.param([(0, 5_000)], True, id="one-of-five-seconds"),
+        pytest.param([(0, 120), (1, 120)], False, id="two"),
+        pytest.param([(0, 120), (1, 120), (1, 120)], True, id="three"),
+        pytest.param([(0, 120), (1, 120), (WITHIN_US / 1e6, 120)], False, id="three-in-long"),
+    ],
+)
+def test_a_class_goes_into_quarantine_after(stalls, moves):
+    world, _ = waiting(SLOW, GOOD)
+    before = host_of(world, SLOW)
+    effects: list[Any] = []
+
+    for incident, (seconds, milliseconds) in enumerate(stalls):
+        world.pass_time(seconds)
+        effects = stall(world, incident, milliseconds)
+
+    assert ended(effects) == ([(before.hosting, "reassigned", "triggers")] if moves else [])
+
+
+def test_what_is_told_of_one_stall_again_is_not_another_one():
+    world, _ = waiting(SLOW)
+    for milliseconds in (120, 1_000, 2_000, 4_900):
+        assert not ended(stall(world, 1, milliseconds))
+
+
+def test_importing_is_told_and_no_offence():
+    world, _ = waiting(SLOW)
+    for incident in range(5):
+        assert not ended(stall(world, incident, 9_000, is_loading=True))
+
+    assert world.memory.stalls.all()[0].count == 5
+
+
+def test_a_stall_whose_turn_was_taken_back_counts_once():
+    world, _ = waiting(SLOW)
+    stalled = Stalled(
+        role="triggers", culprit=host_of(world, SLOW).trigger_no, incident="1.1",
+        milliseconds=5_000, place="dag.py:7",
+    )  # fmt: skip
+
+    world.refuse(stalled)
+
+    assert world.memory.stalls.all()[0].count == 1
+    assert ended(world.effects) == [(host_of(world, SLOW).hosting, "reassigned", "triggers")]
+
+
+def test_an_offender_moves_once_it_has_left_and_the_others_stay():
+    world, run = waiting(SLOW, GOOD)
+    before = host_of(world, SLOW)
+    assert "a trigger class goes into quarantine" in told(stall(world, 1, 5_000))
+
+    # There is no such host yet; the first order makes it come up, and then it is given again.
+    assert hosted(left(world, before)) == [(SLOW, "quarantine")]
+    assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]
+
+    after = host_of(world, SLOW)
+    assert after.trigger_no == before.trigger_no
+    assert after.since == before.since
+    world.turn(Fired(after.trigger_no, after.hosting, 0, world.now, b"\x01"))
+    world.succeed("t0")
+    assert world.state(run, "t0") == "success"
+
+
+def test_what_a_moved_trigger_says_from_its_old_host_is_late():
+    world, run = quarantined()
+    now = host_of(world, SLOW)
+
+    world.turn(Fired(now.trigger_no, now.hosting - 1, 0, world.now, b"\x01"))
+
+    assert world.state(run, "t0") == "deferred"
+
+
+def test_a_new_trigger_of_the_class_goes_straight_into_quarantine():
+    world, _ = quarantined()
+    world.trigger()
+    defer(world, "t0", SLOW)
+    defer(world, "t1", GOOD)
+
+    assert hosted(world.effects)[-2:] == [(SLOW, "quarantine"), (GOOD, "triggers")]
+
+
+def test_the_quarantine_host_is_not_given_what_another_host_still_has():
+    world, _ = waiting(SLOW, GOOD)
+    before = host_of(world, SLOW)
+    stall(world, 1, 5_000)
+
+    assert hosted(world.turn(HostUp("quarantine"))) == []
+    assert hosted(left(world, before)) == [(SLOW, "quarantine")]
+
+
+def test_a_class_with_many_triggers_moves_in_several_turns():
+    world = World(cpu_slots=REHOST_AT_ONCE + 5)
+    world.load(spec(*(f"t{number}" for number in range(REHOST_AT_ONCE + 5))))
+    world.trigger()
+    for number in range(REHOST_AT_ONCE + 5):
+        defer(world, f"t{number}", SLOW)
+
+    effects = stall(world, 1, 5_000)
+
+    assert len(ended(effects)) == REHOST_AT_ONCE + 5
+    moves = [effect for effect in effects if isinstance(effect, MoveClass)]
+    assert [move.after < 0 for move in moves] == [True, False]
+
+
+def test_a_stream_that_moves_goes_on_where_it_was():
+    world = World()
+    world.load(spec("t0", body=Body.COROUTINE))
+    world.trigger()
+    effect = world.started("t0")
+    assert effect is not None
+    start = effect.start
+    world.turn(StreamOpened(start.task_no, start.start_no, 0, "stream", "s", "p", SLOW, b"\x80", 4))
+    before = host_of(world, SLOW)
+    world.turn(Fired(before.trigger_no, before.hosting, 0, world.now, b"\x01", "one"))
+    stall(world, 1, 5_000)
+
+    left(world, before)
+
+    assert host_of(world, SLOW).last == (b"\x01", "one")
+    assert hosted(world.effects)[-1] == (SLOW, "quarantine")
+
+
+def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
+    world, run = quarantined()
+    now = host_of(world, SLOW)
+
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    assert (now.hosting, "cancelled", "quarantine") in ended(world.effects)
+
+
+def test_a_restart_forgets_it():
+    world, _ = quarantined()
+
+    world.restart()
+
+    assert hosted(world.effects) == [(SLOW, "triggers"), (GOOD, "triggers")]
+    assert world.memory.stalls.all() == []
+
+
+# ── coming back ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_class_comes_back_when_somebody_says_so():
+    world, _ = quarantined()
+    apart = host_of(world, SLOW)
+
+    assert world.ask(Unquarantine(class_path=SLOW)) is True
+    assert ended(world.effects)[-1] == (apart.hosting, "reassigned", "quarantine")
+    assert hosted(left(world, apart)) == [(SLOW, "triggers")]
+    assert world.ask(Unquarantine(class_path=SLOW)) is False
+
+
+def test_what_came_back_has_its_chances_anew():
+    world, _ = quarantined()
+    world.ask(Unquarantine(class_path=SLOW))
+    left(world, host_of(world, SLOW))
+
+    assert not ended(stall(world, 7) + stall(world, 8))
+    assert ended(stall(world, 9))
+
+
+def test_a_class_nobody_has_heard_of_cannot_come_back():
+    world, _ = waiting(SLOW)
+
+    with pytest.raises(RequestError, match="triggers slow"):
+        world.ask(Unquarantine(class_path="dag:Typo"))
+
+
+# ── a loop that stands for too long ─────────────────────────────────────────────────────
+
+
+def test_what_stood_still_for_too_long_gets_another_chance_where_it_harms_nobody():
+    world, run = waiting(SLOW, GOOD)
+
+    effects = lose(world, "triggers", host_of(world, SLOW).trigger_no)
+
+    assert hosted(effects) == [(SLOW, "quarantine")]
+    assert hosted(world.turn(HostUp("quarantine"), HostUp("triggers"))) == [
+        (SLOW, "quarantine"),
+        (GOOD, "triggers"),
+    ]
+    assert world.state(run, "t0") == "deferred"
+
+
+def test_what_stands_still_there_too_fails_and_charges_nobody_else():
+    world, run = waiting(SLOW, SLOW, GOOD)
+    culprit = host_of(world, SLOW).trigger_no
+    lose(world, "triggers", culprit)
+    world.turn(HostUp("quarantine"), HostUp("triggers"))
+
+    lose(world, "quarantine", culprit)
+    again = world.turn(HostUp("quarantine"))
+
+    states = {name: world.state(run, name) for name in ("t0", "t1", "t2")}
+    assert sorted(states.values()) == ["deferred", "deferred", "failed"]
+    [failed] = [row for row in world.rows.tasks.values() if row.state.label == "failed"]
+    assert failed.failure.reason == "stalled"
+    assert hosted(again) == [(SLOW, "quarantine")]
+
+
+def test_what_crashes_its_host_fails_at_once():
+    world, run = waiting(SLOW)
+
+    lose(world, "triggers", host_of(world, SLOW).trigger_no, SEGFAULT)
+
+    assert world.state(run, "t0") == "failed"
+
+
+def test_the_death_of_one_host_takes_nothing_from_the_other():
+    world, _ = quarantined()
+    good = host_of(world, GOOD)
+
+    lose(world, "quarantine", -1)
+
+    assert world.memory.waits[good.trigger_no].hosting == good.hosting
+    assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]

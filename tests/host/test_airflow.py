@@ -1,0 +1,186 @@
+"""Triggers written for Airflow, in children where it is not installed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from aioflow.author.codec import decode
+from aioflow.host.airflow import finder
+from aioflow.messages import Fired, Output, Parsed, TriggerEnded
+from aioflow.orders import Parse
+from tests.host.peer import write_version
+from tests.host.test_trigger_host import hosting
+
+FLOW = """
+import asyncio
+from datetime import datetime
+from airflow.exceptions import AirflowException
+from airflow.sdk import timezone
+from airflow.triggers.base import (
+    BaseEventTrigger, BaseTrigger, StartTriggerArgs, TaskFailedEvent, TaskSkippedEvent,
+    TaskSuccessEvent, TriggerEvent,
+)
+from airflow import __version__
+
+class Moment(BaseTrigger):
+    def __init__(self, moment: datetime, **kwargs):
+        super().__init__(**kwargs)
+        self.moment = timezone.convert_to_utc(moment)
+        self.since = self.last = "its own affair"
+
+    def serialize(self):
+        return ("flow.Moment", {"moment": self.moment})
+
+    async def run(self):
+        self.log.info("trigger starting")
+        while self.moment > timezone.utcnow():
+            await asyncio.sleep(1)
+        yield TriggerEvent([self.moment, self.trigger_id, self.since])
+
+class Watches(BaseEventTrigger):
+    def __init__(self, how):
+        self.how = how  # without super().__init__()
+
+    def serialize(self): return ("flow.Watches", {"how": self.how})
+
+    async def run(self):
+        if self.how == "raise":
+            raise AirflowException("no connection")
+        if self.how == "more":
+            from airflow.hooks.base import BaseHook
+        yield TriggerEvent({"id": self.trigger_id, "key": self.shared_stream_key()})
+
+class Renamed(Watches):
+    def __init__(self): super().__init__("x")
+
+args = StartTriggerArgs("flow.Moment", "after", {"moment": None})
+assert (args.trigger_cls, args.next_method, args.trigger_kwargs) == (
+    "flow.Moment", "after", {"moment": None})
+"""
+
+RUNS = """
+from aioflow import dag, task
+
+@task
+def nothing(): ...
+
+@dag
+def pipeline(): nothing()
+"""
+
+
+@pytest.fixture
+def child(home, spawn):
+    write_version(home, flow=FLOW)
+    return spawn("triggers")
+
+
+@pytest.mark.process
+def test_one_with_an_init_of_its_own_is_hosted_as_it_is(child):
+    past = datetime(2026, 1, 1, tzinfo=UTC)
+    child.send(hosting("Moment", 7, moment=past))
+
+    assert decode(child.expect(Fired).payload) == [past, 7, "its own affair"]
+    assert child.expect(TriggerEnded).failure is None
+    printed = [r.data for frame in child.frames for r in frame if isinstance(r, Output)]
+    assert b"INFO aioflow.trigger.Moment: trigger starting" in b"".join(printed)
+
+
+@pytest.mark.process
+def test_one_that_forgets_its_base_is_hosted(child):
+    child.send(hosting("Watches", 7, how=""))
+
+    assert decode(child.expect(Fired).payload) == {"id": 7, "key": None}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        pytest.param("raise", "no connection", id="its-own-error"),
+        pytest.param("more", "airflow.hooks", id="what-there-is-not"),
+    ],
+)
+def test_what_goes_wrong_in_one_is_told_as_everywhere(child, how, says):
+    child.send(hosting("Watches", how=how))
+
+    failure = child.expect(TriggerEnded).failure
+    assert failure.reason == "trigger"
+    assert says in failure.message
+
+
+@pytest.mark.process
+def test_a_dag_file_that_uses_airflows_names_is_parsed(home, spawn):
+    dags = home / "dags"
+    dags.mkdir()
+    (dags / "flow.py").write_text(FLOW + RUNS)
+    child = spawn("parser")
+    child.send(Parse(str(dags), "flow.py"))
+
+    parsed = child.expect(Parsed)
+    assert (parsed.failures, [spec.dag_id for spec in parsed.dags]) == ((), ["pipeline"])
+    assert "flow:Moment" in parsed.triggers
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A folder on the path of this process, in which the finder is at work for the test alone."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finder.install()
+    finder.install()
+    return tmp_path
+
+
+def test_an_installed_airflow_is_left_alone(path):
+    (path / "airflow" / "triggers").mkdir(parents=True)
+    for file in ("__init__.py", "triggers/__init__.py"):
+        (path / "airflow" / file).write_text("")
+    (path / "airflow" / "triggers" / "base.py").write_text("BaseTrigger = 'theirs'\n")
+
+    assert importlib.import_module("airflow.triggers.base").BaseTrigger == "theirs"
+    with pytest.raises(ImportError):
+        importlib.import_module("airflow.sdk")
+
+
+def test_providers_without_airflow_are_found_beside_what_stands_in_for_it(path):
+    (path / "airflow" / "providers" / "mine").mkdir(parents=True)
+    (path / "airflow" / "providers" / "mine" / "wait.py").write_text(
+        "from airflow import __version__\nfrom airflow.triggers.base import BaseTrigger\n"
+    )
+
+    mine = importlib.import_module("airflow.providers.mine.wait")
+
+    assert mine.__version__ == finder.STANDS_FOR
+    assert mine.BaseTrigger.__module__.startswith("aioflow.")
+
+
+def test_what_there_is_not_is_said_to_be_missing_here(path):
+    sdk = importlib.import_module("airflow.sdk")
+
+    with pytest.raises(AttributeError, match="aioflow stands in for Airflow here"):
+        _ = sdk.BaseHook
+
+
+def test_the_finder_is_installed_once(path):
+    assert sum(type(found).__module__ == finder.__name__ for found in sys.meta_path) == 1
+
+
+def test_instants_are_in_utc_unless_something_else_is_said(path):
+    timezone = importlib.import_module("airflow.sdk.timezone")
+
+    moment = timezone.parse("2026-01-01T12:00:00+02:00")
+    assert timezone.convert_to_utc(moment).isoformat() == "2026-01-01T10:00:00+00:00"
+    naive = timezone.make_naive(moment)
+    assert timezone.is_naive(naive)
+    assert timezone.make_aware(naive) == timezone.datetime(2026, 1, 1, 10)
+    assert timezone.convert_to_utc(None) is None
+    with pytest.raises(ValueError, match="naive"):
+        timezone.make_aware(moment)
+    with pytest.raises(ValueError, match="aware"):
+        timezone.make_naive(naive)

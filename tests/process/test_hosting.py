@@ -1,0 +1,181 @@
+"""Triggers on a real daemon: saved code moves them, tasks wait straight from their start."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import *
+
+
+def look(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+@dataclass
+class Gate(Trigger[str]):
+    path: str
+
+    async def run(self):
+        print("looks as SAYS does")
+        while not (text := look(self.path)):
+            await asyncio.sleep(0.02)
+        yield TriggerEvent(f"{text} SAYS")
+
+
+@dataclass
+class Passes(Trigger[list[str]]):
+    folder: str
+
+    async def run(self):
+        while not (text := look(f"{self.folder}/list")):
+            await asyncio.sleep(0.02)
+        yield TaskSuccessEvent(text.split(","))
+
+
+class Waits(Operator):
+    def __init__(self, folder: str, **options):
+        super().__init__(**options)
+        self.folder = folder
+
+    def execute(self, context):
+        self.defer(trigger=Gate(path=f"{self.folder}/gate"), method_name="after")
+
+    def after(self, context, event=None):
+        return event
+
+
+class Starts(Operator):
+    start_from_trigger = True
+    start_trigger_args = None
+
+    def __init__(self, folder: str, **options):
+        super().__init__(**options)
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=Passes, trigger_kwargs={"folder": folder})
+
+    def execute(self, context): raise AssertionError("no worker is touched")
+
+
+class Each(Operator):
+    start_from_trigger = True
+    start_trigger_args = StartTriggerArgs(
+        trigger_cls="starts.Gate", next_method="after", timeout="1m")
+
+    def after(self, context, event=None):
+        return event
+
+
+@task
+def paths(folder: str) -> list[dict[str, str]]:
+    return [{"path": f"{folder}/gate"} for _ in range(20)]
+
+
+@task
+def double(item: str) -> str:
+    return 2 * item
+
+
+@dag
+def moves(folder: str): Waits(task_id="waits", folder=folder)
+
+
+@dag
+def lists(folder: str): double.expand(item=Starts(task_id="starts", folder=folder).output)
+
+
+@dag
+def wide(folder: str): Each.partial(task_id="each").expand(trigger_kwargs=paths(folder))
+"""
+
+
+@pytest.fixture
+def dags(tmp_path):
+    (tmp_path / "dags").mkdir()
+    save(tmp_path / "dags", "old")
+    (tmp_path / "out").mkdir()
+    return tmp_path / "dags"
+
+
+def save(folder: Path, says: str) -> None:
+    (folder / "starts.py").write_text(DAGS.replace("SAYS", says))
+
+
+def states(daemon: DaemonProcess, run_id: str, task_id: str) -> set[str]:
+    return {task["state"] for task in daemon.run(run_id)["tasks"] if task["task_id"] == task_id}
+
+
+def is_waiting(daemon: DaemonProcess, run_id: str, task_id: str) -> bool:
+    return states(daemon, run_id, task_id) == {"deferred"}
+
+
+def has_printed(daemon: DaemonProcess, text: str) -> bool:
+    logs = (daemon.home / "logs").rglob("*.log")
+    with contextlib.suppress(FileNotFoundError):
+        return any(text.encode() in path.read_bytes() for path in logs)
+    return False
+
+
+def results(daemon: DaemonProcess, run_id: str, task_id: str) -> list[Any]:
+    return [task["result"] for task in daemon.run(run_id)["tasks"] if task["task_id"] == task_id]
+
+
+def test_a_saved_trigger_goes_on_in_its_newest_code_and_prints_into_its_log(tmp_path, dags):
+    out = tmp_path / "out"
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("moves", {"folder": str(out)})
+        eventually(partial(has_printed, daemon, "looks as old does"))
+
+        save(dags, "new")
+        eventually(partial(has_printed, daemon, "looks as new does"))
+        (out / "gate").write_text("open")
+        daemon.wait(run_id)
+
+        [task] = daemon.run(run_id)["tasks"]
+        assert (task["result"], task["try_number"]) == ("open new", 1)
+        assert task["interruptions"] == 0
+
+
+@pytest.mark.parametrize("strike", ["nothing", "daemon", "everything"])
+def test_a_trigger_ends_its_task_with_a_list_that_others_expand_over(tmp_path, dags, strike):
+    out = tmp_path / "out"
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("lists", {"folder": str(out)})
+        eventually(partial(is_waiting, daemon, run_id, "starts"))
+        if strike != "nothing":
+            daemon.kill(whole_tree=strike == "everything")
+            daemon.start()
+        (out / "list").write_text("a,b,c")
+        daemon.wait(run_id)
+
+        assert results(daemon, run_id, "starts") == [["a", "b", "c"]]
+        assert sorted(results(daemon, run_id, "double")) == ["aa", "bb", "cc"]
+
+
+@pytest.mark.parametrize("strike", ["nothing", "everything"])
+def test_mapped_tasks_wait_straight_from_their_start_each_for_its_own(tmp_path, dags, strike):
+    out = tmp_path / "out"
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("wide", {"folder": str(out)})
+        eventually(partial(is_waiting, daemon, run_id, "each"))
+        assert len(results(daemon, run_id, "each")) == 20
+        if strike == "everything":
+            daemon.kill(whole_tree=True)
+            daemon.start()
+        (out / "gate").write_text("open")
+        daemon.wait(run_id)
+
+        assert results(daemon, run_id, "each") == ["open old"] * 20

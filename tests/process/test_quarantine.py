@@ -1,0 +1,173 @@
+"""Triggers that hold up their host, on a real daemon: they are named, moved, and brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import *
+
+
+@dataclass
+class Slow(Trigger[int]):
+    folder: str
+    seconds: float
+
+    async def run(self):
+        Path(self.folder, "slow-pid").write_text(str(os.getpid()))
+        while not Path(self.folder, "gate").exists():
+            time.sleep(self.seconds)
+            await asyncio.sleep(0.05)
+        yield TriggerEvent(os.getpid())
+
+
+@dataclass
+class Good(Trigger[int]):
+    folder: str
+
+    async def run(self):
+        while not Path(self.folder, "good-gate").exists():
+            await asyncio.sleep(0.02)
+        yield TriggerEvent(os.getpid())
+
+
+class WaitsSlowly(Operator):
+    def __init__(self, folder: str, seconds: float, **options):
+        super().__init__(**options)
+        self.folder, self.seconds = folder, seconds
+
+    def execute(self, context):
+        self.defer(trigger=Slow(folder=self.folder, seconds=self.seconds), method_name="after")
+
+    def after(self, context, event=None):
+        return event
+
+
+class WaitsWell(Operator):
+    def __init__(self, folder: str, **options):
+        super().__init__(**options)
+        self.folder = folder
+
+    def execute(self, context):
+        self.defer(trigger=Good(folder=self.folder), method_name="after")
+
+    def after(self, context, event=None):
+        return event
+
+
+@dag
+def slow(folder: str, seconds: float = 0.3):
+    WaitsSlowly(task_id="waits", folder=folder, seconds=seconds, retries=0)
+
+
+@dag
+def good(folder: str):
+    WaitsWell(task_id="waits", folder=folder)
+"""
+
+LINE = DAGS.partition("time.sleep(")[0].count("\n") + 1
+PLACE = f"stalling.py:{LINE} in Slow.run"
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "stalling.py").write_text(DAGS)
+    return DaemonProcess(tmp_path / "home", tmp_path / "dags")
+
+
+def slow_ones(daemon: DaemonProcess) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.get("/api/v1/triggers/slow")[1]
+    return found
+
+
+def command(daemon: DaemonProcess, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def value_of(daemon: DaemonProcess, run_id: str) -> object:
+    run = daemon.wait(run_id)
+    assert run["state"] == "success", run
+    return daemon.run(run_id)["tasks"][0]["result"]
+
+
+def test_three_stalls_move_a_trigger_to_a_host_of_its_own(daemon, tmp_path):
+    folder = str(tmp_path)
+    with daemon:
+        good = daemon.trigger("good", {"folder": folder})
+        eventually(lambda: len(daemon.get("/api/v1/triggers")[1]) == 1)
+        slow = daemon.trigger("slow", {"folder": folder})
+        first_host = eventually(lambda: _pid(tmp_path))
+        eventually(lambda: [s for s in slow_ones(daemon) if s["quarantined"]])
+        second_host = eventually(lambda: pid if (pid := _pid(tmp_path)) != first_host else None)
+
+        # It goes on stalling where it is now, and the others do not notice.
+        (tmp_path / "good-gate").touch()
+        assert value_of(daemon, good) == first_host
+        assert daemon.run(slow)["state"] == "running"
+
+        [known] = slow_ones(daemon)
+        assert (known["name"], known["place"], known["run_id"]) == ("stalling:Slow", PLACE, slow)
+        assert known["stalls"] >= 3
+        assert known["longest_ms"] >= 100
+        table = command(daemon, "triggers", "slow").stdout
+        assert PLACE in table
+        assert "quarantine" in table
+        assert json.loads(command(daemon, "triggers", "slow", "--json").stdout)
+        assert 'aioflow_loop_stalls_total{kind="trigger"}' in daemon.get("/metrics")[1]
+
+        said = command(daemon, "triggers", "unquarantine", "stalling:Slow")
+        assert (said.returncode, "with the others again" in said.stderr) == (0, True)
+        eventually(lambda: _pid(tmp_path) == first_host)
+        (tmp_path / "gate").touch()
+        assert value_of(daemon, slow) in {first_host, second_host}
+
+    log = daemon.log.read_text()
+    assert "holds up the loop of its host" in log
+    assert PLACE in log
+
+
+def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, tmp_path):
+    folder = str(tmp_path)
+    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": "1"}
+    with daemon:
+        good = [daemon.trigger("good", {"folder": folder}) for _ in range(3)]
+        slow = daemon.trigger("slow", {"folder": folder, "seconds": 600})
+
+        assert daemon.wait(slow)["state"] == "failed"
+        [task] = daemon.run(slow)["tasks"]
+        assert task["error"]["reason"] == "stalled"
+        assert task["interruptions"] == 0
+
+        (tmp_path / "good-gate").touch()
+        assert all(value_of(daemon, run) for run in good)
+
+
+def _pid(folder: Path) -> int | None:
+    try:
+        return int((folder / "slow-pid").read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,273 @@
+"""What durable calls leave in the database, and how older databases get the room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+from sqlalchemy.engine import make_url
+
+from aioflow.errors import BatchRefused
+from aioflow.model import RecordState, TaskState, TriggerState
+from aioflow.rows import Progress, RecordChange, RecordRow, TriggerChange
+from aioflow.store import open_store
+from aioflow.store.replay import compare
+from tests.store.samples import (
+    FAILURE,
+    NOON,
+    RUN,
+    TASK,
+    TRIGGER,
+    VAULT,
+    batch,
+    execute,
+    first_batch,
+    moved,
+)
+
+S = RecordState
+
+STEP = RecordRow(
+    task_no=10,
+    ordinal=0,
+    run_no=1,
+    state=S.ANSWERED,
+    kind="step",
+    name="etl:lookup",
+    place="etl.py:7",
+    answer=b"\x07",
+)
+FAILED = replace(STEP, ordinal=1, state=S.FAILED, answer=b"\x90", failure=FAILURE)
+OPEN = replace(STEP, ordinal=2, state=S.OPEN, kind="any_of", name="A, B", answer=None)
+OTHER = replace(TASK, task_no=11, position=1)
+
+
+def with_records(*rows: RecordRow) -> Any:
+    return replace(first_batch(), new_tasks=[TASK, OTHER], new_records=list(rows))
+
+
+async def test_records_come_back_as_they_were_in_order(store):
+    await store.commit(with_records(OPEN, STEP, FAILED, replace(STEP, task_no=11)))
+
+    assert await store.list_records(10) == [STEP, FAILED, OPEN]
+    assert await store.list_records(11) == [replace(STEP, task_no=11)]
+    assert await store.list_records(12) == []
+
+
+async def test_records_come_in_pages(store):
+    await store.commit(with_records(STEP, FAILED, OPEN))
+
+    assert await store.list_records(10, -1, 2) == [STEP, FAILED]
+    assert await store.list_records(10, 1, 2) == [OPEN]
+
+
+async def test_an_open_record_is_answered_once(store):
+    await store.commit(with_records(STEP, FAILED, OPEN))
+    answered = RecordChange(10, 2, S.ANSWERED, b"\x92\x01\x02", None)
+
+    await store.commit(batch(2, record_changes=[answered]))
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(3, record_changes=[answered]))
+
+    (found,) = await store.list_records(10, 1)
+    assert found == replace(OPEN, state=S.ANSWERED, answer=b"\x92\x01\x02")
+
+
+async def test_a_call_is_made_opened_and_answered_in_one_batch(store):
+    change = RecordChange(10, 2, S.FAILED, None, FAILURE)
+
+    await store.commit(replace(with_records(STEP, FAILED, OPEN), record_changes=[change]))
+
+    assert (await store.list_records(10))[-1] == replace(OPEN, state=S.FAILED, failure=FAILURE)
+    assert await compare(store) == []
+
+
+async def test_a_dropped_call_may_be_made_again_in_the_same_batch(store):
+    await store.commit(with_records(STEP, FAILED))
+    anew = replace(FAILED, state=S.ANSWERED, answer=b"new", failure=None)
+
+    await store.commit(batch(2, dropped_records=[(10, 1)], new_records=[anew]))
+
+    assert await store.list_records(10) == [STEP, anew]
+    assert await compare(store) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"new_records": [STEP]}, id="made-twice"),
+        pytest.param({"dropped_records": [(10, 9)]}, id="dropped-but-never-made"),
+        pytest.param(
+            {"record_changes": [RecordChange(10, 0, S.ANSWERED, b"x", None)]}, id="answered-again"
+        ),
+        pytest.param({"new_records": [replace(STEP, task_no=99)]}, id="of-no-task"),
+    ],
+)
+async def test_what_does_not_fit_is_refused_as_a_whole(store, changes):
+    await store.commit(with_records(STEP))
+
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(2, gone_files=["etl.py"], **changes))
+
+    assert await store.list_records(10) == [STEP]
+    assert len(await store.list_dag_files()) == 1
+
+
+async def test_a_restart_knows_how_far_each_task_has_come(store):
+    await store.commit(with_records(STEP, FAILED, OPEN, replace(STEP, task_no=11)))
+
+    (run,) = (await store.load()).runs
+
+    expected = [Progress(10, 3, 1, "any_of", "A, B"), Progress(11, 1)]
+    assert sorted(run.progress, key=lambda progress: progress.task_no) == expected
+    assert await store.load_run(1) == run
+
+
+async def test_a_restart_reads_no_records_of_ended_runs(store):
+    ended = replace(RUN, run_no=2, run_id="etl-2", key=None, logical_date=1, ended_at=NOON)
+    task = replace(TASK, task_no=20, run_no=2)
+    await store.commit(
+        replace(
+            first_batch(),
+            new_runs=[RUN, ended],
+            new_tasks=[TASK, task],
+            new_records=[replace(STEP, task_no=20, run_no=2)],
+        )
+    )
+
+    (run,) = (await store.load()).runs
+
+    assert run.progress == []
+
+
+async def test_triggers_know_which_call_they_belong_to(store):
+    branch = replace(TRIGGER, trigger_no=8, ordinal=2, branch=1, next_method="")
+    await store.commit(replace(with_records(STEP, FAILED, OPEN), new_triggers=[TRIGGER, branch]))
+    fired = TriggerChange(8, TriggerState.WAITING, TriggerState.FIRED, b"e", None)
+    await store.commit(batch(2, trigger_changes=[fired]))
+
+    (run,) = (await store.load()).runs
+
+    assert run.triggers[1] == replace(branch, state=TriggerState.FIRED, event=b"e")
+
+
+async def test_the_journal_tells_the_same_as_the_tables(store):
+    await store.commit(with_records(STEP, FAILED, OPEN))
+    await store.commit(
+        batch(
+            2,
+            steps=[(10, TaskState.RETRYING)],
+            task_changes=[moved(TASK, TaskState.RETRYING, failure=FAILURE)],
+            dropped_records=[(10, 1), (10, 2)],
+        )
+    )
+
+    assert await compare(store) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE record SET answer = NULL WHERE ordinal = 0",
+        "UPDATE record SET name = 'other' WHERE ordinal = 0",
+        "DELETE FROM record WHERE ordinal = 1",
+    ],
+)
+async def test_a_hand_in_the_records_is_noticed(store, store_url, statement):
+    await store.commit(with_records(STEP, FAILED))
+    execute(store_url, statement)
+
+    assert "record" in " ".join(await compare(store))
+
+
+# ── an older database ───────────────────────────────────────────────────────────────────
+
+COLUMNS_OF_THE_FIRST_SCHEMA = (
+    "trigger_no, task_no, run_no, state, class_path, kwargs, since, deadline_at, next_method, "
+    "next_kwargs, event, event_key"
+)
+
+
+def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(str(parsed.database))) as raw:
+            return raw.execute(statement).fetchall()
+
+    async def fetch() -> Sequence[Sequence[Any]]:
+        connection = await asyncpg.connect(url)
+        try:
+            return [tuple(row) for row in await connection.fetch(statement)]
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:  # the test's own thread has a loop already
+        return thread.submit(asyncio.run, fetch()).result()
+
+
+@pytest.fixture
+async def older_url(store_url, monkeypatch):
+    """A database of the first schema in which a task waits for a trigger."""
+    monkeypatch.setattr("aioflow.store.schema.HEAD", "0001")
+    async with open_store(store_url, VAULT):
+        pass
+    monkeypatch.undo()
+    version = "INSERT INTO version VALUES ('v', 'f.py', '\\x90', '\\x90', 1)"
+    if "sqlite" in store_url:
+        version = version.replace("'\\x90'", "x'90'")
+    for statement in (
+        version,
+        (
+            "INSERT INTO run (run_no, run_id, dag_id, version, state, cause, first_task_no, "
+            "created_at) VALUES (1, 'r', 'd', 'v', 1, 'manual', 10, 1)"
+        ),
+        (
+            "INSERT INTO task (task_no, run_no, position, map_index, state, try_number, start_no, "
+            "interruptions) VALUES (10, 1, 0, -1, 4, 1, 1, 0)"
+        ),
+        (
+            f"INSERT INTO trigger_wait ({COLUMNS_OF_THE_FIRST_SCHEMA}) VALUES "
+            "(7, 10, 1, 0, 'm:T', NULL, 5, 9, 'resume', NULL, NULL, NULL)"
+        ),
+    ):
+        execute(store_url, statement)
+    return store_url
+
+
+async def test_an_older_database_is_brought_up_to_date_and_keeps_its_waits(older_url):
+    assert rows(older_url, "SELECT version_num FROM alembic_version") == [("0001",)]
+
+    async with open_store(older_url, VAULT, migrate=True) as store:
+        await store.claim()
+        (trigger,) = await store.list_triggers()
+        found = await store.list_records(10)
+
+    assert (trigger.trigger_no, trigger.class_path, trigger.next_method) == (7, "m:T", "resume")
+    assert (trigger.ordinal, trigger.branch, trigger.deadline_at) == (-1, 0, 9)
+    assert found == []
+
+
+async def test_an_older_database_takes_records_once_it_is_up_to_date(older_url):
+    async with open_store(older_url, VAULT, migrate=True) as store:
+        await store.claim()
+
+        await store.commit(batch(1, new_records=[STEP, FAILED, OPEN]))
+
+        assert await store.list_records(10) == [STEP, FAILED, OPEN]
+        assert (await store.load_run(1)).progress == [Progress(10, 3, 1, "any_of", "A, B")]
+
+
+async def test_a_database_is_migrated_once(older_url):
+    for _ in range(2):
+        async with open_store(older_url, VAULT, migrate=True):
+            pass
+
+    columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
+    assert columns == ["0002"]
