@@ -28,6 +28,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import host_all
 from aioflow.core.memory import Live, Memory, Run
 from aioflow.core.numbers import NumberBlock
+from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN, INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import end
@@ -60,6 +61,7 @@ from aioflow.inputs import (
     SetPool,
     ShowPools,
     Stalled,
+    StopTry,
     Unquarantine,
 )
 from aioflow.messages import (
@@ -377,6 +379,9 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     for live in memory.live.values():
         unpark(live)
     for live in [live for live in memory.live.values() if live.is_hosted]:
+        # Ordered while this was on its way, it was begun by the next process: not there, too.
+        stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
+        draft.effects.append(stray)
         if live.task_no == lost.culprit:
             fail_or_retry(live, lost.failure, draft, slots)
         elif live.state is TaskState.RUNNING:

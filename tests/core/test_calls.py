@@ -474,6 +474,22 @@ def lose(world: World, role: str, culprit: int = -1) -> None:
     world.turn(HostLost(role=role, culprit=culprit, failure=KILLED, at=world.now), HostUp(role))
 
 
+def test_a_start_that_the_next_host_was_given_already_is_taken_back_from_it():
+    """Its order was on its way while the host died, and the next one was up when it came."""
+    world, _ = begun()
+    first = start_of(world)
+
+    lose(world, "async")
+
+    stopped = of_kind(world.effects, StopTry)
+    assert [(stop.task_no, stop.start_no) for stop in stopped] == [(first.task_no, first.start_no)]
+    started = [e.start.start_no for e in of_kind(world.effects, StartTry)]
+    assert started == [first.start_no, first.start_no + 1]
+    assert world.effects.index(stopped[0]) < world.effects.index(
+        of_kind(world.effects, StartTry)[-1]
+    )
+
+
 def test_a_coroutine_its_host_no_longer_has_runs_again_from_the_top_uncharged():
     world, run = begun()
     await_(world, 0, "m:T")

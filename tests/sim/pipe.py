@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -63,6 +64,8 @@ class Surroundings(Stage, Protocol):
 def host_clock(now: Callable[[], int]) -> Iterator[None]:
     """Give hosted code the wall time of the seed, and spare us its tracebacks."""
     with (
+        patch.object(sys, "stdout", sys.stdout),  # each host puts its own before it
+        patch.object(sys, "stderr", sys.stderr),
         patch.object(triggers, "now", now),
         patch.object(triggers, "print_traceback", lambda problem: None),
         patch.object(triggers, "pack", _pack),
