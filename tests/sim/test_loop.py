@@ -43,7 +43,7 @@ ELSEWHERE = f"{EMPTY}@@ -1,2 +1,2 @@\n no such line\n-nor this\n+nor that\n"
 
 def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     points = Counter[str]()
-    for seed in range(16):
+    for seed in range(28):
         verdict = loop_model.play(seed, people=2 * FEW_PEOPLE)
         assert verdict.broken is None, f"seed {seed} of level 2"
         points.update(verdict.points)
