@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aioflow.core.hosting import SLEEP
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run
 from aioflow.core.slots import Slots
 from aioflow.model import DEFAULT_POOL, RunState, TaskState, TriggerState, Wait, WaitKind
@@ -87,7 +88,7 @@ def _explain_wait(live: Live) -> Wait | None:
     kind = WaitKind.TRIGGER
     if wait.row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
-    elif wait.hosting == 0:
+    elif wait.hosting == 0 and wait.row.class_path != SLEEP:
         kind = WaitKind.HOST
     elif not wait.has_room:
         kind = WaitKind.TRIGGER_CAPACITY

@@ -866,6 +866,15 @@ def test_a_call_for_all_says_what_it_still_waits_for():
     assert found[0, -1].detail.startswith("m:B")
 
 
+def test_a_sleep_waits_for_no_host():
+    world, run = begun()
+    await_(world, 0, kind="sleep", seconds=60)
+
+    found = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),)))
+
+    assert (found[0, -1].kind, found[0, -1].until) == ("trigger", world.now + 60 * SECOND)
+
+
 def test_a_refused_drop_of_the_record_leaves_it_as_it_was():
     world, _ = begun()
     step(world, 0)

@@ -45,10 +45,13 @@ from tests.sim.workload import SECOND
 __all__ = ("Circle", "Crash", "Paused")
 
 RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "Skipped"} | {
-    *("MoveClass", "Rehost", "RoomChanged", "Stalled"),
+    *("NextWanted", "StreamOpened", "MoveClass", "Rehost", "RoomChanged", "Stalled"),
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }
 RARELY, OFTEN = 1.0, 12.0
+AGAIN = 2.0
+"""As much as this for what may happen several times to one commit."""
+
 _NUMBERS_AT_ONCE = 1 << 20
 _SLOT_AGAIN_US = 60 * SECOND
 _POISON = "a time that is none"
@@ -242,7 +245,8 @@ class Circle:
             node.count(outcome, kinds)
             return True
 
-        while happens("commit fails", "failed"):
+        again = min(times, AGAIN)
+        while happens("commit fails", "failed", again):
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
         if self._is_refused(batch, refusal, times):
             node.count("refused", kinds)
@@ -253,7 +257,7 @@ class Circle:
             node.pause(Paused(self, batch, kinds))
             raise Crash
         node.tables.commit(batch, self.epoch)
-        while happens("reply lost", "reply lost"):
+        while happens("reply lost", "reply lost", again):
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
             node.tables.commit(batch, self.epoch)
         self._record(batch)
@@ -262,7 +266,7 @@ class Circle:
         if node.faults.happens("node pauses", times):
             node.pause(Paused(self, batch, kinds))  # it has not heard, and asks again
             raise Crash
-        if happens("commit delayed", "delayed"):
+        if happens("commit delayed", "delayed", again):
             node.pass_until(node.mono + node.rng.choice((100, 10_000, SECOND)))
         node.count("ok", kinds)
         self.memory.commit_no = batch.number

@@ -36,7 +36,7 @@ KINDS = {
     "stale event": 0.2,
     "no room": 0.1,
     "trigger stalls": 0.3,
-    "evicted": 0.4,
+    "evicted": 0.6,
     "fails while parked": 0.1,
     "code changes": 0.8,
     "clock steps": 0.01,

@@ -12,7 +12,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.inputs import Effect, HostTrigger, StartTry
-from aioflow.model import Body, RunState, TaskState, TriggerRule
+from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
 from tests.sim import limits, oracle, parked, stored
@@ -297,7 +297,10 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
     for start in turn.starts:
         start_is_stored(node, start.start)
     for effect in turn.effects:
-        if isinstance(effect, HostTrigger) and effect.host.start is not None:
+        if not isinstance(effect, HostTrigger) or effect.host.start is None:
+            continue
+        row = node.tables.triggers.get(effect.host.trigger_no)
+        if row is not None and row.state is TriggerState.WAITING:  # else it ended in the same turn
             _is_of_a_live_run(node, effect.host.start)
 
 

@@ -82,7 +82,7 @@ from tests.sim.workload import POOLS, SECOND, make_dags, without
 __all__ = ("Node", "Verdict", "play")
 
 CPU_SLOTS, ASYNC_SLOTS = 3, 4
-STORMY_TURNS, TURNS = 400, 20_000
+STORMY_TURNS, TURNS = 400, 100_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
