@@ -23,10 +23,10 @@ class NumberBlock:
         """Return the first of ``count`` consecutive numbers.
 
         Raises:
-            ValueError: If the block is too short. The engine leases ``numbers_needed``
-                before each turn, so this is a defect.
+            ValueError: If the block is too short, or ``count`` is negative. The engine leases
+                ``numbers_needed`` before each turn, so this is a defect.
         """
-        if count > self.left:
+        if not 0 <= count <= self.left:
             raise ValueError(f"{count} numbers asked for, {self.left} leased")
         first = self.first
         self.first += count

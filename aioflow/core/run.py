@@ -60,6 +60,8 @@ def end(
     ended_at = draft.now if at is None else at
     live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
     live.due_at = None
+    if live.spec.sensor is None:  # that of a sensor is part of its story
+        live.deadline_at = None
     run = live.run
     slots.release(live)
     run.live.pop(live.task_no, None)

@@ -18,11 +18,8 @@ __all__ = (
     "RUN_MOVES",
     "TASK_MOVES",
     "Cause",
-    "causes",
     "is_legal",
     "is_legal_run",
-    "may_follow",
-    "may_follow_run",
     "net_is_reachable",
     "net_is_reachable_run",
 )
@@ -142,30 +139,16 @@ _RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     ),
 }
 
-TASK_MOVES: tuple[tuple[TaskState, TaskState], ...] = tuple(
-    (was, state) for was in TaskState for state in sorted(_MOVES.get(was, ()))
-)
-"""Every legal step of a task as ``(was, state)``, in order; integers, so SQL can be told them."""
+TASK_MOVES: Mapping[tuple[TaskState, TaskState], frozenset[Cause]] = {
+    (was, state): _MOVES[was][state] for was in TaskState for state in sorted(_MOVES.get(was, ()))
+}
+"""Every legal step of a task as ``(was, state)``, in order, and who may say so. The states are
+integers, so SQL can be told them."""
 
 RUN_MOVES: tuple[tuple[RunState, RunState], ...] = tuple(
     (was, state) for was in RunState for state in sorted(_RUN_MOVES.get(was, ()))
 )
-"""The same for runs."""
-
-
-def causes(was: TaskState, state: TaskState) -> frozenset[Cause]:
-    """Return who may take this step; nobody, if it is not legal."""
-    return _MOVES.get(was, {}).get(state, frozenset())
-
-
-def may_follow(was: TaskState) -> frozenset[TaskState]:
-    """Return the states one step away. Ended states have none."""
-    return frozenset(_MOVES.get(was, ()))
-
-
-def may_follow_run(was: RunState) -> frozenset[RunState]:
-    """Return the states of a run one step away. Ended states have none."""
-    return _RUN_MOVES.get(was, frozenset())
+"""Every legal step of a run, in order."""
 
 
 def is_legal(was: TaskState, state: TaskState) -> bool:

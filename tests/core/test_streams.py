@@ -17,7 +17,7 @@ from aioflow.inputs import (
     HostUp,
     TakeEvents,
 )
-from aioflow.messages import CallAnswered, Fired, NextWanted, StreamOpened, TriggerEnded
+from aioflow.messages import CallAnswered, Failed, Fired, NextWanted, StreamOpened, TriggerEnded
 from aioflow.model import Body, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Start
 from tests.core.world import SECOND, World
@@ -331,6 +331,26 @@ def test_the_limit_of_an_event_ends_with_the_try_that_waited_for_it():
 
     (row,) = world.rows.tasks.values()
     assert (row.state.label, row.deadline_at) == ("retrying", None)
+
+
+@pytest.mark.parametrize("end", ["its trigger fails", "its body ends", "it is cancelled"])
+def test_a_task_that_ends_while_it_waits_for_an_event_keeps_no_deadline(end):
+    world = opened(retry=RetryPolicy(tries=1))
+    start = start_of(world)
+    want(world, 1, timeout_us=60 * SECOND)
+    number, hosted = hosting(world)
+
+    match end:
+        case "its trigger fails":
+            world.turn(TriggerEnded(number, hosted, world.now, BROKEN))
+        case "its body ends":
+            world.turn(Failed(start.task_no, start.start_no, world.now, world.now, BROKEN))
+        case _:
+            world.ask(CancelRun(run_id=next(iter(world.rows.runs.values())).run_id))
+
+    (row,) = world.rows.tasks.values()
+    assert not row.state.is_live
+    assert row.deadline_at is None
 
 
 def test_events_of_a_stream_nobody_lets_go_of_any_more_are_swept_with_it():

@@ -1,0 +1,24 @@
+"""Row numbers: each is taken once, and only what was leased."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.core.numbers import NumberBlock
+
+
+def test_numbers_follow_each_other_to_the_end_of_the_block():
+    block = NumberBlock(10, 14)
+
+    assert [block.take(), block.take(2), block.take()] == [10, 11, 13]
+    assert block.left == 0
+
+
+@pytest.mark.parametrize("count", [5, -1], ids=["more-than-are-left", "fewer-than-none"])
+def test_what_was_not_leased_is_not_given(count):
+    block = NumberBlock(10, 14)
+
+    with pytest.raises(ValueError, match=str(count)):
+        block.take(count)
+
+    assert (block.first, block.left) == (10, 4)
