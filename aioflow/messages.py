@@ -25,6 +25,7 @@ __all__ = (
     "Ended",
     "Failed",
     "Fired",
+    "Left",
     "NextWanted",
     "NotParked",
     "NotReadyYet",
@@ -261,6 +262,13 @@ class Output(_Wire, frozen=True):
     data: bytes
 
 
+class Left(_Wire, frozen=True):
+    """Nothing is left of a start that was stopped. For its log, never for the engine."""
+
+    task_no: TaskNo
+    start_no: StartNo
+
+
 Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting
 
 
@@ -366,6 +374,7 @@ Report: TypeAlias = (
     | RecordDropped
     | Recalled
     | Output
+    | Left
     | Fired
     | TriggerEnded
     | Ask

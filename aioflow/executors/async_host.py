@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import anyio
 from anyio.abc import TaskStatus
@@ -20,6 +21,7 @@ from aioflow.messages import (
     CallAnswered,
     Deferred,
     Failed,
+    Left,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -77,6 +79,8 @@ class AsyncExecutor:
         if info.run_no not in self._told:
             self._told[info.run_no] = info
             self._host.put(info)
+        if effect.resume is not None:  # the same coroutine, from here on under another number
+            self._logs.pop((start.task_no, effect.resume.was_start_no), None)
         self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
         self._host.put(start if effect.resume is None else effect.resume)
 
@@ -92,6 +96,11 @@ class AsyncExecutor:
         """A run has ended."""
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
+
+    @property
+    def open_logs(self) -> AbstractSet[tuple[TaskNo, StartNo]]:
+        """The starts something may still be printed by."""
+        return self._logs.keys()
 
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
@@ -120,6 +129,8 @@ class AsyncExecutor:
             if isinstance(report, Output):
                 if (log := self._logs.get((report.task_no, report.start_no))) is not None:
                     log.offer(report.data)
+            elif isinstance(report, Left):
+                self._logs.pop((report.task_no, report.start_no), None)
             elif isinstance(report, _ENDED):
                 self._logs.pop((report.task_no, report.start_no), None)
                 passed.append(report)

@@ -34,7 +34,7 @@ from aioflow.host.questions import (
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
-from aioflow.messages import Awaiting, Began, Ended, NextWanted, NotParked, Report
+from aioflow.messages import Awaiting, Began, Ended, Left, NextWanted, NotParked, Report
 from aioflow.orders import CallRecorded, ForgetRun, Order, Resume, RunInfo, Start, Stop, Welcome
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
@@ -103,8 +103,8 @@ class HostedTry(Hosted):
 class CoroutineHost:
     """Hosts tries, each in one task of the nursery.
 
-    A try that was stopped reports nothing more. One that its own time limit ended reports
-    ``timeout`` as soon as it has let go, or when the limit for that has passed.
+    A try that was stopped reports nothing more but that it has ``Left``. One that its own time
+    limit ended reports ``timeout`` as soon as it has let go, or when the limit for that has passed.
     """
 
     def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
@@ -192,7 +192,7 @@ class CoroutineHost:
             self._relieve()
 
     def cancel(self, hosted: HostedTry, reason: str) -> None:
-        """Cancel a try; it reports nothing more."""
+        """Cancel a try; it reports nothing more but that it has left."""
         self._nursery.cancel(hosted, reason)
 
     def _relieve(self) -> None:
@@ -285,6 +285,9 @@ class CoroutineHost:
         if not hosted.is_reported and not hosted.ending:
             # Something in here broke. The engine must not wait for it forever.
             self._report(hosted, not_begun(hosted.start, LostInHost()))
+        if not hosted.is_reported:
+            self._output.flush(hosted.key)
+            self._line.report(Left(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
         """Report for a try that swallows its cancellation; give up when they are many."""

@@ -16,7 +16,7 @@ from aioflow.executors.wiring import Wiring
 from aioflow.inputs import HostLost, HostUp, StartTry, StopTry
 from aioflow.messages import Ask, Succeeded
 from aioflow.model import Body
-from aioflow.orders import Answer, RunInfo, Start
+from aioflow.orders import Answer, Resume, RunInfo, Start
 from aioflow.tasklog import TaskLog
 from tests.executors.processes import program, running, until
 
@@ -67,6 +67,12 @@ class Node:
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
         order = Start(7, number, 1, number, -1, 1, kwargs=source.encode())
         self.executor.start(StartTry(Body.COROUTINE, -1, info, order))
+
+    def resume(self, number, was):
+        info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
+        order = Start(7, number, was + 1, number, -1, 1)
+        resume = Resume(7, number, was, was + 1, None)
+        self.executor.start(StartTry(Body.COROUTINE, -1, info, order, resume=resume))
 
     def of(self, kind):
         return [report for report in self.reports if isinstance(report, kind)]
@@ -172,6 +178,28 @@ async def test_output_goes_to_the_log_of_its_try(tmp_path):
         n.start(5, say)
         await n.value(5)
     assert await n.tasklog.read(7, 5) == b"hello"
+
+
+async def test_the_log_of_a_try_is_closed_when_nothing_of_it_is_left(tmp_path):
+    goes = "link.send([Output(order.task_no, order.start_no, b'bye'), Left(order.task_no, 1)])\n"
+    async with node(tmp_path) as n:
+        n.start(5, "stopped = order")
+        n.executor.stop(StopTry(Body.COROUTINE, -1, 5, 1, "cancelled"))
+        n.start(6, "order = stopped\n" + goes + "order = orders[-1]\n" + TELL)
+        await n.value(6)
+        assert not n.executor.open_logs
+
+    assert await n.tasklog.read(7, 5) == b"bye"
+
+
+async def test_a_coroutine_that_goes_on_under_another_number_has_one_log(tmp_path):
+    async with node(tmp_path) as n:
+        n.start(5, TELL)
+        await n.value(5)
+        for was in range(1, 5):
+            n.resume(5, was)
+
+        assert n.executor.open_logs == {(5, 5)}
 
 
 async def test_a_coroutine_may_ask_about_its_own_run_only(tmp_path):

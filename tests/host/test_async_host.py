@@ -134,9 +134,10 @@ def test_a_flood_of_output_is_bounded_and_what_was_dropped_is_said(host):
     assert b"bytes of output dropped" in text[-200:]
 
 
-def test_a_stopped_coroutine_ends_and_reports_nothing(host, home):
+def test_a_stopped_coroutine_reports_nothing_but_what_it_still_prints_and_that_it_left(host, home):
     child = host(tasks(
-        f"try: await asyncio.sleep(3600)\nfinally: open({str(home / 'ended')!r}, 'w')", "return 1"
+        f"try: await asyncio.sleep(3600)\nfinally:\n    print('bye')\n"
+        f"    open({str(home / 'ended')!r}, 'w')", "return 1"
     ))  # fmt: skip
     child.send(start(0))
     child.expect(Began)
@@ -147,7 +148,9 @@ def test_a_stopped_coroutine_ends_and_reports_nothing(host, home):
     assert child.expect(Succeeded).task_no == 101
     child.close()
     assert (home / "ended").exists()
-    assert "Failed" not in [kind for frame in child.frames for kind in kinds(frame)]
+    said = [report for frame in child.frames for report in frame if report.task_no == 100]
+    assert kinds(said) == ["Began", "Output", "Left"]
+    assert said[1].data.startswith(b"bye\n")
 
 
 def test_a_stop_right_behind_its_start_is_no_trouble(host):
