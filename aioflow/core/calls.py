@@ -187,6 +187,7 @@ def _record(
     _note_failure(live, failure)
     if live.interruptions:  # it came further than where it had been cut short
         live.interruptions = 0
+        draft.memory.suspects.clear(live.task_no)
         draft.touch(live)
 
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from aioflow.core.backlog import Stream
 from aioflow.core.graph import Graph
 from aioflow.core.stalls import Stalls
+from aioflow.core.suspects import Suspects
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -451,6 +452,7 @@ class Memory:
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.stalls = Stalls()
+        self.suspects = Suspects()
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1

@@ -88,13 +88,14 @@ def blame(lost: HostLost, draft: Draft) -> None:
         draft.effects.append(MoveClass(wait.row.class_path, is_quarantined=True))
 
 
-def failure_of_culprit(wait: WaitRecord, lost: HostLost) -> Failure | None:
+def failure_of_culprit(wait: WaitRecord, lost: HostLost, memory: Memory) -> Failure | None:
     """Return why the trigger fails that was running when its host died; ``None``: it goes on.
 
-    One that stood still is given a second chance where it holds up nobody else.
+    One that stood still is given a second chance where it holds up nobody else, and one that
+    ran when somebody killed its host has done nothing, see ``suspects``.
     """
     if lost.failure.reason != BLOCKED:
-        return lost.failure
+        return memory.suspects.failure(lost, memory.live, memory.waits)
     if lost.role != QUARANTINE:
         return None
     message = f"{wait.row.class_path} held up its host in quarantine too: {lost.failure.message}"

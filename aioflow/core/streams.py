@@ -46,6 +46,7 @@ def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
         draft.batch.new_events.append(row)
         stream.store(row.sequence, report.payload)
         stream.last = (report.payload, report.key)
+        draft.memory.suspects.clear(wait.row.trigger_no)
     credit(wait, draft)
 
 

@@ -378,12 +378,15 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
         return
     for live in memory.live.values():
         unpark(live)
+    charge = None
+    if lost.culprit in memory.live:
+        charge = memory.suspects.failure(lost, memory.live, memory.waits)
     for live in [live for live in memory.live.values() if live.is_hosted]:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
         stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
         draft.effects.append(stray)
-        if live.task_no == lost.culprit:
-            fail_or_retry(live, lost.failure, draft, slots)
+        if live.task_no == lost.culprit and charge is not None:
+            fail_or_retry(live, charge, draft, slots)
         elif live.state is TaskState.RUNNING:
             interrupt(live, lost.failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
         else:  # parked sensors are never charged

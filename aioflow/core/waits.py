@@ -300,7 +300,7 @@ def _ends_try(live: Live, now: Instant) -> bool:
 
 
 def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
-    """A trigger host died: nobody is charged but the trigger whose code was running."""
+    """A trigger host died: nobody is charged but the trigger whose code did it."""
     quarantine.blame(lost, draft)
     for wait in list(draft.memory.waits.values()):
         if wait.role != lost.role:
@@ -311,7 +311,7 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
             unhost(wait)
             if wait.row.trigger_no != lost.culprit:
                 continue
-            failure = quarantine.failure_of_culprit(wait, lost)
+            failure = quarantine.failure_of_culprit(wait, lost, draft.memory)
             if failure is None:
                 continue
             if wait.stream is not None:

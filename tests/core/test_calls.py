@@ -34,6 +34,7 @@ from aioflow.model import Body, Failure, RecordState, RetryPolicy, TaskSpec, Tri
 from aioflow.orders import ForgetRun, Start
 from tests.core.world import SECOND, World
 
+CRASHED = Failure(type="Crashed", message="SIGSEGV", reason="crashed")
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
 BROKEN = Failure(type="ValueError", message="no", reason="step")
 NOW_AND_THEN = RetryPolicy(tries=3, delay_us=0, jitter=False)
@@ -470,8 +471,9 @@ def test_a_method_a_task_resumes_in_makes_calls_of_its_own():
 # ── hosts that come and go ──────────────────────────────────────────────────────────────
 
 
-def lose(world: World, role: str, culprit: int = -1) -> None:
-    world.turn(HostLost(role=role, culprit=culprit, failure=KILLED, at=world.now), HostUp(role))
+def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) -> None:
+    lost = HostLost(role=role, culprit=culprit, failure=failure, at=world.now)
+    world.turn(lost, HostUp(role))
 
 
 def test_a_start_that_the_next_host_was_given_already_is_taken_back_from_it():
@@ -546,7 +548,7 @@ def test_the_trigger_that_killed_its_host_fails_its_try_and_lets_the_others_of_i
     world, run = begun(retry=RetryPolicy(tries=1))
     await_(world, 0, "m:A", "m:B", kind="any_of")
 
-    lose(world, "triggers", culprit=hosted(world, "m:A").trigger_no)
+    lose(world, "triggers", hosted(world, "m:A").trigger_no, CRASHED)
 
     assert world.state(run, "c") == "failed"
     assert world.rows.triggers == {}

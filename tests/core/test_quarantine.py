@@ -27,6 +27,7 @@ from tests.core.world import World
 
 SLOW, GOOD = "dag:Slow", "dag:Good"
 BLOCKED = Failure(type="Blocked", message="the loop stood still for 30 s", reason="blocked")
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
 SEGFAULT = Failure(type="Crashed", message="SIGSEGV", reason="crashed")
 ONCE = RetryPolicy(tries=1)
 
@@ -399,6 +400,47 @@ def test_what_crashes_its_host_fails_at_once():
     lose(world, "triggers", host_of(world, SLOW).trigger_no, SEGFAULT)
 
     assert world.state(run, "t0") == "failed"
+
+
+def test_what_ran_when_somebody_killed_its_host_goes_on_uncharged():
+    world, run = waiting(SLOW)
+    first = host_of(world, SLOW)
+
+    lose(world, "triggers", first.trigger_no, KILLED)
+    world.turn(HostUp("triggers"))
+
+    again = host_of(world, SLOW)
+    assert (again.trigger_no, again.hosting > first.hosting) == (first.trigger_no, True)
+    assert world.state(run, "t0") == "deferred"
+    assert not world.rows.tries
+
+
+def test_what_runs_whenever_its_host_is_killed_fails_at_the_sixth_time():
+    world, run = waiting(SLOW, GOOD)
+    number = host_of(world, SLOW).trigger_no
+
+    for _ in range(6):
+        assert world.state(run, "t0") == "deferred"
+        lose(world, "triggers", number, KILLED)
+        world.pass_time(1)
+        world.turn(HostUp("triggers"))
+
+    assert (world.state(run, "t0"), world.state(run, "t1")) == ("failed", "deferred")
+    [failed] = [row for row in world.rows.tasks.values() if row.state.label == "failed"]
+    assert failed.failure.reason == "interrupted"
+    assert "6 times" in failed.failure.message
+
+
+def test_a_kill_whose_turn_was_taken_back_counts_once():
+    world, run = waiting(SLOW)
+    number = host_of(world, SLOW).trigger_no
+
+    for _ in range(5):
+        world.refuse(HostLost(role="triggers", culprit=number, failure=KILLED, at=world.now))
+        world.pass_time(1)
+        world.turn(HostUp("triggers"))
+
+    assert world.state(run, "t0") == "deferred"
 
 
 def test_the_death_of_one_host_takes_nothing_from_the_other():

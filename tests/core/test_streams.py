@@ -134,6 +134,20 @@ def test_a_key_that_was_stored_is_dropped_when_another_hosting_yields_it_again()
     assert told(want(world, 3)) == [b"\x03"]
 
 
+def test_a_stream_whose_events_are_stored_is_no_suspect_however_often_its_host_is_killed():
+    world = opened(retry=RetryPolicy(tries=1))
+    number, _ = hosting(world)
+
+    for event in range(8):
+        world.turn(HostLost(role="triggers", culprit=number, failure=KILLED, at=world.now))
+        world.pass_time(1)
+        world.turn(HostUp("triggers"))
+        fire(world, event, index=0)
+
+    assert not world.memory.waits[number].row.failure
+    assert told(want(world, 1)) == [b"\x00"]
+
+
 def test_an_event_of_an_earlier_hosting_is_late():
     world = opened()
     number, before = hosting(world)

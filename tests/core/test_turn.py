@@ -38,7 +38,16 @@ from aioflow.inputs import (
     StartTry,
     StopTry,
 )
-from aioflow.messages import Began, Deferred, Fired, NotReadyYet, Recalled, Succeeded, TriggerEnded
+from aioflow.messages import (
+    Began,
+    CallAnswered,
+    Deferred,
+    Fired,
+    NotReadyYet,
+    Recalled,
+    Succeeded,
+    TriggerEnded,
+)
 from aioflow.model import (
     Body,
     DagSpec,
@@ -68,6 +77,7 @@ def mapped(name: str, over: int, **fields: Any) -> TaskSpec:
     return task(name, over, mapped=spec, **fields)
 
 
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
 SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")
 
 
@@ -630,6 +640,54 @@ def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
     assert (rows[1].interruptions, rows[2].interruptions) == (1, 0)
     assert world.started("good").start.start_no == 2
     assert world.started("parked").start.start_no == 2
+
+
+def lose_async_host(world: World, name: str, failure: Failure = KILLED) -> int:
+    """Kill the async host while a task's code runs, and have another one up."""
+    number = world.started(name).start.task_no
+    world.turn(HostLost(role="async", culprit=number, failure=failure, at=world.now))
+    world.turn(HostUp("async"))
+    world.pass_time(1)
+    return number
+
+
+def test_a_coroutine_that_ran_when_somebody_killed_its_host_is_not_charged():
+    world = World()
+    run = world.begin(task("unlucky", body=Body.COROUTINE, retry=ONCE))
+
+    number = lose_async_host(world, "unlucky")
+
+    assert world.started("unlucky").start.start_no == 2
+    assert (world.rows.tasks[number].try_number, world.rows.tasks[number].interruptions) == (1, 1)
+    world.succeed("unlucky")
+    assert world.run_state(run) == "success"
+
+
+def test_a_coroutine_whose_host_is_killed_again_and_again_is_charged_at_the_sixth_time():
+    world = World()
+    run = world.begin(task("deadly", body=Body.COROUTINE, retry=ONCE))
+
+    for _ in range(5):
+        lose_async_host(world, "deadly")
+        assert world.state(run, "deadly") == "running"
+    number = lose_async_host(world, "deadly")
+
+    assert world.state(run, "deadly") == "failed"
+    assert world.rows.tasks[number].failure.reason == "interrupted"
+
+
+def test_progress_between_two_kills_is_no_suspicion():
+    world = World()
+    run = world.begin(task("slow", body=Body.COROUTINE, retry=ONCE))
+
+    for ordinal in range(8):
+        start = world.started("slow").start
+        world.turn(
+            CallAnswered(start.task_no, start.start_no, ordinal, "step", "m:f", "f.py:1", b"\x01")
+        )
+        lose_async_host(world, "slow")
+
+    assert world.state(run, "slow") == "running"
 
 
 def test_a_task_that_takes_every_incarnation_down_fails_in_the_end():

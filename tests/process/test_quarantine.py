@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +166,25 @@ def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, 
 
         (tmp_path / "good-gate").touch()
         assert all(value_of(daemon, run) for run in good)
+
+
+def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(daemon, tmp_path):
+    folder = str(tmp_path)
+    with daemon:
+        good = daemon.trigger("good", {"folder": folder})
+        slow = daemon.trigger("slow", {"folder": folder, "seconds": 4})
+        eventually(lambda: slow_ones(daemon))  # its code runs right now
+        (tmp_path / "gate").touch()
+        (tmp_path / "good-gate").touch()
+        first_host = _pid(tmp_path)
+        os.kill(first_host, signal.SIGKILL)
+
+        assert value_of(daemon, slow) != first_host
+        assert value_of(daemon, good)
+        [task] = daemon.run(slow)["tasks"]
+        assert (task["try_number"], task["interruptions"]) == (1, 0)
+
+    assert re.search(r"the triggers host died \(culprit \d+\)", daemon.log.read_text())
 
 
 def _pid(folder: Path) -> int | None:

@@ -263,7 +263,7 @@ def result_of_start(stage: Stage, host: Host) -> tuple[bytes | None, int, int | 
     return body, size, width
 
 
-def lost_host(role: str, culprit: int, at: int, *, reason: str = "killed") -> HostLost:
+def lost_host(role: str, culprit: int, at: int, *, reason: str) -> HostLost:
     """Return what is said of a shared host that died."""
-    failure = Failure(type="Killed", message="signal 9", reason=reason)
+    failure = Failure(type="Died", message=f"it was {reason}", reason=reason)
     return HostLost(role=role, culprit=culprit, failure=failure, at=at)

@@ -143,7 +143,8 @@ class AsyncHost:
         tasks = [task_no for task_no, _ in self.hosted]
         culprit = self.stage.rng.choice([-1, *tasks])
         self.hosted.clear()
-        self.line.say(lost_host("async", culprit, self.stage.wall()))
+        reason = self.stage.rng.choice(("killed", "crashed"))
+        self.line.say(lost_host("async", culprit, self.stage.wall(), reason=reason))
         self.stage.after(self.stage.rng.randint(1, 30 * SECOND), self.come_up)
 
 

@@ -119,7 +119,10 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
 
 
 def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
-    """I7: tries within the policy, interruptions within the cap, and neither goes back."""
+    """I7: tries within the policy, interruptions within the cap, and none for a kill."""
+    for ended in turn.batch.new_tries:
+        if ended.failure is not None and ended.failure.reason == "killed":
+            raise Broken("I7 tries", f"task {ended.task_no} is charged for a kill: {ended}")
     for change in changed_tasks(turn.batch):
         row = node.tables.tasks[change.task_no]
         task = _spec(node, row.run_no).tasks[row.position]

@@ -259,7 +259,8 @@ class InlineChild:
     async def ended(self) -> Failure:
         """See ``Child``."""
         await self._over.wait()
-        return Failure(type="Killed", message="signal 9", reason="killed")
+        reason = self._world.rng.choice(("killed", "crashed"))
+        return Failure(type="Died", message=f"it was {reason}", reason=reason)
 
     def abandon(self) -> None:
         """Nobody listens any more."""

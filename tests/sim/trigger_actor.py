@@ -151,7 +151,7 @@ class TriggerHost:
         self._is_up = False
         culprit = self.stage.rng.choice([-1, *self._hosted])
         self._hosted.clear()
-        reason = self.stage.rng.choice(("killed", BLOCKED))
+        reason = self.stage.rng.choice(("killed", "crashed", BLOCKED))
         self.line.say(lost_host(self.role, culprit, self.stage.wall(), reason=reason))
         self.stage.after(self.stage.rng.randint(1, 30 * SECOND), self.come_up)
 
