@@ -11,6 +11,7 @@
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
+    │   └── WrongField
     ├── RequestError              the caller asked for what cannot be done
     │   ├── UnknownDag
     │   ├── UnknownRun
@@ -46,6 +47,7 @@ in the store it is ``BatchRefused``. Flow control is not an error either: see
 
 from __future__ import annotations
 
+import reprlib
 from typing import ClassVar
 
 __all__ = (
@@ -84,6 +86,7 @@ __all__ = (
     "UnknownRun",
     "UnknownTask",
     "Unserializable",
+    "WrongField",
 )
 
 
@@ -201,6 +204,22 @@ class Unserializable(AioflowError):
         )
         self.where = where
         self.value_type = value_type
+
+
+class WrongField(Unserializable):
+    """A field of a trigger is not what it is annotated with.
+
+    Attributes:
+        wanted: The annotation.
+    """
+
+    code = "unserializable.field"
+
+    def __init__(self, where: str, value: object, wanted: str) -> None:
+        AioflowError.__init__(self, f"{where} is to be {wanted}, not {reprlib.repr(value)}")
+        self.where = where
+        self.value_type = type(value).__name__
+        self.wanted = wanted
 
 
 class RequestError(AioflowError):

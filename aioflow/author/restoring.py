@@ -145,6 +145,8 @@ class _Restorer:
             return self._items(value, cls, get_args(annotation), where)
         if dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
             return self._object(value, cls, where)
+        if getattr(cls, "_is_protocol", False):
+            return value  # whatever it is to be able to do, it is plain data
         if isinstance(value, cls):
             return value
         raise _Misfit

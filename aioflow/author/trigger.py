@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
+from aioflow.author.fields import check_fields
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo
 
@@ -55,15 +57,15 @@ class Trigger(Generic[T]):
     _hosted_number: TriggerNo | None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Refuse a field that cannot travel on the line that wrote it.
+        """Refuse a field that cannot travel, or is of another type, on the line that wrote it.
 
         Raises:
             Unserializable: If one cannot; it is named.
+            WrongField: If one is not what it is annotated with.
         """
-        if dataclasses.is_dataclass(cls) and not hasattr(cls, "serialize"):
-            names = (field.name for field in dataclasses.fields(cls) if field.init)
-            given = dict(zip(names, args, strict=False)) | kwargs
-            codec.encode_fields(given, cls.__name__)
+        is_written = not _is_restored.get()
+        if is_written and dataclasses.is_dataclass(cls) and not hasattr(cls, "serialize"):
+            check_fields(cls, args, kwargs)
         return super().__new__(cls)
 
     def run(self) -> AsyncIterator[TriggerEvent[T]]:
@@ -173,12 +175,18 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
     name = cls.__name__
     annotations, signature = _shape(cls)
     fields = codec.decode_fields(kwargs, annotations, name)
+    token = _is_restored.set(True)
     try:
         signature.bind(**fields)
         return cls(**fields)
     except (TypeError, ValueError) as exc:
         raise Unserializable(name, "trigger", f"cannot be made of its fields: {exc}") from exc
+    finally:
+        _is_restored.reset(token)
 
+
+_is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
+"""Set while a trigger is made of stored fields: nobody has written them just now."""
 
 _shapes: WeakKeyDictionary[type, tuple[dict[str, Any], inspect.Signature]] = WeakKeyDictionary()
 """Looking them up costs ten times what making a trigger does, and thousands are of one class."""

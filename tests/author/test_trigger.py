@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import pytest
 
 from aioflow import Operator, TaskDeferred, Trigger, TriggerEvent, Unserializable, run_ending
 from aioflow.author.asking import RunEnding, asker
+from aioflow.author.codec import encode_fields
 from aioflow.author.trigger import class_path, construct, prepare, serialize
-from aioflow.errors import DagError
+from aioflow.errors import DagError, WrongField
 
+T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -31,6 +35,24 @@ class Depth(Trigger[int]):
 
     async def run(self) -> AsyncIterator[TriggerEvent[int]]:
         yield TriggerEvent(3)
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Shouted(str):
+    __slots__ = ()
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Sized(Protocol):
+    def __len__(self) -> int: ...
 
 
 @dataclass
@@ -127,6 +149,131 @@ def test_what_cannot_be_parked_is_refused_at_once(trigger, complaint):
 def test_a_field_that_cannot_travel_is_refused_on_its_own_line(make):
     with pytest.raises(Unserializable, match=r"Holder\.value"):
         make()
+
+
+@dataclass
+class Choosy(Trigger[int], Generic[T]):
+    """A field of each kind there is, each with a default."""
+
+    n: int = 1
+    text: str = ""
+    rate: float = 1.0
+    price: Decimal = Decimal(1)
+    at: datetime = NOW
+    every: timedelta = timedelta(1)
+    length: timedelta | float | str = 1.0
+    mode: Literal["a", "b"] = "a"
+    names: Sequence[str] = ()
+    ports: list[int] = field(default_factory=list)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    colour: Colour = Colour.RED
+    inner: Point | None = None
+    later: int = None  # type: ignore[assignment]  # as many write it
+    what: Any = None
+    item: T | None = None
+    sized: Sized = ()
+    unknown: Nowhere = None  # type: ignore[name-defined]  # noqa: F821
+    by_word: int = field(default=1, kw_only=True)
+    end: int = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", "1"),
+        ("n", 1.5),
+        ("n", None),
+        ("text", 5),
+        ("text", Path("/a")),
+        ("rate", "fast"),
+        ("price", object),
+        ("price", "cheap"),
+        ("at", 5),
+        ("at", "noon"),
+        ("every", NOW),
+        ("every", "soon"),
+        ("length", NOW),
+        ("mode", "c"),
+        ("names", "abc"),
+        ("names", [1]),
+        ("ports", ["80"]),
+        ("limits", {"a": "b"}),
+        ("limits", [1]),
+        ("colour", "blue"),
+        ("inner", 5),
+        ("inner", {"x": 1, "z": 2}),
+        ("later", "x"),
+        ("by_word", "x"),
+        ("end", "x"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_on_its_own_line(name, value):
+    with pytest.raises(Unserializable, match=rf"Choosy\.{name} ") as caught:
+        Choosy(**{name: value})
+
+    assert caught.value.where.startswith(f"Choosy.{name}")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n": True},
+        {"n": Colour.RED},
+        {"text": Shouted("x")},
+        {"rate": 5},
+        {"price": 5},
+        {"price": "1.5"},
+        {"at": NOW.isoformat()},
+        {"every": "5m"},
+        {"length": "5m"},
+        {"length": 5},
+        {"names": ("a", "b")},
+        {"ports": (80,)},
+        {"colour": 1},
+        {"inner": Point(1, 2)},
+        {"inner": {"x": 1, "y": 2}},
+        {"later": None},
+        {"what": [NOW]},
+        {"item": "anything"},
+        {"sized": [1]},
+        {"unknown": 5},
+    ],
+    ids=str,
+)
+def test_a_field_is_content_with_whatever_is_restored_to_its_type(given):
+    trigger = Choosy(**given)
+
+    path, data = serialize(trigger)
+    construct(Choosy, data)
+    assert path.endswith(":Choosy")
+
+
+def test_fields_given_in_order_are_told_apart_though_one_between_is_given_by_word():
+    given: list[Any] = [1, "", 1.0, Decimal(1), NOW, timedelta(1), 1.0, "a", (), [], {}]
+    given += [Colour.RED, None, None, None, None, (), None, "x"]
+
+    with pytest.raises(WrongField, match=r"Choosy\.end is to be int, not 'x'"):
+        Choosy(*given)
+
+
+@dataclass
+class Converting(Choosy[int]):
+    """Takes what its own ``__init__`` says."""
+
+    def __init__(self, n: str) -> None:
+        super().__init__(n=int(n))
+
+
+def test_an_init_of_its_own_may_take_anything_that_travels():
+    assert Converting("5").n == 5
+    with pytest.raises(Unserializable, match=r"Converting\.n"):
+        Converting(object())  # type: ignore[arg-type]
+
+
+def test_what_is_stored_already_is_hosted_though_its_class_asks_for_another_type_by_now():
+    data = encode_fields({"n": "1"}, "Choosy")
+
+    assert vars(construct(Choosy, data))["n"] == "1"
 
 
 def test_a_field_set_later_is_refused_when_it_is_parked():

@@ -176,7 +176,7 @@ def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(daemon, tmp_p
         eventually(lambda: slow_ones(daemon))  # its code runs right now
         (tmp_path / "gate").touch()
         (tmp_path / "good-gate").touch()
-        first_host = _pid(tmp_path)
+        first_host = eventually(lambda: _pid(tmp_path))
         os.kill(first_host, signal.SIGKILL)
 
         assert value_of(daemon, slow) != first_host
