@@ -19,6 +19,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.catalog import Catalog, Limits
+from aioflow.catalog.parsing import Parser
+from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
@@ -205,8 +207,13 @@ class _Node:
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
+        services.start_soon(warn_of_broken, self._parser())
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
+
+    def _parser(self) -> Parser:
+        limits = Limits(wall_seconds=self._settings.parse_timeout_seconds)
+        return Parser(self._children, self._settings.code_folder, self._clock, limits)
 
     async def _open_catalog(self) -> Catalog:
         """Open the catalog, with the code of everything that may still run."""

@@ -25,6 +25,7 @@ __all__ = (
     "Ended",
     "Failed",
     "Fired",
+    "Inspected",
     "Left",
     "NextWanted",
     "NotParked",
@@ -39,6 +40,7 @@ __all__ = (
     "StreamOpened",
     "Succeeded",
     "TriggerEnded",
+    "TriggerKind",
 )
 
 
@@ -359,6 +361,24 @@ class Parsed(_Wire, frozen=True):
     triggers: dict[str, str] = {}
 
 
+class TriggerKind(msgspec.Struct, frozen=True):
+    """A trigger class of a plug-in.
+
+    Attributes:
+        summary: The first line of its docstring, if it has one.
+    """
+
+    class_path: str
+    summary: str
+
+
+class Inspected(_Wire, frozen=True):
+    """What a parser found in a plug-in, or why it found nothing."""
+
+    kinds: tuple[TriggerKind, ...]
+    failure: DagFailure | None = None
+
+
 Report: TypeAlias = (
     Began
     | Succeeded
@@ -380,4 +400,5 @@ Report: TypeAlias = (
     | Ask
     | Pong
     | Parsed
+    | Inspected
 )

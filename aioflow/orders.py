@@ -18,6 +18,7 @@ __all__ = (
     "EventsTaken",
     "ForgetRun",
     "Host",
+    "Inspect",
     "Order",
     "Parse",
     "Ping",
@@ -56,6 +57,12 @@ class Parse(_Wire, frozen=True):
 
     folder: str
     file: str
+
+
+class Inspect(_Wire, frozen=True):
+    """Import what a plug-in's entry point names, and say which triggers are in it."""
+
+    entry_point: str
 
 
 class RunInfo(_Wire, frozen=True):
@@ -231,6 +238,7 @@ class Ping(_Wire, frozen=True):
 Order: TypeAlias = (
     Welcome
     | Parse
+    | Inspect
     | RunInfo
     | Start
     | Resume

@@ -1,21 +1,24 @@
-"""Parsing one DAG file in a child of its own, within limits."""
+"""Parsing one DAG file, or looking at one plug-in, in a child of its own, within limits."""
 
 from __future__ import annotations
 
 import resource
 import signal
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import anyio
 import msgspec
 
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
-from aioflow.messages import DagFailure, Parsed, Report
+from aioflow.messages import DagFailure, Inspected, Parsed, Report
 from aioflow.model import Failure
-from aioflow.orders import Parse, Welcome
+from aioflow.orders import Inspect, Parse, Welcome
 
 __all__ = ("Limits", "Parser")
+
+Answer = TypeVar("Answer", Parsed, Inspected)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parser:
-    """Parses files, each in a child of its own."""
+    """Parses files and looks at plug-ins, each in a child of its own."""
 
     def __init__(self, children: Children, code: Path, clock: Clock, limits: Limits) -> None:
         self._children = children
@@ -41,7 +44,20 @@ class Parser:
         Raises:
             OSError: If the machine has no room for another process; the file is not to blame.
         """
-        attempt = _Attempt(self._limits)
+        found = await self._ask(Parse(str(folder), file), Parsed)
+        return found if isinstance(found, Parsed) else Parsed((), (found,), ())
+
+    async def inspect(self, entry_point: str) -> Inspected:
+        """Return which triggers a plug-in brings, or why that cannot be said.
+
+        Raises:
+            OSError: See ``parse``.
+        """
+        found = await self._ask(Inspect(entry_point), Inspected)
+        return found if isinstance(found, Inspected) else Inspected((), found)
+
+    async def _ask(self, order: Parse | Inspect, kind: type[Answer]) -> Answer | DagFailure:
+        attempt = _Attempt(kind, self._limits)
         async with self._children.child(
             "parser",
             on_reports=attempt.take,
@@ -50,32 +66,33 @@ class Parser:
         ) as child:
             attempt.child = child
             child.send([Welcome("parser", str(self._code), "")])
-            child.send([Parse(str(folder), file)])
+            child.send([order])
             async with anyio.create_task_group() as group:
                 group.start_soon(self._limit_time, attempt)
                 attempt.failure = await child.ended()
                 group.cancel_scope.cancel()
         return attempt.result()
 
-    async def _limit_time(self, attempt: _Attempt) -> None:
+    async def _limit_time(self, attempt: _Attempt[Answer]) -> None:
         await self._clock.sleep(self._limits.wall_seconds)
         attempt.refuse("timeout", f"parsing took longer than {self._limits.wall_seconds:g} s")
 
 
-class _Attempt:
+class _Attempt(Generic[Answer]):
     """What came of one child."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, kind: type[Answer], limits: Limits) -> None:
         self.child: Child | None = None
         self.failure: Failure | None = None
-        self._parsed: Parsed | None = None
+        self._kind: type[Answer] = kind
+        self._answer: Answer | DagFailure | None = None
         self._printed = 0
         self._limits = limits
 
     def take(self, reports: list[Report]) -> None:
         """Take its report. What it does after it is of no interest: it is killed."""
         for report in reports:
-            if isinstance(report, Parsed) and self._parsed is None:
+            if isinstance(report, self._kind) and self._answer is None:
                 self._end(report)
 
     async def listen(self, data: bytes) -> None:
@@ -87,26 +104,22 @@ class _Attempt:
 
     def refuse(self, reason: str, message: str) -> None:
         """It went too far."""
-        if self._parsed is None:
-            self._end(_broken(reason, message))
+        if self._answer is None:
+            self._end(DagFailure(reason, message))
 
-    def result(self) -> Parsed:
+    def result(self) -> Answer | DagFailure:
         """Return what it said, or what its death says."""
-        if self._parsed is not None:
-            return self._parsed
+        if self._answer is not None:
+            return self._answer
         failure = self.failure
         if failure is None:
-            return _broken("killed", "the parser was ended")
+            return DagFailure("killed", "the parser was ended")
         if signal.SIGXCPU.name in failure.message:
-            return _broken("timeout", "parsing took too much processor time")
+            return DagFailure("timeout", "parsing took too much processor time")
         reason = "memory" if failure.reason == "oom" else failure.reason
-        return _broken(reason, failure.message)
+        return DagFailure(reason, failure.message)
 
-    def _end(self, parsed: Parsed) -> None:
-        self._parsed = parsed
+    def _end(self, answer: Answer | DagFailure) -> None:
+        self._answer = answer
         if self.child is not None:
             self.child.kill()
-
-
-def _broken(reason: str, message: str) -> Parsed:
-    return Parsed((), (DagFailure(reason, message),), ())

@@ -1,4 +1,4 @@
-"""``aioflow triggers``: what is parked, on what, and what of it holds up the others."""
+"""``aioflow triggers``: what is parked, on what, what of it holds up others, and what there is."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def add_parser(nouns: Nouns) -> None:
         _slow,
         text="list what has held up the loop it shares with others, where, and for how long",
         example="aioflow triggers slow",
+    )
+    add_command(
+        verbs,
+        "kinds",
+        _kinds,
+        text="list the triggers that installed packages bring; 1 if one cannot be imported",
+        example="aioflow triggers kinds",
+        remote=False,
     )
     releasing = add_command(
         verbs,
@@ -121,6 +129,12 @@ def _slow(arguments: argparse.Namespace) -> int:
         empty="nothing has held up its loop",
     )
     return 0
+
+
+def _kinds(arguments: argparse.Namespace) -> int:
+    from aioflow.cli.kinds import show
+
+    return show(arguments)
 
 
 def _unquarantine(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The role ``parser``: imports one DAG file, says what it defines, and is gone."""
+"""The role ``parser``: imports one DAG file or plug-in, says what it defines, and is gone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.imports import reachable
 from aioflow.host.link import BlockingLink
 from aioflow.host.loader import CodeMissing, WholeProcess
+from aioflow.host.plug_in import look_at
 from aioflow.host.process import limit_parser
 from aioflow.host.streams import flush, line_by_line
 from aioflow.host.trigger_code import trigger_digests
-from aioflow.messages import DagFailure, Parsed
-from aioflow.orders import Order, Parse
+from aioflow.messages import DagFailure, Inspected, Parsed
+from aioflow.orders import Inspect, Order, Parse
 
 __all__ = ("parse", "parse_one")
 
@@ -29,11 +30,16 @@ def parse_one(link: BlockingLink, first: Sequence[Order] = ()) -> None:
     line_by_line()
     limit_parser()
     order = (first or link.receive())[0]
-    if not isinstance(order, Parse):
-        raise LinkClosed(f"a parser was ordered {type(order).__name__}")
-    parsed = parse(Path(order.folder), order.file)
+    found: Parsed | Inspected
+    match order:
+        case Parse():
+            found = parse(Path(order.folder), order.file)
+        case Inspect():
+            found = look_at(order.entry_point)
+        case _:
+            raise LinkClosed(f"a parser was ordered {type(order).__name__}")
     flush()
-    link.send([parsed])
+    link.send([found])
     # Threads that the file started, and what it registered for the end, have no say in this.
     os._exit(0)
 

@@ -1,0 +1,147 @@
+"""Packages that bring triggers are found by their entry points, hosted, and said if broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+GOOD = '''
+from dataclasses import dataclass
+from pathlib import Path
+from aioflow import Trigger, TriggerEvent
+from aioflow_triggers.temporal import DateTimeTrigger  # somebody else's
+
+@dataclass
+class Bell(Trigger[str]):
+    """A bell that rings.
+
+    Not at night.
+    """
+
+    note: str
+
+    async def run(self):
+        yield TriggerEvent(self.note)
+
+@dataclass
+class Plain(Trigger[int]):
+    n: int = 1
+
+class _Private(Trigger[int]): ...
+'''
+
+DAG = """
+from aioflow import *
+
+@task
+async def listen() -> str:
+    from bells.tower import Bell
+    return await wait(Bell("ding"))
+
+@dag
+def evening():
+    listen()
+"""
+
+
+def install(folder: Path, package: str, entry_points: str, **modules: str) -> None:
+    """Put a package on a path as an installer does."""
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    for name, source in modules.items():
+        (folder / package / f"{name}.py").write_text(source)
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[aioflow.triggers]\n{entry_points}\n")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def kinds(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aioflow", "triggers", "kinds", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def named(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {plug_in["name"]: plug_in for plug_in in json.loads(done.stdout)}
+
+
+def test_the_triggers_of_a_package_are_listed_beside_the_catalogue(tmp_path, environment):
+    points = "bells = bells.tower\nbell = bells.tower:Bell"
+    install(tmp_path / "site", "bells", points, tower=GOOD)
+
+    done = kinds(environment, "--json")
+
+    found = named(done)
+    bell = {"class_path": "bells.tower:Bell", "summary": "A bell that rings."}
+    plain = {"class_path": "bells.tower:Plain", "summary": ""}
+    assert done.returncode == 0
+    assert found["bells"]["kinds"] == [bell, plain]
+    assert found["bell"]["kinds"] == [bell]
+    ours = [kind["class_path"] for kind in found["temporal"]["kinds"]]
+    assert "aioflow_triggers.temporal:DateTimeTrigger" in ours
+    assert "bells.tower:Bell" in kinds(environment).stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param("import not_there", "not_there", id="an-import-fails"),
+        pytest.param("raise SystemExit(3)", "SystemExit", id="it-exits"),
+        pytest.param("import os; os._exit(3)", "exit status 3", id="it-exits-hard"),
+        pytest.param("import os, signal; os.kill(os.getpid(), 11)", "SIGSEGV", id="it-crashes"),
+    ],
+)
+def test_a_broken_plug_in_is_named_and_the_others_are_listed(
+    tmp_path, environment, source, message
+):
+    install(tmp_path / "site", "bells", "bells = bells.tower", tower=GOOD)
+    install(tmp_path / "site", "broken", "a_broken = broken.module", module=source)
+
+    done = kinds(environment)
+
+    assert done.returncode == 1
+    assert "bells.tower:Bell" in done.stdout
+    assert "a_broken (broken.module) cannot be imported" in done.stderr
+    assert message in done.stderr
+
+
+def test_a_daemon_says_which_plug_in_is_broken_and_hosts_the_triggers_of_the_others(
+    tmp_path, environment
+):
+    install(tmp_path / "site", "bells", "bells = bells.tower", tower=GOOD)
+    install(tmp_path / "site", "broken", "broken = broken.module", module="import not_there")
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "evening.py").write_text(DAG)
+    daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+    daemon.environment = environment
+
+    with daemon:
+        run = daemon.trigger("evening")
+        assert daemon.wait(run)["state"] == "success"
+        assert daemon.run(run)["tasks"][0]["result"] == "ding"
+        eventually(lambda: "a plug-in cannot be imported" in daemon.log.read_text())
+
+    [line] = [line for line in daemon.log.read_text().splitlines() if "a plug-in cannot" in line]
+    assert "broken.module" in line
+    assert "not_there" in line
