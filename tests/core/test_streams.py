@@ -277,13 +277,19 @@ def test_nothing_is_left_of_a_stream_when_its_task_has_ended():
     assert not world.memory.waits
 
 
-def test_a_cancelled_run_lets_its_streams_go():
+@pytest.mark.parametrize("waits", [True, False], ids=["while-it-waits", "while-it-computes"])
+def test_a_cancelled_run_lets_its_streams_go_with_that_reason(waits):
     world = opened()
-    want(world, 1)
+    if waits:
+        want(world, 1)
     world.ask(CancelRun(run_id=next(iter(world.rows.runs.values())).run_id))
 
     [ended] = [e.end for e in world.effects if isinstance(e, EndHosting)]
-    assert ended.trigger_no == hosting(world)[0]
+    number, hosted = hosting(world)
+    assert (ended.trigger_no, ended.reason) == (number, "cancelled")
+    assert world.rows.triggers[number].state.name == "ENDING"
+    world.turn(TriggerEnded(number, hosted, world.now, None, "cancelled"))
+    assert not world.rows.triggers
 
 
 def test_an_event_that_does_not_come_in_time_raises_and_the_stream_goes_on():

@@ -659,6 +659,70 @@ def test_an_operator_defers_and_resumes_as_a_new_instance(slot):
     assert result_of(child.expect(Succeeded)) == ["run-1", {"seen": 1}, 2, 1.5]
 
 
+DEFERS = """
+from dataclasses import dataclass
+
+@dataclass
+class Later(Trigger[int]):
+    async def run(self): yield TriggerEvent(1)
+
+class ByHand(Operator):
+    def execute(self, context):
+        raise TaskDeferred(trigger=Later(), method_name="after", kwargs={"n": 2}, timeout="1h")
+    def after(self, context, event=None, n=0): ...
+
+class Deep(Operator):
+    def execute(self, context): sum(self.one() for _ in range(3))
+    def one(self): return [self.two(item) for item in "ab"]
+    def two(self, item):
+        self.defer(trigger=Later(), method_name="after", kwargs={"n": 2}, timeout="1h")
+    def after(self, context, event=None, n=0): ...
+
+class Again(Operator):
+    def execute(self, context, event=None):
+        if event is None:
+            self.seen = True
+            self.defer(trigger=Later(), method_name="execute", on_timeout="too_late")
+        return [event, hasattr(self, "seen"), context["run_id"]]
+    def too_late(self, context, event=None): return ["too late", event]
+
+with DAG("pipeline"):
+    ByHand(task_id="by_hand")
+    Deep(task_id="deep")
+    Again(task_id="again")
+"""
+
+
+@pytest.mark.parametrize("position", [0, 1], ids=["raised-by-hand", "in-the-depth"])
+def test_a_task_defers_however_it_is_said(slot, position):
+    child = slot(DEFERS)
+
+    child.send(start(position))
+
+    deferred = child.expect(Deferred)
+    assert (deferred.next_method, decode(deferred.next_kwargs)) == ("after", {"n": 2})
+    assert (deferred.class_path, deferred.timeout_us) == ("flow:Later", 3_600_000_000)
+
+
+def test_a_task_may_resume_in_execute_and_nothing_of_the_instance_survives(slot):
+    child = slot(DEFERS)
+    child.send(start(2))
+    deferred = child.expect(Deferred)
+    assert (deferred.next_method, deferred.timeout_method) == ("execute", "too_late")
+
+    child.send(start(2, start_no=2, method="execute", event=encode(7, "")))
+
+    assert result_of(child.expect(Succeeded)) == [7, False, "run-1"]
+
+
+def test_a_task_resumes_without_an_event_where_its_wait_was_too_long(slot):
+    child = slot(DEFERS)
+
+    child.send(start(2, start_no=2, method="too_late"))
+
+    assert result_of(child.expect(Succeeded)) == ["too late", None]
+
+
 def test_a_trigger_that_cannot_travel_is_refused_by_the_name_of_its_field(slot):
     child = slot(WAITER)
 
