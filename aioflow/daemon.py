@@ -61,6 +61,9 @@ _FIRST_SWEEP_SECONDS = 2.0
 
 _WATCH_STORE_SECONDS = 1.0
 
+_LET_GO_SECONDS = 10.0
+"""For what triggers hold to be let go before a drained node ends."""
+
 _LAST_WORDS_SECONDS = 2.0
 """For a drained node to commit what it cut short; after that its rows say ``running``, and
 the next start finds them."""
@@ -280,6 +283,10 @@ class _Node:
         self._engine.report([Drain(is_over=True)])
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._engine.wait_until_still()
+        with anyio.move_on_after(_LET_GO_SECONDS):
+            async with anyio.create_task_group() as closing:
+                for triggerer in self._triggerers.values():
+                    closing.start_soon(triggerer.shut_down)
         self._web_stop.set()
 
     async def _watch_store(self) -> None:

@@ -18,13 +18,16 @@ from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import EndHosting, HostTrigger, Input, RoomChanged, TakeEvents
 from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded
 from aioflow.model import RunNo, TriggerNo
-from aioflow.orders import ForgetRun, Host, RunInfo
+from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
 __all__ = ("CAPACITY", "Triggerer")
 
 CAPACITY = 100_000
 """Triggers one host is given at once."""
+
+SHUTDOWN = "shutdown"
+"""The reason of a hosting that ends with its daemon."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class Triggerer:
         self._capacity = capacity
         self._role = role
         self._wanted = anyio.Event()
+        self._is_closing = False
+        self._has_let_go = anyio.Event()
         self._host = SharedHost(
             role,
             wiring,
@@ -89,6 +94,8 @@ class Triggerer:
     def host(self, effect: HostTrigger) -> None:
         """Host a trigger; one that is hosted already is handed over anew."""
         host = effect.host
+        if self._is_closing:
+            return
         self._wanted.set()
         if not self._host.is_up:
             return
@@ -124,6 +131,19 @@ class Triggerer:
         at = (end.trigger_no, end.hosting, self._wiring.clock.now())
         self._wiring.report([TriggerEnded(*at, reason=end.reason)])
 
+    async def shut_down(self) -> None:
+        """Have the host let go of all it has, as the daemon is to end; return when it has.
+
+        Nothing is hosted any more, and nobody is told: to the engine what waits goes on waiting,
+        and the next daemon hosts it again. How long it may take is the caller's business.
+        """
+        self._is_closing = True
+        self._waiting.clear()
+        for host in self._hosted.values():
+            self._host.put(End(host.trigger_no, host.hosting, SHUTDOWN))
+        if self._hosted:
+            await self._has_let_go.wait()
+
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
     @property
@@ -158,7 +178,8 @@ class Triggerer:
                 passed.append(report)
             elif isinstance(report, TriggerEnded):
                 self._let_go(report)
-                passed.append(report)
+                if report.reason != SHUTDOWN:
+                    passed.append(report)
             elif isinstance(report, Output):
                 self._keep(report)
             elif isinstance(report, Ask):
@@ -180,6 +201,11 @@ class Triggerer:
             del self._per_run[host.run_no]
         if len(self._hosted) < self._capacity:
             self._assign_next()
+        self._look_whether_closed()
+
+    def _look_whether_closed(self) -> None:
+        if self._is_closing and not self._hosted:
+            self._has_let_go.set()
 
     def _assign_next(self) -> None:
         while self._order:
@@ -212,6 +238,7 @@ class Triggerer:
         self._logs.clear()
         self._per_run.clear()
         self._told.clear()
+        self._look_whether_closed()
 
 
 def _log_key(host: Host) -> LogKey:

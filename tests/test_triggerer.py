@@ -34,12 +34,15 @@ try:
                     os.kill(os.getpid(), signal.SIGABRT)
                 if order.class_path == "ask":
                     link.send([Ask(1, order.run_no, "run", b""), Ask(2, 12345, "run", b"")])
+                is_stubborn = order.class_path == "stubborn"
                 if order.class_path == "print":
                     link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
                     link.send([Output(order.trigger_no, 99, b"of another hosting\\n")])
                 link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"")])
+            elif isinstance(order, End) and order.reason == "shutdown" and is_stubborn:
+                os._exit(1)
             elif isinstance(order, End):
-                link.send([TriggerEnded(order.trigger_no, order.hosting, 1)])
+                link.send([TriggerEnded(order.trigger_no, order.hosting, 1, None, order.reason)])
 except LinkClosed:
     pass
 """
@@ -166,6 +169,36 @@ async def test_one_that_waits_for_room_leaves_with_the_reason_it_was_told(tmp_pa
         await until(lambda: 2 in n.fired())
 
     assert [fired.hosting for fired in n.of(Fired)] == [1, 2]
+
+
+async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
+    async with node(tmp_path, capacity=2) as n:
+        for number in (1, 2, 3):
+            n.host(number)
+        await until(lambda: len(n.fired()) == 2)
+
+        await n.triggerer.shut_down()
+        n.host(4)
+
+        assert not n.triggerer.hosted
+        assert not n.triggerer.waiting_for_capacity
+        assert n.fired() == [1, 2]
+        assert not n.ended()
+
+
+async def test_a_host_that_dies_when_the_daemon_ends_has_let_go_of_all(tmp_path):
+    async with node(tmp_path) as n:
+        n.host(1, "stubborn")
+        await until(n.fired)
+
+        await n.triggerer.shut_down()
+
+        assert n.of(HostLost)
+
+
+async def test_a_host_that_has_nothing_is_not_waited_for(tmp_path):
+    async with node(tmp_path) as n:
+        await n.triggerer.shut_down()
 
 
 async def test_what_a_trigger_prints_is_in_the_log_of_its_task(tmp_path):

@@ -35,6 +35,10 @@ class Gate(Trigger[str]):
             await asyncio.sleep(0.02)
         yield TriggerEvent(f"{text} SAYS")
 
+    async def cleanup(self, reason):
+        with open(f"{self.path}-cleanups", "a") as file:
+            file.write(f"{reason}\\n")
+
 
 @dataclass
 class Passes(Trigger[list[str]]):
@@ -147,6 +151,28 @@ def test_a_saved_trigger_goes_on_in_its_newest_code_and_prints_into_its_log(tmp_
         [task] = daemon.run(run_id)["tasks"]
         assert (task["result"], task["try_number"]) == ("open new", 1)
         assert task["interruptions"] == 0
+
+
+def test_a_daemon_that_is_stopped_lets_its_triggers_clean_up_and_the_next_one_hosts_them(
+    tmp_path, dags
+):
+    out = tmp_path / "out"
+    daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
+    with daemon:
+        run_id = daemon.trigger("moves", {"folder": str(out)})
+        eventually(partial(has_printed, daemon, "looks as old does"))
+        assert daemon.stop() == 0
+        assert (out / "gate-cleanups").read_text().split() == ["shutdown"]
+
+        daemon.start()
+        assert is_waiting(daemon, run_id, "waits")
+        (out / "gate").write_text("open")
+        daemon.wait(run_id)
+
+        [task] = daemon.run(run_id)["tasks"]
+        assert (task["result"], task["try_number"], task["interruptions"]) == ("open old", 1, 0)
+        cleanups = out / "gate-cleanups"
+        eventually(lambda: cleanups.read_text().split() == ["shutdown", "finished"])
 
 
 @pytest.mark.parametrize("strike", ["nothing", "daemon", "everything"])
