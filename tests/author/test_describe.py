@@ -277,6 +277,21 @@ def test_operators_and_functions_mix():
     assert lines == [made.line + 1, made.line + 2, made.line + 2, made.line + 3]
 
 
+def test_a_sensor_looks_each_minute_for_twelve_hours_unless_it_says_otherwise():
+    @sensor
+    def plain() -> bool:
+        return True
+
+    with DAG("made") as made:
+        plain()
+        Look(task_id="look", path="/in", mode="reschedule", exponential_backoff=True)
+
+    usual = SensorSpec(interval_us=60 * SECOND, timeout_us=12 * 3600 * SECOND, backoff=1.0)
+    first, second = (described.sensor for described in spec_of(made).tasks)
+    assert first == usual
+    assert second == SensorSpec(backoff=2.0)
+
+
 def test_a_new_instance_is_made_of_resolved_arguments():
     with DAG("made") as made:
         Copy(listed()["path"], task_id="copy", pool="disk")

@@ -567,6 +567,23 @@ def test_an_open_call_goes_on_after_a_restart_and_the_task_from_the_top():
     assert answers(world) == [1, "here"]
 
 
+@pytest.mark.parametrize("kind", ["wait", "any_of", "sleep"])
+def test_the_deadline_of_an_open_call_goes_on_over_a_restart(kind):
+    world, run = begun()
+    triggers = () if kind == "sleep" else ("m:T",)
+    await_(world, 0, *triggers, kind=kind, seconds=30)
+    world.pass_time(20)
+    world.restart()
+    world.pass_time(9)
+    assert world.state(run, "c") == "deferred"
+
+    world.pass_time(2)
+
+    assert start_of(world).recorded == 1
+    failed = next(iter(world.rows.records.values())).failure
+    assert failed is None if kind == "sleep" else failed.type == "TimeoutError"
+
+
 def test_an_answered_call_is_not_asked_again_after_a_restart():
     world, _ = begun(World(async_slots=1))
     await_(world, 0, "m:T")

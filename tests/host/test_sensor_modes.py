@@ -1,0 +1,103 @@
+"""What a check returns or raises means the same in a slot and on the shared loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.messages import Failed, NotReadyYet, Skipped, Succeeded
+from tests.host.peer import result_of, run_info, start, write_version
+
+pytestmark = pytest.mark.process
+
+HEAD = """
+from pathlib import Path
+from aioflow import *
+
+def looks():
+    file = Path(HOME, "looks")
+    count = len(file.read_text()) + 1 if file.exists() else 1
+    file.write_text("x" * count)
+    return count
+"""
+
+FUNCTION = """
+@sensor(interval="10ms"{options})
+{mode}def look():
+    {body}
+
+@dag
+def pipeline(): look()
+"""
+
+CLASS = """
+class Look(Sensor):
+    {mode}def poke(self, context):
+        assert context["run_id"] == "run-1"
+        {body}
+
+with DAG("pipeline"):
+    Look(task_id="look", interval="10ms"{options})
+"""
+
+
+def outcome(child: Any) -> tuple[Any, ...]:
+    """Look until there is more to say than "not yet"."""
+    for number in range(1, 20):
+        child.send(start(0, start_no=number))
+        while True:
+            report = child.receive()[-1]
+            if not isinstance(report, NotReadyYet | Succeeded | Failed | Skipped):
+                continue
+            break
+        match report:
+            case NotReadyYet():
+                continue
+            case Succeeded():
+                return ("done", result_of(report))
+            case Failed():
+                return ("failed", report.failure.type, report.failure.reason, report.retryable)
+            case Skipped():
+                return ("skipped",)
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("form", [FUNCTION, CLASS], ids=["function", "class"])
+@pytest.mark.parametrize("mode", ["", "async "], ids=["slot", "hosted"])
+@pytest.mark.parametrize(
+    ("body", "options", "expected", "count"),
+    [
+        pytest.param("return looks() > 2", "", ("done", None), 3, id="false-then-true"),
+        pytest.param(
+            "return PokeReturnValue(looks() > 2, 7)", "", ("done", 7), 3, id="value-when-done"
+        ),
+        pytest.param(
+            "return True if looks() > 2 else notready()", "", ("done", None), 3, id="not-ready"
+        ),
+        pytest.param(
+            "return 1 / 0 if looks() else 0",
+            "",
+            ("failed", "ZeroDivisionError", "raised", True),
+            1,
+            id="an-exception-costs-a-try",
+        ),
+        pytest.param(
+            "raise Fail('never') if looks() else 0",
+            "",
+            ("failed", "Fail", "raised", False),
+            1,
+            id="it-fails-for-good",
+        ),
+        pytest.param("raise Skip('no') if looks() else 0", "", ("skipped",), 1, id="it-skips"),
+    ],
+)
+def test_a_check_means_the_same(home, spawn, form, mode, body, options, expected, count):
+    source = form.format(mode=mode, body=body, options=options)
+    helper = "\ndef notready(): raise NotReady('10ms')\n"
+    write_version(home, flow=f"HOME = {str(home)!r}\n{HEAD}{helper}{source}")
+    child = spawn("async" if mode else "slot")
+    child.send(run_info())
+
+    assert outcome(child) == expected
+    assert len((home / "looks").read_text()) == count
