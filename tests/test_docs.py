@@ -203,6 +203,36 @@ def test_every_route_is_listed_and_no_other():
     )
 
 
+SHOWN = [
+    pytest.param(row, id=f"{page.stem}-{row.split('|')[1].strip()[:60]}")
+    for page in (REFERENCE / "waiting.md", DOCS / "airflow-differences.md")
+    for row in page.read_text().splitlines()
+    if row.startswith("|") and "`test_" in row
+]
+
+
+@pytest.mark.parametrize("row", SHOWN)
+def test_every_test_that_a_statement_names_is_there(row):
+    source = ""
+    for name in re.findall(r"`([a-z_/]+\.py|test_\w+)`", row.split("|")[-2]):
+        if name.endswith(".py"):
+            source = (ROOT / "tests" / name).read_text()
+        else:
+            assert re.search(rf"^(?:async )?def {name}\(", source, re.MULTILINE), name
+
+
+def test_every_statement_and_every_defect_names_a_test():
+    statements = [
+        row
+        for page in (REFERENCE / "waiting.md", DOCS / "airflow-differences.md")
+        for table in page.read_text().split("Shown by |\n")[1:]
+        for row in table.partition("\n\n")[0].splitlines()[1:]
+    ]
+
+    assert len(statements) > 80
+    assert [row for row in statements if not re.search(r"`\S+\.py` `test_\w+`", row)] == []
+
+
 # ── the house ───────────────────────────────────────────────────────────────────────────
 
 

@@ -223,6 +223,33 @@ def test_the_first_of_several_comes_with_its_index(talk):
     assert result_of(host.child.expect(Succeeded)) == [1, 42]
 
 
+def test_the_answers_of_all_come_as_a_list(talk):
+    host = talk("return await wait(all_of(Never(), Never()))")
+    host.begin()
+
+    awaiting = host.child.expect(Awaiting)
+    assert (awaiting.kind, len(awaiting.triggers)) == ("all_of", 2)
+    host.resume(awaiting, [1, 42])
+
+    assert result_of(host.child.expect(Succeeded)) == [1, 42]
+
+
+def test_a_def_step_runs_in_a_thread_and_an_async_one_on_the_loop(talk):
+    host = talk(
+        "return [await step(where), await step(awhere)]",
+        top="""
+import threading
+def where() -> bool: return threading.current_thread() is threading.main_thread()
+async def awhere() -> bool: return threading.current_thread() is threading.main_thread()
+""",
+    )
+    host.begin()
+    host.record()
+    host.record()
+
+    assert result_of(host.child.expect(Succeeded)) == [False, True]
+
+
 def test_a_timeout_is_raised_where_the_task_waits(talk):
     host = talk("try: await wait(Never(), timeout=1)\nexcept TimeoutError as e: return str(e)")
     host.begin()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from contextlib import aclosing, nullcontext
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import files, folders
-from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.files import FilesTrigger, FileTrigger
 from aioflow_triggers.folders import watching
 
 POLL = 0.1
@@ -31,6 +32,28 @@ async def test_a_file_that_is_there_fires_after_two_looks(tmp_path):
     assert event.payload == {"path": str(path), "size_bytes": 5}
     assert event.key == f"{path}:5"
     assert asyncio.get_running_loop().time() - began >= POLL * 0.99
+
+
+async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
+    (tmp_path / "there").write_text("12345")
+    loop, hangs, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    went_on = []
+    look = os.scandir
+
+    def slow(path):
+        loop.call_soon_threadsafe(hangs.set)
+        went_on.append(gate.wait(5))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    pattern = str(tmp_path / "*")
+    waiting = asyncio.ensure_future(event_of(FilesTrigger(pattern, poll_seconds=POLL)))
+
+    await hangs.wait()  # the loop turns though the look has not come back
+    gate.set()
+    await waiting
+
+    assert all(went_on)
 
 
 class Scripted:
