@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -28,6 +29,11 @@ CAPACITY = 100_000
 
 SHUTDOWN = "shutdown"
 """The reason of a hosting that ends with its daemon."""
+
+REPLACE_SECONDS = 0.45
+REHOST_SECONDS = 50e-6
+"""What another host in place of this one costs those that wait, and each one more of them. A
+step that has stood for as long may well stand for as long again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -63,6 +69,7 @@ class Triggerer:
             on_output=self._hear,
             on_lost=self._forget_all,
             health_seconds=health_seconds,
+            patience_seconds=self._patience_seconds,
         )
         self._hosted: dict[TriggerNo, Host] = {}
         self._waiting: dict[TriggerNo, Host] = {}
@@ -88,6 +95,13 @@ class Triggerer:
             task_status = anyio.TASK_STATUS_IGNORED
             await self._wanted.wait()
         await self._host.run(task_status=task_status)
+
+    def _patience_seconds(self) -> float:
+        """How long one trigger may hold up the others; in quarantine they put up with it."""
+        others = len(self._hosted) - 1
+        if self._role == QUARANTINE or others < 1:
+            return math.inf
+        return REPLACE_SECONDS + others * REHOST_SECONDS
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 

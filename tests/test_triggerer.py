@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from functools import partial
 
+import msgspec
 import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, RoomChanged
+from aioflow.host.stalls import Stall
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, RoomChanged, Stalled
 from aioflow.messages import Ask, Fired, TriggerEnded
 from aioflow.orders import End, Host
 from aioflow.tasklog import TaskLog
@@ -19,7 +21,8 @@ from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
 
-# Fires once for each trigger, confirms each end; dies of the one of class "crash".
+# Fires once for each trigger, confirms each end; dies of the one of class "crash". One of class
+# "stand" says what its fields are as the watchdog would, and stands; of class "pause", for a while.
 HOST = """
 [welcome] = link.receive()
 box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
@@ -32,6 +35,11 @@ try:
                 if order.class_path == "crash":
                     os.pwrite(box, order.trigger_no.to_bytes(8, sys.byteorder), 0)
                     os.kill(os.getpid(), signal.SIGABRT)
+                if order.class_path in {"stand", "pause"}:
+                    nonce = os.environ["AIOFLOW_LOG_NONCE"].encode()
+                    os.write(2, b"\\x1e" + nonce + b" stall " + order.kwargs + b"\\n")
+                    os.pwrite(box, (1).to_bytes(8, sys.byteorder), 0)  # another's, by now
+                    time.sleep(1000 if order.class_path == "stand" else 0.3)
                 if order.class_path == "ask":
                     link.send([Ask(1, order.run_no, "run", b""), Ask(2, 12345, "run", b"")])
                 is_stubborn = order.class_path == "stubborn"
@@ -49,7 +57,7 @@ except LinkClosed:
 
 
 class Node:
-    def __init__(self, home, capacity):
+    def __init__(self, home, capacity, role):
         self.reports, self.asked = [], []
         self.children = Children(home, program=program(HOST))
         wiring = Wiring(
@@ -62,7 +70,7 @@ class Node:
             ask=lambda child, ask: self.asked.append((child, ask)),
         )
         self.tasklog = wiring.tasklog
-        self.triggerer = Triggerer(wiring, capacity=capacity)
+        self.triggerer = Triggerer(wiring, role=role, capacity=capacity)
 
     def host(self, number, class_path="", hosting=1, kwargs=b"", **fields):
         host = Host(number, hosting, 7, number, "v", class_path, kwargs, 0, None, **fields)
@@ -85,8 +93,8 @@ class Node:
 
 
 @asynccontextmanager
-async def node(tmp_path, capacity=100):
-    node = Node(tmp_path, capacity)
+async def node(tmp_path, capacity=100, role="triggers"):
+    node = Node(tmp_path, capacity, role)
     async with running(node.children, node.triggerer):
         yield node
 
@@ -258,3 +266,57 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
         assert child.info(7) is None
         assert child.serves(7)
         assert not child.serves(12345)
+
+
+# ── one that holds up the others ────────────────────────────────────────────────────────
+
+
+def stand(node, milliseconds=520, how="stand", **fields):
+    """Trigger 2 stands, and the watchdog says for how long."""
+    stall = Stall(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
+    node.host(2, how, kwargs=msgspec.json.encode(stall))
+
+
+def has_come_up(node, times):
+    return len(node.of(HostUp)) == times
+
+
+async def test_one_that_holds_up_others_costs_its_host_which_is_replaced_without_delay(tmp_path):
+    async with node(tmp_path) as n:
+        for hosting in range(1, 4):
+            n.host(1, hosting=hosting)
+            await until(partial(has_fired, n, hosting))
+            stand(n)
+            await until(partial(has_come_up, n, hosting + 1))
+
+    lost = n.of(HostLost)
+    assert {(one.culprit, one.failure.reason) for one in lost} == {(2, "blocked")}
+    assert lost[0].failure.message.endswith("0.52 s at flow.py:7 in Slow.run")
+    assert lost[2].at - lost[1].at < 1_000_000, "it waited, as after deaths of other causes"
+
+
+@pytest.mark.parametrize(
+    ("role", "others", "said"),
+    [
+        pytest.param("triggers", 0, {}, id="nobody-else-waits"),
+        pytest.param("triggers", 1, {"milliseconds": 430}, id="not-for-long-enough"),
+        pytest.param("triggers", 100, {"milliseconds": 454}, id="more-are-dearer-to-move"),
+        pytest.param("triggers", 1, {"is_over": True}, id="over-by-now"),
+        pytest.param("triggers", 1, {"is_loading": True}, id="an-import-is-slow-once"),
+        pytest.param("quarantine", 1, {}, id="in-quarantine-they-put-up-with-it"),
+    ],
+)
+async def test_one_that_stands_is_left_in_peace(tmp_path, role, others, said):
+    async with node(tmp_path, capacity=1000, role=role) as n:
+        n.host(3)
+        await until(lambda: n.triggerer.hosted or n.host(3))
+        await until(n.fired)
+        n.end(3)
+        await until(n.ended)
+        for number in range(10, 10 + others):
+            n.host(number)
+        stand(n, how="pause", **said)
+        await until(lambda: 2 in n.fired())
+        assert n.of(Stalled)
+
+    assert not n.of(HostLost)

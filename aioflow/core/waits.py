@@ -26,7 +26,7 @@ from aioflow.core.memory import Live, WaitRecord
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.inputs import HostLost, StopTry
+from aioflow.inputs import HostLost, StopTry, Warn
 from aioflow.messages import (
     Awaiting,
     Deferred,
@@ -199,6 +199,8 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
     if report.hosting != wait.hosting:
         return
     if wait.state is TriggerState.ENDING:
+        if report.failure is not None:
+            _tell(wait, report.failure, draft)
         draft.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason == REASSIGNED:
         host(wait, draft)  # as the newest code has it; what became of the old one is its own affair
@@ -211,6 +213,17 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
             reason="trigger_ended",
         )
         _fail(wait, failure, draft, slots)
+
+
+def _tell(wait: WaitRecord, failure: Failure, draft: Draft) -> None:
+    """Nobody waits for it any more, so nobody fails of it."""
+    facts: dict[str, str | int] = {
+        "trigger": wait.row.class_path,
+        "trigger_id": wait.row.trigger_no,
+        "run_id": wait.run.row.run_id,
+        "reason": failure.reason,
+    }
+    draft.effects.append(Warn(f"a trigger went wrong in letting go: {failure.message}", facts))
 
 
 def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:

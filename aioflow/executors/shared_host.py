@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -32,7 +33,8 @@ _logger = logging.getLogger(__name__)
 class SharedHost:
     """Keeps one process of a role alive and says when it comes and goes.
 
-    One whose loop stands still is killed: nothing it hosts would go on or time out.
+    One whose loop stands still is killed: nothing it hosts would go on or time out. Where the
+    step that stands is known, ``patience_seconds`` says how soon.
 
     What is put while there is no process is dropped: the engine gives all orders again after
     ``HostUp``.
@@ -42,6 +44,8 @@ class SharedHost:
         on_reports: Takes what the process reports.
         on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
         health_seconds: How long its loop may stand still.
+        patience_seconds: How long one step may, as things are. The host that stood for longer is
+            replaced without delay, and the step's owner is the culprit.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class SharedHost:
         on_output: Callable[[bytes], Awaitable[None]],
         on_lost: Callable[[], None],
         health_seconds: float,
+        patience_seconds: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._role = role
         self._wiring = wiring
@@ -63,7 +68,9 @@ class SharedHost:
         self._stalls = StallLines("")
         self._standing = ""
         self._incident = 0
+        self._patience_seconds = patience_seconds
         self._blocked: Failure | None = None
+        self._offender = -1
         self._outgoing: Outgoing | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
@@ -112,6 +119,8 @@ class SharedHost:
             if not has_room:
                 await self._wiring.children.room()
                 continue
+            if self._offender >= 0:
+                continue  # it stood for longer than a start takes: this is no hurry
             if clock.monotonic_us() - born > LONG_LIFE_US:
                 deaths = 0
             await clock.sleep(_delay_seconds(deaths))
@@ -121,7 +130,7 @@ class SharedHost:
         """Run one process until it is dead; return whether there was room for one."""
         failure: Failure | None = None
         has_room = True
-        culprit = -1
+        culprit = self._offender = -1
         try:
             async with self._wiring.children.child(
                 self._role,
@@ -144,6 +153,8 @@ class SharedHost:
             was_up, self._outgoing, self._child = self.is_up, None, None
             self._on_lost()
         if was_up:
+            # The step may have ended before the kill, and another's have begun.
+            culprit = culprit if self._offender < 0 else self._offender
             self._report_loss(self._blocked or failure, culprit)
         return has_room
 
@@ -158,8 +169,19 @@ class SharedHost:
             self._incident = stalls[-1].incident
             self._standing = "" if stalls[-1].is_over else f" at {stalls[-1].place}"
             self._wiring.report([self._stalled(stall) for stall in stalls])
+            self._judge(stalls[-1])
         if printed:
             await self._on_output(printed)
+
+    def _judge(self, stall: Stall) -> None:
+        """Kill the process if a step stands for longer than others have to put up with."""
+        child, seconds = self._child, stall.milliseconds / 1000
+        is_slow_once = stall.is_over or stall.is_loading
+        if child is None or is_slow_once or seconds < self._patience_seconds():
+            return
+        self._offender = stall.number
+        self._blocked = _blocked(seconds, f" at {stall.place}")
+        child.kill()
 
     def _stalled(self, stall: Stall) -> Stalled:
         return Stalled(
@@ -175,9 +197,7 @@ class SharedHost:
     async def _watch_pulse(self, child: Child) -> None:
         outside = Outside(child, self._pulse.beat_seconds)
         await self._pulse.stopped(lambda: self._ask_for_pulse(outside))
-        seconds = self._pulse.limit_seconds
-        message = f"the loop of the host stood still for {seconds:g} s{self._standing}"
-        self._blocked = Failure(type="Blocked", message=message, reason="blocked")
+        self._blocked = _blocked(self._pulse.limit_seconds, self._standing)
         child.kill()
 
     def _ask_for_pulse(self, outside: Outside) -> None:
@@ -189,6 +209,7 @@ class SharedHost:
             milliseconds = round(silent_beats * self._pulse.beat_seconds * 1000)
             stall = Stall(self._incident + 1, culprit, milliseconds, NO_PLACE)
             self._wiring.report([self._stalled(stall)])
+            self._judge(stall)
 
     def _greet(self, child: Child) -> None:
         self._blocked = None
@@ -211,6 +232,11 @@ class SharedHost:
             role=self._role, culprit=culprit, failure=failure, at=self._wiring.clock.now()
         )
         self._wiring.report([lost])
+
+
+def _blocked(seconds: float, where: str) -> Failure:
+    message = f"the loop of the host stood still for {seconds:g} s{where}"
+    return Failure(type="Blocked", message=message, reason="blocked")
 
 
 def _delay_seconds(deaths: int) -> float:

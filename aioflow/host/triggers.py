@@ -300,12 +300,15 @@ def _clean(trigger: Any, reason: str) -> object:
 
 async def _bounded(call: Callable[[], object]) -> None:
     """Call a method of user code, def or async; what it raises goes to the log alone."""
+    limit = asyncio.timeout(CLEANUP_SECONDS)
     try:
-        async with asyncio.timeout(CLEANUP_SECONDS):
+        async with limit:
             pending = call()
             if inspect.isawaitable(pending):
                 await pending
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+        if limit.expired():
+            exc.add_note(f"aioflow: cut short after {CLEANUP_SECONDS:g} s")
         print_traceback(exc)
 
 
