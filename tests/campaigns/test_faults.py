@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import clocks, kills, machine, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, storage
 from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills, count_settlement
 
 pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
@@ -183,3 +183,17 @@ def test_no_processes(idle, tmp_path):
 
 def test_no_memory(tmp_path):
     record("memory", **machine.no_memory(tmp_path))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_crowd_killed(seed, tmp_path):
+    """Trigger host, async host and daemon in turn, under 2,000 waits and 20 streams."""
+    figures = crowds.crowd_killed(
+        tmp_path, kills=50, waits=2_000, streams=20, events=200, seconds=60.0, seed=seed
+    )
+    record("crowd", seed=seed, **figures)
+
+
+def test_misbehaving_triggers(tmp_path):
+    figures = neighbours.misbehaving(tmp_path, seconds=60.0, instants=700, arrivals=300)
+    record("misbehaving", **figures)

@@ -29,7 +29,14 @@ Ledger = dict[tuple[str, int], list[int]]
 
 
 def crowd_killed(
-    folder: Path, *, kills: int, waits: int, streams: int, events: int, seconds: float, seed: int = 1
+    folder: Path,
+    *,
+    kills: int,
+    waits: int,
+    streams: int,
+    events: int,
+    seconds: float,
+    seed: int = 1,
 ) -> dict[str, float]:
     """Kill them in turn, open the gate, and judge what each body said of itself.
 

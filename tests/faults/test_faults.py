@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import clocks, kills, machine, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, storage
 from tests.faults.kills import Tally, WarmKills
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -81,3 +81,16 @@ def test_without_descriptors_it_waits_and_says_so(tmp_path):
 
 def test_without_processes_it_waits_and_says_so(tmp_path):
     assert machine.no_processes(tmp_path, seconds=6.0)["healed_seconds"] <= 5.0
+
+
+def test_hosts_and_daemon_killed_in_turn_under_waits_and_streams_charge_and_lose_nothing(tmp_path):
+    figures = crowds.crowd_killed(tmp_path, kills=5, waits=200, streams=5, events=40, seconds=5.0)
+    assert figures["kills"] == 5
+
+
+def test_triggers_that_misbehave_make_nobody_late_and_are_named(tmp_path):
+    culprits = ("sleeps", "exits", "floods", "floods_a_stream", "swells")
+    figures = neighbours.misbehaving(
+        tmp_path, seconds=6.0, instants=70, arrivals=30, culprits=culprits, health_seconds=2.0
+    )
+    assert figures["hosts_replaced"] == 1

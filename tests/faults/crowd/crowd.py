@@ -124,10 +124,10 @@ class Counting(Trigger[int]):
 async def following(
     number: int, ledger: Path, count: int, every: float, run_id: str = current.run_id
 ) -> list[int]:
-    taken = []
-    async for event in stream(Counting(count, every, goes_on=number % 2 == 0)):
-        taken.append(await step(did, ledger, run_id, "following", number, event))
-    return taken
+    return [
+        await step(did, ledger, run_id, "following", number, event)
+        async for event in stream(Counting(count, every, goes_on=number % 2 == 0))
+    ]
 
 
 @task

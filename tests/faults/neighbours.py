@@ -1,0 +1,291 @@
+"""Triggers that misbehave, beside healthy ones that must not notice."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.faults.ground import Ground, Victim
+
+__all__ = ("CULPRITS", "Figures", "misbehaving")
+
+DAGS = Path(__file__).parent / "culprits"
+
+CULPRITS = (
+    "sleeps", "spins", "exits", "swallows", "never_cleans_up", "floods", "floods_a_stream",
+    "swells",
+)  # fmt: skip
+
+LEAD_SECONDS = 3.0
+"""From the ask until the first is due: until then all of them wait."""
+
+LATE_SECONDS = 1.0
+LATE_SHARE = 0.01
+"""Of those that fall due in a minute so many may be later than that."""
+
+LAG_SECONDS = 0.5
+"""How late the daemon's own loop may be, on a machine that has other things to do."""
+
+Figures = dict[str, Any]
+
+
+def misbehaving(
+    folder: Path,
+    *,
+    seconds: float,
+    instants: int,
+    arrivals: int,
+    culprits: Sequence[str] = CULPRITS,
+    health_seconds: float = 30.0,
+) -> Figures:
+    """Start one culprit after the other while healthy ones fall due; judge all of them.
+
+    Args:
+        seconds: Over which the healthy ones are spread.
+        instants: Healthy ones that wait for an instant.
+        arrivals: Healthy ones that wait for a file.
+    """
+    ground, files = Ground(folder), folder / "files"
+    files.mkdir()
+    daemon = ground.daemon(dags=DAGS)
+    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": str(health_seconds)}
+    with daemon:
+        _settle(daemon, culprits)
+        begin = time.time() + LEAD_SECONDS + (instants + arrivals) / 500
+        plan = {"begin": begin, "seconds": seconds, "instants": instants, "arrivals": arrivals}
+        conf = {"ledger": str(ground.ledger), "files": str(files), **plan}
+        healthy, count = daemon.trigger("on_time", conf), instants + arrivals
+        eventually(lambda: daemon.run(healthy, limit=1)["counts"].get("deferred") == count)
+        assert time.time() < begin, "they were due before they waited"
+        with _files(files, begin, seconds, arrivals), _lag(daemon) as lags:
+            runs = _start(daemon, culprits, folder, begin, seconds)
+            ended = daemon.wait(healthy, seconds + 60.0)
+        figures = _judge_healthy(ground, daemon, healthy, ended, seconds)
+        figures["daemon_lag_seconds"] = round(max(lags), 3)
+        assert max(lags) <= LAG_SECONDS
+        figures["culprits"] = _judge_culprits(daemon, runs, folder)
+        figures["hosts_replaced"] = daemon.log.read_text().count("the triggers host died")
+        assert daemon.stop() == 0
+    ground.judge_nobody_left()
+    ground.judge_database()
+    return figures
+
+
+def _settle(daemon: Victim, culprits: Sequence[str]) -> None:
+    """Wait until all is read and every host is there."""
+    for dag_id in ("on_time", *culprits):
+        eventually(partial(_is_known, daemon, dag_id))
+    daemon.child("triggers")
+
+
+def _is_known(daemon: DaemonProcess, dag_id: str) -> bool:
+    return daemon.get(f"/api/v1/dags/{dag_id}", status=None)[0] == 200
+
+
+def _start(
+    daemon: DaemonProcess, culprits: Sequence[str], folder: Path, begin: float, seconds: float
+) -> dict[str, str]:
+    """Start the culprits, spread over the first two thirds of the time."""
+    runs = {}
+    for number, dag_id in enumerate(culprits):
+        time.sleep(max(0.0, begin + seconds * number / len(culprits) * 2 / 3 - time.time()))
+        conf = {"gate": str(folder / "gate")} if dag_id == "floods_a_stream" else None
+        runs[dag_id] = daemon.trigger(dag_id, conf)
+        if dag_id == "swallows":
+            _cancel(daemon, runs[dag_id])
+    return runs
+
+
+def _cancel(daemon: DaemonProcess, run_id: str) -> None:
+    eventually(lambda: _task(daemon, run_id)["state"] == "deferred")
+    daemon.request("POST", f"/api/v1/runs/{run_id}/cancel")
+
+
+@contextmanager
+def _files(folder: Path, begin: float, seconds: float, count: int) -> Iterator[None]:
+    """Write the files when they are due."""
+    stop = Event()
+
+    def write() -> None:
+        for number in range(count):
+            due = begin + seconds * number / count
+            if stop.wait(max(0.0, due - time.time())):
+                return
+            (folder / str(number)).touch()
+
+    with _thread(write, stop):
+        yield
+
+
+@contextmanager
+def _lag(daemon: DaemonProcess) -> Iterator[list[float]]:
+    """Ask the daemon for how late its loop is, which it keeps for a quarter of a minute."""
+    stop = Event()
+    found: list[float] = []
+
+    def look() -> None:
+        while True:
+            ended = stop.wait(5.0)
+            lines = str(daemon.get("/metrics")[1]).splitlines()
+            [line] = [line for line in lines if line.startswith("aioflow_loop_lag_seconds ")]
+            found.append(float(line.split()[1]))
+            if ended:
+                return
+
+    with _thread(look, stop):
+        yield found
+
+
+@contextmanager
+def _thread(work: Any, stop: Event) -> Iterator[None]:
+    thread = Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60.0)
+
+
+# ── judging ─────────────────────────────────────────────────────────────────────────────
+
+
+def _judge_healthy(
+    ground: Ground, daemon: DaemonProcess, run_id: str, ended: dict[str, Any], seconds: float
+) -> Figures:
+    """Assert that the healthy were on time, each once, and that nobody of them was charged."""
+    assert ended["state"] == "success", ended
+    late: dict[str, list[float]] = {"instant": [], "arrival": []}
+    for line in ground.ledger.read_text().splitlines():
+        of, kind, _, late_by = line.split()
+        assert of == run_id
+        late[kind].append(float(late_by))
+    together = late["instant"] + late["arrival"]
+    figures = {f"{kind}_late_seconds": _percentiles(found) for kind, found in late.items()}
+    assert len(together) == sum(ended["counts"].values()) - 2
+    with daemon.database() as database:
+        charged = "SELECT max(try_number), max(interruptions) FROM task"
+        assert database.execute(charged).fetchone() == (1, 0)
+    too_late = sum(late_by > LATE_SECONDS for late_by in together)
+    assert too_late <= LATE_SHARE * len(together) * max(1.0, 60.0 / seconds), figures
+    return figures
+
+
+def _judge_culprits(daemon: DaemonProcess, runs: dict[str, str], folder: Path) -> dict[str, str]:
+    """Assert that each culprit is named with its reason, and return these."""
+    slow = {
+        known["name"].partition(":")[2]: known for known in daemon.get("/api/v1/triggers/slow")[1]
+    }
+    reasons = {}
+    for dag_id, run_id in runs.items():
+        reasons[dag_id] = _JUDGES[dag_id](daemon, run_id, slow, folder)
+    return reasons
+
+
+def _fails(daemon: DaemonProcess, run_id: str, reason: str) -> str:
+    assert daemon.wait(run_id)["state"] == "failed"
+    error = _task(daemon, run_id)["error"]
+    assert error["reason"] == reason, error
+    return f"{reason}: {error['message']}"
+
+
+def _is_apart(slow: dict[str, Any], name: str) -> str:
+    known = slow[name]
+    assert known["quarantined"], known
+    assert f"{name}.run" in known["place"], known
+    return f"quarantined: {known['place']}"
+
+
+def _sleeps(daemon: DaemonProcess, run_id: str, slow: dict[str, Any], _: Path) -> str:
+    where = _is_apart(slow, "Sleeps")
+    if daemon.wait(run_id)["state"] == "success":
+        return where
+    return f"{where}; {_fails(daemon, run_id, 'stalled')}"
+
+
+def _spins(daemon: DaemonProcess, run_id: str, slow: dict[str, Any], _: Path) -> str:
+    return f"{_is_apart(slow, 'Spins')}; {_fails(daemon, run_id, 'stalled')}"
+
+
+def _exits(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
+    said = _fails(daemon, run_id, "trigger")
+    assert _task(daemon, run_id)["error"]["type"] == "SystemExit"
+    return said
+
+
+def _swells(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
+    return _fails(daemon, run_id, "payload_too_large")
+
+
+def _swallows(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
+    assert daemon.wait(run_id)["state"] == "cancelled"
+    said = "did not end when it was told to"
+    eventually(lambda: said in daemon.log.read_text(), 40.0)
+    return said
+
+
+def _succeeds(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
+    assert daemon.wait(run_id)["state"] == "success"
+    return "success"
+
+
+def _never_cleans_up(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
+    assert daemon.wait(run_id)["state"] == "success"
+    said = "aioflow: cut short after 10 s"
+
+    def log() -> str:
+        return str(daemon.get(f"/api/v1/runs/{run_id}/tasks/waits/logs")[1])
+
+    eventually(lambda: said in log(), 30.0, log)
+    assert "in cleanup" in log()
+    return said
+
+
+def _floods_a_stream(daemon: DaemonProcess, run_id: str, _: Any, folder: Path) -> str:
+    """What is stored ahead is bounded, and the task ends when it has had enough."""
+    with daemon.database() as database:
+        asked = "SELECT count(*), sum(payload IS NOT NULL) FROM event"
+        stored, ahead = database.execute(asked).fetchone()
+    assert 0 < ahead <= 2_000, (stored, ahead)
+    (folder / "gate").touch()
+    assert daemon.wait(run_id)["state"] == "success"
+    taken = _task(daemon, run_id)["result"]
+    assert taken >= 1
+    return f"{taken} taken, {ahead} of {stored} ahead"
+
+
+_JUDGES = {
+    "sleeps": _sleeps,
+    "spins": _spins,
+    "exits": _exits,
+    "swallows": _swallows,
+    "never_cleans_up": _never_cleans_up,
+    "floods": _succeeds,
+    "floods_a_stream": _floods_a_stream,
+    "swells": _swells,
+}
+
+
+def _task(daemon: DaemonProcess, run_id: str) -> dict[str, Any]:
+    tasks = daemon.run(run_id)["tasks"]
+    return tasks[0] if tasks else {"state": "pending"}
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        name: round(_percentile(ordered, share), 3)
+        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("worst", 1.0))
+    }
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
