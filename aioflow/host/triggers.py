@@ -207,6 +207,8 @@ class TriggerHost:
                     continue
                 self._over(hosted)
                 delivered = True
+                # Have it sent before what lets go may hold up the loop, or take the host down.
+                await asyncio.sleep(0)
                 break
             delivered = delivered or hosted.order.window > 0
         finally:

@@ -118,6 +118,35 @@ def test_an_end_for_something_unknown_is_confirmed(host):
     assert child.expect(TriggerEnded).trigger_no == 5
 
 
+@pytest.mark.parametrize("where", ["in_run", "in_cleanup"])
+def test_what_fired_is_told_before_letting_go_holds_up_the_loop(host, home, where):
+    child = host(
+        """
+@dataclass
+class Blocks(Trigger):
+    gate: str
+    in_cleanup: bool
+    async def run(self):
+        try:
+            yield TriggerEvent(1)
+        finally:
+            if not self.in_cleanup:
+                open(self.gate).close()
+    async def cleanup(self, reason):
+        if self.in_cleanup:
+            open(self.gate).close()
+"""
+    )
+    os.mkfifo(home / "gate")
+    child.send(hosting("Blocks", gate=str(home / "gate"), in_cleanup=where == "in_cleanup"))
+
+    child.expect(Fired)
+
+    with (home / "gate").open("w"):  # returns once the other end is open
+        pass
+    assert child.expect(TriggerEnded).failure is None
+
+
 def test_an_end_does_not_cut_a_cleanup_short(host, home):
     child = host(
         """
