@@ -268,12 +268,14 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
         culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, as
             the host's black box says; -1 if none was.
         failure: What became of the process.
+        class_path: Of that trigger, which may be letting go, and known to the host alone.
     """
 
     role: str
     culprit: int
     failure: Failure
     at: Instant
+    class_path: str = ""
 
 
 class Stalled(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +289,7 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
         place: File, line and function.
         is_loading: It imports code.
         is_over: The loop turns again.
+        class_path: As in ``HostLost``.
     """
 
     role: str
@@ -296,6 +299,7 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     is_loading: bool = False
     is_over: bool = False
+    class_path: str = ""
 
 
 class Delivered(msgspec.Struct, frozen=True):

@@ -70,6 +70,7 @@ class Triggerer:
             on_lost=self._forget_all,
             health_seconds=health_seconds,
             patience_seconds=self._patience_seconds,
+            class_of=self._class_of,
         )
         self._hosted: dict[TriggerNo, Host] = {}
         self._waiting: dict[TriggerNo, Host] = {}
@@ -102,6 +103,10 @@ class Triggerer:
         if self._role == QUARANTINE or others < 1:
             return math.inf
         return REPLACE_SECONDS + others * REHOST_SECONDS
+
+    def _class_of(self, number: int) -> str:
+        host = self._hosted.get(number)
+        return "" if host is None else host.class_path
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 

@@ -290,7 +290,10 @@ async def test_one_that_holds_up_others_costs_its_host_which_is_replaced_without
             await until(partial(has_come_up, n, hosting + 1))
 
     lost = n.of(HostLost)
-    assert {(one.culprit, one.failure.reason) for one in lost} == {(2, "blocked")}
+    assert {(one.culprit, one.failure.reason, one.class_path) for one in lost} == {
+        (2, "blocked", "stand")
+    }
+    assert {stalled.class_path for stalled in n.of(Stalled)} == {"stand"}
     assert lost[0].failure.message.endswith("0.52 s at flow.py:7 in Slow.run")
     assert lost[2].at - lost[1].at < 1_000_000, "it waited, as after deaths of other causes"
 

@@ -84,8 +84,9 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
 def blame(lost: HostLost, draft: Draft) -> None:
     """A loop stood still for too long; the host was killed with what stood there."""
     wait = draft.memory.waits.get(lost.culprit)
-    if wait is not None and lost.failure.reason == BLOCKED:
-        draft.effects.append(MoveClass(wait.row.class_path, is_quarantined=True))
+    class_path = lost.class_path if wait is None else wait.row.class_path
+    if class_path and lost.failure.reason == BLOCKED:
+        draft.effects.append(MoveClass(class_path, is_quarantined=True))
 
 
 def failure_of_culprit(wait: WaitRecord, lost: HostLost, memory: Memory) -> Failure | None:
@@ -120,8 +121,8 @@ def _staller(report: Stalled, memory: Memory) -> Staller | None:
         found = memory.stalls.find("task", f"{run.dag_id}.{live.spec.task_id}")
     else:
         wait = memory.waits.get(report.culprit)
-        if wait is None:
-            return None
+        if wait is None:  # nobody waits for it, and it takes its time to let go
+            return memory.stalls.find("trigger", report.class_path) if report.class_path else None
         run, task_id = wait.run.row, "" if wait.live is None else wait.live.name
         found = memory.stalls.find("trigger", wait.row.class_path)
     found.run_id, found.task_id = run.run_id, task_id or found.task_id

@@ -199,7 +199,7 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
     if report.hosting != wait.hosting:
         return
     if wait.state is TriggerState.ENDING:
-        if report.failure is not None:
+        if report.failure is not None and report.failure.reason == "abandoned":
             _tell(wait, report.failure, draft)
         draft.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason == REASSIGNED:

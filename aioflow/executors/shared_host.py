@@ -46,6 +46,7 @@ class SharedHost:
         health_seconds: How long its loop may stand still.
         patience_seconds: How long one step may, as things are. The host that stood for longer is
             replaced without delay, and the step's owner is the culprit.
+        class_of: Returns the class path of a trigger it has; empty for what it has not.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SharedHost:
         on_lost: Callable[[], None],
         health_seconds: float,
         patience_seconds: Callable[[], float] = lambda: math.inf,
+        class_of: Callable[[int], str] = lambda _: "",
     ) -> None:
         self._role = role
         self._wiring = wiring
@@ -69,6 +71,7 @@ class SharedHost:
         self._standing = ""
         self._incident = 0
         self._patience_seconds = patience_seconds
+        self._class_of = class_of
         self._blocked: Failure | None = None
         self._offender = -1
         self._outgoing: Outgoing | None = None
@@ -151,11 +154,12 @@ class SharedHost:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
             was_up, self._outgoing, self._child = self.is_up, None, None
-            self._on_lost()
-        if was_up:
             # The step may have ended before the kill, and another's have begun.
             culprit = culprit if self._offender < 0 else self._offender
-            self._report_loss(self._blocked or failure, culprit)
+            class_path = self._class_of(culprit)
+            self._on_lost()
+        if was_up:
+            self._report_loss(self._blocked or failure, culprit, class_path)
         return has_room
 
     def _take(self, reports: list[Report]) -> None:
@@ -192,6 +196,7 @@ class SharedHost:
             place=stall.place,
             is_loading=stall.is_loading,
             is_over=stall.is_over,
+            class_path=self._class_of(stall.number),
         )
 
     async def _watch_pulse(self, child: Child) -> None:
@@ -224,12 +229,16 @@ class SharedHost:
             self._starting.started()
             self._starting = None
 
-    def _report_loss(self, failure: Failure | None, culprit: int) -> None:
+    def _report_loss(self, failure: Failure | None, culprit: int, class_path: str) -> None:
         gone = Failure(type="Killed", message="the host could not be served", reason="killed")
         failure = failure or gone
         _logger.warning("the %s host died (culprit %d): %s", self._role, culprit, failure.message)
         lost = HostLost(
-            role=self._role, culprit=culprit, failure=failure, at=self._wiring.clock.now()
+            role=self._role,
+            culprit=culprit,
+            failure=failure,
+            at=self._wiring.clock.now(),
+            class_path=class_path,
         )
         self._wiring.report([lost])
 

@@ -141,7 +141,29 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
     assert (known.kind, known.name, known.count) == ("task", "dag.a", 5)
 
 
-def test_a_stall_of_what_has_ended_meanwhile_counts_for_nobody():
+def test_a_stall_of_what_nobody_waits_for_any_more_counts_for_its_class():
+    """It has fired, and takes its time to let go."""
+    world, _ = waiting(GOOD, GOOD)
+    gone = {"culprit": 12_345, "class_path": SLOW}
+
+    stall(world, 1, 300, **gone)
+    [known] = world.memory.stalls.all()
+    assert (known.kind, known.name, known.count, known.is_quarantined) == (
+        "trigger",
+        SLOW,
+        1,
+        False,
+    )
+
+    blocked = HostLost(
+        role="triggers", culprit=12_345, failure=BLOCKED, at=world.now, class_path=SLOW
+    )
+    world.turn(blocked)
+    assert known.is_quarantined
+    assert hosted(world.turn(HostUp("triggers"))) == [(GOOD, "triggers")] * 2
+
+
+def test_a_stall_of_what_nobody_knows_counts_for_nobody():
     world, _ = waiting(SLOW)
 
     assert stall(world, 1, culprit=12_345) == []

@@ -20,8 +20,8 @@ __all__ = ("CULPRITS", "Figures", "misbehaving")
 DAGS = Path(__file__).parent / "culprits"
 
 CULPRITS = (
-    "sleeps", "spins", "exits", "swallows", "never_cleans_up", "floods", "floods_a_stream",
-    "swells",
+    "sleeps", "spins", "blocks_in_cleanup", "exits", "swallows", "never_cleans_up", "floods",
+    "floods_a_stream", "swells",
 )  # fmt: skip
 
 LEAD_SECONDS = 3.0
@@ -197,10 +197,10 @@ def _fails(daemon: DaemonProcess, run_id: str, reason: str) -> str:
     return f"{reason}: {error['message']}"
 
 
-def _is_apart(slow: dict[str, Any], name: str) -> str:
+def _is_apart(slow: dict[str, Any], name: str, method: str = "run") -> str:
     known = slow[name]
     assert known["quarantined"], known
-    assert f"{name}.run" in known["place"], known
+    assert f"{name}.{method}" in known["place"], known
     return f"quarantined: {known['place']}"
 
 
@@ -209,6 +209,13 @@ def _sleeps(daemon: DaemonProcess, run_id: str, slow: dict[str, Any], _: Path) -
     if daemon.wait(run_id)["state"] == "success":
         return where
     return f"{where}; {_fails(daemon, run_id, 'stalled')}"
+
+
+def _blocks_in_cleanup(
+    daemon: DaemonProcess, run_id: str, slow: dict[str, Any], folder: Path
+) -> str:
+    _succeeds(daemon, run_id)
+    return _is_apart(slow, "BlocksInCleanup", "cleanup")
 
 
 def _spins(daemon: DaemonProcess, run_id: str, slow: dict[str, Any], _: Path) -> str:
@@ -265,6 +272,7 @@ def _floods_a_stream(daemon: DaemonProcess, run_id: str, _: Any, folder: Path) -
 _JUDGES = {
     "sleeps": _sleeps,
     "spins": _spins,
+    "blocks_in_cleanup": _blocks_in_cleanup,
     "exits": _exits,
     "swallows": _swallows,
     "never_cleans_up": _never_cleans_up,

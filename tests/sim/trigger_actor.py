@@ -97,6 +97,7 @@ class TriggerHost:
                     milliseconds=milliseconds,
                     place="flow.py:7",
                     is_over=is_over,
+                    class_path=hosted.host.class_path,
                 )
             )
 

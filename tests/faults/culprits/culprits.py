@@ -59,6 +59,14 @@ class NeverCleansUp(Trigger[int]):
         await asyncio.sleep(3600)
 
 
+class BlocksInCleanup(Trigger[int]):
+    async def run(self) -> AsyncIterator[TriggerEvent[int]]:
+        yield TriggerEvent(1)
+
+    async def cleanup(self, reason: str = "") -> None:
+        time.sleep(30.0)  # noqa: ASYNC251
+
+
 class Floods(Trigger[int]):
     async def run(self) -> AsyncIterator[TriggerEvent[int]]:
         for number in range(1_000_000):
@@ -110,6 +118,11 @@ def swallows() -> None:
 @dag
 def never_cleans_up() -> None:
     Waits(task_id="waits", retry=ONCE, trigger=NeverCleansUp())
+
+
+@dag
+def blocks_in_cleanup() -> None:
+    Waits(task_id="waits", retry=ONCE, trigger=BlocksInCleanup())
 
 
 @dag
