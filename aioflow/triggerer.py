@@ -30,7 +30,7 @@ CAPACITY = 100_000
 SHUTDOWN = "shutdown"
 """The reason of a hosting that ends with its daemon."""
 
-REPLACE_SECONDS = 0.45
+REPLACE_SECONDS = 0.35
 REHOST_SECONDS = 50e-6
 """What another host in place of this one costs those that wait, and each one more of them. A
 step that has stood for as long may well stand for as long again."""

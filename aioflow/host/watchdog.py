@@ -20,7 +20,7 @@ from aioflow.host.stalls import Stall, line_of
 __all__ = ("Standstill", "Watchdog", "announcer", "place_of")
 
 LOOKS_PER_LIMIT = 5
-SAY_AGAIN_SECONDS = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
+SAY_AGAIN_SECONDS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
 """What has been named is named again when it has lasted so long, and when it is over: the
 daemon decides by it how long it looks on."""
 

@@ -253,7 +253,7 @@ def test_it_is_named_again_when_it_goes_on(host, home):
 
     again = child.printed(lambda output: next(iter(stalls_in(output)[1:]), None))
 
-    assert again.milliseconds >= 500
+    assert again.milliseconds >= 400
     assert [stall.incident for stall in stalls_in(bytes(child._output))] == [1, 1]
 
 
