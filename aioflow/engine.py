@@ -35,6 +35,7 @@ from aioflow.inputs import (
     Due,
     Effect,
     EndHosting,
+    HandOver,
     HostTrigger,
     Input,
     MoveClass,
@@ -182,7 +183,7 @@ class Engine:
     async def wait_until_still(self) -> None:
         """Return when nothing runs; what waits may go on waiting."""
         while self._inbox or any(
-            live.state is TaskState.RUNNING for live in self.memory.live.values()
+            live.state is TaskState.RUNNING for live in self.memory.live.objects.values()
         ):
             await self._next_turn()
 
@@ -321,7 +322,7 @@ class Engine:
                     self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
-                case Continue() | Rehost() | MoveClass():
+                case Continue() | HandOver() | Rehost() | MoveClass():
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)

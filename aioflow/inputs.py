@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TypeAlias
 
 import msgspec
@@ -50,6 +51,7 @@ __all__ = (
     "FileBroken",
     "FileGone",
     "FileParsed",
+    "HandOver",
     "HostLost",
     "HostTrigger",
     "HostUp",
@@ -221,6 +223,21 @@ class Rehost(msgspec.Struct, frozen=True):
     after: TriggerNo = -1
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """Go on handing triggers to a host that came up.
+
+    Attributes:
+        hosting: The last hosting there was when it came up; what is in a later one is handed over.
+        numbers: The triggers, in order.
+        at: Where to go on among them.
+    """
+
+    role: str
+    hosting: int
+    numbers: array[int]
+    at: int = 0
+
+
 class MoveClass(msgspec.Struct, frozen=True):
     """Have the triggers of a class live in quarantine, or with the others.
 
@@ -336,6 +353,7 @@ Input: TypeAlias = (
     | Drain
     | HostUp
     | HostLost
+    | HandOver
     | MoveClass
     | Stalled
     | Delivered
@@ -458,6 +476,7 @@ Effect: TypeAlias = (
     | Deliver
     | ForgetRun
     | Continue
+    | HandOver
     | MoveClass
     | Rehost
     | Warn

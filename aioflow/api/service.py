@@ -272,13 +272,11 @@ class Api(RunReader):
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
-        waits = {} if self._engine is None else self._engine.memory.waits
-        hosted = {
-            row.trigger_no: waits[row.trigger_no].has_room
-            for row in rows
-            if row.trigger_no in waits and waits[row.trigger_no].hosting
-        }
-        nodes = {number: _NODE_NO if has_room else None for number, has_room in hosted.items()}
+        nodes: dict[TriggerNo, int | None] = {}
+        for row in () if self._engine is None else rows:
+            wait = self._running.memory.parking.peek(row.trigger_no)
+            if wait is not None and wait.hosting:
+                nodes[row.trigger_no] = _NODE_NO if wait.has_room else None
         return await self._parked.views(rows, nodes)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
@@ -375,9 +373,10 @@ class Api(RunReader):
 
 
 def _parked(memory: Memory) -> dict[str, int]:
-    paths = Counter(
-        wait.row.class_path for wait in memory.waits.values() if wait.state is TriggerState.WAITING
-    )
+    waits = memory.waits.objects.values()
+    paths = Counter(wait.row.class_path for wait in waits if wait.state is TriggerState.WAITING)
+    for form, count in memory.parking.forms.counts():
+        paths[form.class_path] += count
     kinds: Counter[str] = Counter()
     for class_path, count in paths.items():
         kinds[kind_of(class_path)] += count

@@ -29,7 +29,7 @@ def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
 
 def cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
     """Cancel what is live; a task without a row is cancelled with its run."""
-    for live in list(run.live.values()):
+    for live in run.live.values():
         if draft.is_full:
             draft.put_off(run)
             return

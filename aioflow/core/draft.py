@@ -90,6 +90,7 @@ class Draft:
         self._waits: dict[int, tuple[WaitRecord, TriggerRow | None]] = {}
         self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
+        self._hostings: dict[int, tuple[WaitRecord, tuple[int, str, str, bool]]] = {}
         self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
         self._credits: dict[int, EventsTaken] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
@@ -182,6 +183,14 @@ class Draft:
         wait.row = msgspec.structs.replace(
             wait.row, state=state, event=event, event_key=key, failure=failure
         )
+
+    def rehost(self, wait: WaitRecord) -> None:
+        """A trigger gets another hosting; if that is taken back, no host hears of it."""
+        was = (wait.hosting, wait.role, wait.version, wait.has_room)
+        number = wait.row.trigger_no
+        self._hostings.setdefault(number, (wait, was))
+        if wait.stream is not None:
+            self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
 
     def change_stream(self, wait: WaitRecord) -> None:
         """Events of a trigger are stored or consumed."""
@@ -296,8 +305,11 @@ class Draft:
             live.stored_state = live.state
             live.stored_start = live.start_no
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+            if live.state is TaskState.DEFERRED:
+                self.memory.parking.loose[live.task_no] = live
         for live in self._placed.values():
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+        self.memory.parking.fold()
 
     def put_back(self) -> None:
         """The batch never was: the memory has the waits, refusals and plans it had before."""
@@ -307,6 +319,8 @@ class Draft:
         for wait, index, taken in self._streams.values():
             if wait.stream is not None:
                 wait.stream.index, wait.stream.taken = index, taken
+        for wait, was in self._hostings.values():
+            wait.hosting, wait.role, wait.version, wait.has_room = was
         waits = self.memory.waits
         for wait, before in (*self._waits.values(), *self._dropped):
             if before is None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+
+import msgspec
 
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, WaitRecord
+from aioflow.core.memory import Memory, Plan, WaitRecord
 from aioflow.core.order import order
-from aioflow.inputs import EndHosting, HostTrigger
+from aioflow.inputs import EndHosting, HandOver, HostTrigger
 from aioflow.model import TriggerState
 from aioflow.orders import End, Host
 from aioflow.rows import FROM_START, RESUMES
 
 __all__ = (
+    "HANDED_AT_ONCE",
     "QUARANTINE",
     "SLEEP",
     "TRIGGERS",
+    "hand_over",
     "host",
     "host_all",
     "let_go",
@@ -30,6 +34,9 @@ TRIGGERS, QUARANTINE = "triggers", "quarantine"
 SLEEP = "sleep"
 """The class path of a trigger that is its deadline and nothing else; no host ever has it."""
 
+HANDED_AT_ONCE = 1_000
+"""Triggers handed in one turn to a host that came up; the others follow in the next ones."""
+
 
 def host(wait: WaitRecord, draft: Draft) -> None:
     """Hand a waiting trigger to its host, if there is one and it can be read.
@@ -38,14 +45,15 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     over again when it has.
     """
     row, run = wait.row, wait.run.row
-    role = role_of(wait, draft.memory)
+    role = role_of(row.class_path, draft.memory)
+    draft.rehost(wait)
     unhost(wait)
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
     if not is_up or row.kwargs is None or row.class_path == SLEEP:
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role
-    wait.version = newest_version(wait, draft.memory)
+    wait.version = newest_version(wait.run.plan, draft.memory)
     if wait.stream is not None:
         wait.stream.index = wait.stream.taken = 0
     live = wait.live
@@ -81,38 +89,74 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     )
 
 
-def role_of(wait: WaitRecord, memory: Memory) -> str:
-    """Return which host a trigger belongs to."""
-    return QUARANTINE if memory.stalls.is_quarantined(wait.row.class_path) else TRIGGERS
+def role_of(class_path: str, memory: Memory) -> str:
+    """Return which host triggers of a class belong to."""
+    return QUARANTINE if memory.stalls.is_quarantined(class_path) else TRIGGERS
 
 
-def host_all(role: str, waits: Iterable[WaitRecord], draft: Draft) -> None:
+def host_all(role: str, draft: Draft) -> None:
     """A trigger host is ready: hand it what waits and is its own, by priority, oldest first.
 
-    What another host still has comes when that has let go of it.
+    It takes several turns where they are many. What another host still has comes when that has
+    let go of it.
     """
     memory = draft.memory
-
-    def order_of(wait: WaitRecord) -> tuple[int, int]:
-        return (0 if wait.live is None else -wait.live.spec.priority, wait.row.trigger_no)
-
-    for wait in sorted(waits, key=order_of):
-        is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
-        if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
+    found: dict[int, array[int]] = {}
+    for wait in memory.waits.objects.values():
+        if wait.live is not None and _is_wanted(wait, role, memory):
+            found.setdefault(wait.live.spec.priority, array("q")).append(wait.row.trigger_no)
+    parking = memory.parking
+    priorities = {
+        number: (form.plan.graph.spec.tasks[form.position].priority, form)
+        for form, number in parking.forms.numbered()
+        if role_of(form.class_path, memory) == role and form.class_path != SLEEP
+    }
+    for one in parking.folded():
+        priority, form = priorities.get(one.form, (0, None))
+        if form is None:
             continue
-        if role_of(wait, memory) == role:
+        is_elsewhere = form.role != role and form.role in memory.hosts_up
+        if not (is_elsewhere and parking.hosting(one)):
+            found.setdefault(priority, array("q")).append(one.trigger_no)
+    order = array("q")
+    for priority in sorted(found, reverse=True):
+        order.extend(sorted(found[priority]))
+    hand_over(HandOver(role, memory.hosting, order), draft)
+
+
+def hand_over(entry: HandOver, draft: Draft) -> None:
+    """Hand the next triggers to a host that is ready."""
+    memory = draft.memory
+    if entry.role not in memory.hosts_up:
+        return  # all follow when it is ready again
+    upto = entry.at + HANDED_AT_ONCE
+    for number in entry.numbers[entry.at : upto]:
+        wait = memory.waits.get(number)
+        if wait is None or wait.hosting > entry.hosting:
+            continue  # nobody waits any more, or it was handed over since
+        if _is_wanted(wait, entry.role, memory):
             host(wait, draft)
+    if upto < len(entry.numbers):
+        draft.effects.append(msgspec.structs.replace(entry, at=upto))
 
 
-def newest_version(wait: WaitRecord, memory: Memory) -> str:
-    """Return the newest version of the DAG a trigger waits for, or its run's own.
+def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
+    """Whether a host is to have a trigger that no other has."""
+    is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
+    if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
+        return False
+    return role_of(wait.row.class_path, memory) == role
+
+
+def newest_version(plan: Plan, memory: Memory) -> str:
+    """Return the newest version of the DAG of a plan, or the plan's own.
 
     That is another one where the DAG is gone, or has moved to another file.
     """
-    run = wait.run
-    row = memory.dags.get(run.row.dag_id)
-    if row is None or row.gone or row.file != run.spec.file:
-        return run.row.version
+    spec = plan.graph.spec
+    row = memory.dags.get(spec.dag_id)
+    if row is None or row.gone or row.file != spec.file:
+        return plan.version
     return row.version
 
 

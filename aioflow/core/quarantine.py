@@ -7,6 +7,9 @@ says so, or with a restart of the daemon.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import msgspec
 
 from aioflow.core.draft import Draft
@@ -16,7 +19,7 @@ from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE
 from aioflow.core.stalls import Staller
 from aioflow.errors import RequestError
 from aioflow.inputs import EndHosting, HostLost, MoveClass, Stalled, Warn
-from aioflow.model import Failure, TriggerState
+from aioflow.model import Failure, TriggerNo, TriggerState
 from aioflow.orders import End
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
@@ -66,19 +69,15 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         found.is_quarantined = entry.is_quarantined
         what = "goes into" if entry.is_quarantined else "comes out of"
         draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
-    moved, last = 0, entry.after
-    for number in sorted(number for number in memory.waits if number > entry.after):
+    numbers = list(islice(_misplaced(entry, memory), REHOST_AT_ONCE + 1))
+    for number in numbers[:REHOST_AT_ONCE]:
         wait = memory.waits[number]
-        if not _is_misplaced(wait, entry.class_path, memory):
-            continue
-        if moved == REHOST_AT_ONCE:
-            draft.effects.append(msgspec.structs.replace(entry, after=last))
-            return
         if wait.hosting:
             draft.effects.append(EndHosting(End(number, wait.hosting, REASSIGNED), wait.role))
         else:
             host(wait, draft)
-        moved, last = moved + 1, number
+    if len(numbers) > REHOST_AT_ONCE:
+        draft.effects.append(msgspec.structs.replace(entry, after=numbers[-2]))
 
 
 def blame(lost: HostLost, draft: Draft) -> None:
@@ -103,12 +102,16 @@ def failure_of_culprit(wait: WaitRecord, lost: HostLost, memory: Memory) -> Fail
     return Failure(type="Stalled", message=message, reason="stalled")
 
 
-def _is_misplaced(wait: WaitRecord, class_path: str, memory: Memory) -> bool:
-    if wait.row.class_path != class_path or wait.live is None:
-        return False
-    if wait.state is not TriggerState.WAITING:
-        return False
-    return not wait.hosting or wait.role != role_of(wait, memory)
+def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[TriggerNo]:
+    """Yield the triggers of a class that no host has, or the wrong one; by number."""
+    parking, role = memory.parking, role_of(entry.class_path, memory)
+    forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
+    for number in parking.numbers(forms, entry.after):
+        wait = parking.peek(number)
+        if wait is None or wait.row.class_path != entry.class_path or wait.live is None:
+            continue
+        if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
+            yield number
 
 
 def _staller(report: Stalled, memory: Memory) -> Staller | None:

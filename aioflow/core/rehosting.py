@@ -7,11 +7,14 @@ whose class, or what that stands on, has changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import newest_version
-from aioflow.core.memory import Memory, WaitRecord
+from aioflow.core.memory import Memory, Plan, WaitRecord
 from aioflow.inputs import EndHosting, FileParsed, Rehost, RoomChanged
-from aioflow.model import TriggerState
+from aioflow.model import TriggerNo, TriggerState
 from aioflow.orders import End
 
 __all__ = ("REASSIGNED", "REHOST_AT_ONCE", "file_parsed", "rehost", "room_changed")
@@ -29,28 +32,24 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     They are moved in later turns: this one may yet be refused.
     """
     memory = draft.memory
-    needed = {wait.version for wait in memory.waits.values()}
+    needed = {wait.version for wait in memory.waits.objects.values()}
+    needed |= {form.version for form, _ in memory.parking.forms.numbered()}
     needed |= {row.version for row in memory.dags.values()}
     for version in memory.trigger_code.keys() - needed:
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
-    if any(_is_outdated(wait, parsed.version, memory) for wait in memory.waits.values()):
+    if next(_outdated(parsed.version, -1, memory), None) is not None:
         draft.effects.append(Rehost(parsed.file, parsed.version))
 
 
 def rehost(entry: Rehost, draft: Draft) -> None:
     """Ask the hosts for the next triggers of a file that are to be hosted anew."""
-    memory = draft.memory
-    moved, last = 0, entry.after
-    for number in sorted(number for number in memory.waits if number > entry.after):
-        wait = memory.waits[number]
-        if not _is_outdated(wait, entry.version, memory):
-            continue
-        if moved == REHOST_AT_ONCE:
-            draft.effects.append(Rehost(entry.file, entry.version, last))
-            return
-        draft.effects.append(EndHosting(End(number, wait.hosting, REASSIGNED), wait.role))
-        moved, last = moved + 1, number
+    waits = list(islice(_outdated(entry.version, entry.after, draft.memory), REHOST_AT_ONCE + 1))
+    for wait in waits[:REHOST_AT_ONCE]:
+        ended = End(wait.row.trigger_no, wait.hosting, REASSIGNED)
+        draft.effects.append(EndHosting(ended, wait.role))
+    if len(waits) > REHOST_AT_ONCE:
+        draft.effects.append(Rehost(entry.file, entry.version, waits[-2].row.trigger_no))
 
 
 def room_changed(entry: RoomChanged, wait: WaitRecord) -> None:
@@ -59,13 +58,27 @@ def room_changed(entry: RoomChanged, wait: WaitRecord) -> None:
         wait.has_room = entry.has_room
 
 
-def _is_outdated(wait: WaitRecord, version: str, memory: Memory) -> bool:
-    """Whether a trigger is hosted as an older version had it, and this one has it otherwise."""
-    if wait.version == version or not wait.hosting or wait.state is not TriggerState.WAITING:
+def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRecord]:
+    """Yield what is hosted as an older version had it, and this one has it otherwise; by number."""
+    forms = {
+        number
+        for form, number in memory.parking.forms.numbered()
+        if _is_other(form.plan, form.version, form.class_path, version, memory)
+    }
+    for number in memory.parking.numbers(forms, after):
+        wait = memory.parking.peek(number)
+        if wait is None or wait.live is None or not wait.hosting:
+            continue
+        hosted = (wait.run.plan, wait.version, wait.row.class_path)
+        if wait.state is TriggerState.WAITING and _is_other(*hosted, version, memory):
+            yield wait
+
+
+def _is_other(plan: Plan, was: str, class_path: str, version: str, memory: Memory) -> bool:
+    """Whether the newest version of a DAG has another class than the one a trigger is hosted as."""
+    if was == version or newest_version(plan, memory) != version:
         return False
-    if wait.live is None or newest_version(wait, memory) != version:
-        return False
-    now = memory.trigger_code.get(version, {}).get(wait.row.class_path)
+    now = memory.trigger_code.get(version, {}).get(class_path)
     if now is None:
         return False  # of a package, or no longer there: it stays as it is
-    return memory.trigger_code.get(wait.version, {}).get(wait.row.class_path) != now
+    return memory.trigger_code.get(was, {}).get(class_path) != now

@@ -16,7 +16,7 @@ from aioflow.core.memory import Live, Memory, Run
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
-from aioflow.inputs import Deliver, Input, Restarted
+from aioflow.inputs import Deliver, Due, Input, Restarted, WakeAt
 from aioflow.model import Body, Failure, RunState, TaskState, TriggerState
 from aioflow.rows import RunChange, RunRow, TriggerChange
 
@@ -48,9 +48,9 @@ def in_parts(entry: Input, memory: Memory) -> Iterable[Input]:
 def give_up(row: RunRow, reason: str, draft: Draft) -> None:
     """A run cannot be made of its rows: hold it still, and forget what was made of it."""
     memory = draft.memory
-    for live in [live for live in memory.live.values() if live.run.run_no == row.run_no]:
+    for live in [live for live in memory.live.objects.values() if live.run.run_no == row.run_no]:
         del memory.live[live.task_no]
-    for number in [n for n, wait in memory.waits.items() if wait.run.run_no == row.run_no]:
+    for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
     memory.runs.pop(row.run_no, None)
     if row.quarantine is None:
@@ -68,7 +68,7 @@ def _sweep(draft: Draft) -> None:
         )
         if stray.window:
             draft.batch.gone_events.append(stray.trigger_no)
-    for wait in list(memory.waits.values()):
+    for wait in list(memory.waits.objects.values()):
         if wait.state is TriggerState.ENDING:
             draft.drop_wait(wait)
 
@@ -76,8 +76,10 @@ def _sweep(draft: Draft) -> None:
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     if not run.state.is_live:
         cancel_tasks(run, draft, slots)
-    for live in list(run.live.values()):
+    for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
+    for task_no, at in draft.memory.parking.instants(run):
+        draft.effects.append(WakeAt(Due(at, task_no)))
     if run.state is RunState.RUNNING and run.row.quarantine is None:
         resume(run, draft, slots)
 

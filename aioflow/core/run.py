@@ -264,6 +264,8 @@ def restore(rows: LiveRun, memory: Memory) -> Run:
         _restore_wait(run, trigger, events[trigger.trigger_no], memory)
     for progress in rows.progress:
         _restore_progress(run, progress)
+    memory.parking.loose.update(run.live.objects)
+    memory.parking.fold()
     return run
 
 

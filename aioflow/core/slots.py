@@ -208,7 +208,7 @@ class Slots:
         for run in memory.runs.values():
             run.running = 0
             run.running_at.clear()
-        for live in memory.live.values():
+        for live in memory.live.objects.values():
             self._count(live)
         for worker in self.workers:
             if not worker.is_idle:

@@ -25,7 +25,7 @@ from aioflow.core.attempt import (
 )
 from aioflow.core.cancel import cancel, cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import host_all
+from aioflow.core.hosting import hand_over, host_all
 from aioflow.core.memory import Live, Memory, Run
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.rehosting import REASSIGNED
@@ -49,6 +49,7 @@ from aioflow.inputs import (
     FileBroken,
     FileGone,
     FileParsed,
+    HandOver,
     HostLost,
     HostUp,
     Input,
@@ -176,7 +177,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             draft.effects.append(_answer(entry, draft, slots))
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft)
-        case HostUp() | HostLost() | Stalled() | Restarted() | Drain():
+        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             _take_processes(entry, draft, slots)
         case Delivered():
             draft.write_off(entry.outbox_no)
@@ -196,7 +197,7 @@ def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
 
 
 def _take_processes(
-    entry: HostUp | HostLost | Stalled | Restarted | Drain, draft: Draft, slots: Slots
+    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain, draft: Draft, slots: Slots
 ) -> None:
     match entry:
         case Drain():
@@ -205,6 +206,8 @@ def _take_processes(
             _host_up(entry.role, draft)
         case HostLost():
             _host_lost(entry, draft, slots)
+        case HandOver():
+            hand_over(entry, draft)
         case Stalled():
             quarantine.stalled(entry, draft)
         case Restarted():
@@ -367,7 +370,7 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
 def _host_up(role: str, draft: Draft) -> None:
     draft.memory.hosts_up.add(role)
     if role != "async":
-        host_all(role, draft.memory.waits.values(), draft)
+        host_all(role, draft)
 
 
 def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
@@ -376,12 +379,13 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     if lost.role != "async":
         waits.lose_host(lost, draft, slots)
         return
-    for live in memory.live.values():
+    memory.parking.lose(lost.role, memory.hosting)
+    for live in memory.live.objects.values():
         unpark(live)
     charge = None
     if lost.culprit in memory.live:
         charge = memory.suspects.failure(lost, memory.live, memory.waits)
-    for live in [live for live in memory.live.values() if live.is_hosted]:
+    for live in [live for live in memory.live.objects.values() if live.is_hosted]:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
         stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
         draft.effects.append(stray)
@@ -405,7 +409,7 @@ def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
     if not drain.is_over:
         return
     failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
-    for live in list(draft.memory.live.values()):
+    for live in list(draft.memory.live.objects.values()):
         if live.state is TaskState.RUNNING:
             waits.stop(live, "shutdown", draft, slots)
             interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)

@@ -82,7 +82,7 @@ def restore_pools(draft: Draft, slots: Slots) -> None:
 def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:
     """Give restored tasks the places they have, and let the rest wait for theirs."""
     for run in runs:
-        for live in run.live.values():
+        for live in run.live.objects.values():  # what is folded has no place
             start_no, place = places.get(live.task_no, (-1, NOWHERE))
             if start_no == live.start_no:
                 live.worker, live.is_claimed, live.is_hosted = live.stored_place = place
@@ -133,7 +133,7 @@ def _offer(run: Run, slots: Slots) -> None:
     for group in run.groups.values():
         if group.has_fresh:
             slots.offer(group)
-    for live in run.live.values():
+    for live in run.live.objects.values():
         waits = live.state is TaskState.QUEUED and live.worker < 0
         parked = live.state is TaskState.SENSING and live.spec.body is Body.COROUTINE
         if not live.is_hosted and (waits or parked):

@@ -315,7 +315,10 @@ def _ends_try(live: Live, now: Instant) -> bool:
 def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
     """A trigger host died: nobody is charged but the trigger whose code did it."""
     quarantine.blame(lost, draft)
-    for wait in list(draft.memory.waits.values()):
+    memory = draft.memory
+    memory.waits.get(lost.culprit)  # folded or not, it is looked at below
+    memory.parking.lose(lost.role, memory.hosting)
+    for wait in list(memory.waits.objects.values()):
         if wait.role != lost.role:
             continue
         if wait.state is TriggerState.ENDING:

@@ -24,6 +24,7 @@ from aioflow.inputs import (
     Deliver,
     Effect,
     FileParsed,
+    HandOver,
     HostUp,
     Input,
     MoveClass,
@@ -48,6 +49,8 @@ from aioflow.rows import (
 )
 
 SECOND = 1_000_000
+
+AGAIN = (Continue, HandOver, MoveClass, Rehost)
 
 
 class Rows:
@@ -263,7 +266,7 @@ class World:
         """One turn, and those it asked to be continued in."""
         effects = self._turn(inputs)
         done = list(effects)
-        while again := [e for e in effects if isinstance(e, Continue | MoveClass | Rehost)]:
+        while again := [e for e in effects if isinstance(e, AGAIN)]:
             effects = self._turn(again)
             done.extend(effects)
         return done

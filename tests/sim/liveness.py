@@ -125,7 +125,7 @@ def triggers_are_hosted(node: Any) -> None:
     for number, wait in node.memory.waits.items():
         if wait.row.class_path == SLEEP:
             continue  # no host ever has it
-        if role_of(wait, node.memory) not in node.memory.hosts_up:
+        if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
             continue
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")

@@ -37,6 +37,7 @@ from aioflow.inputs import (
     Due,
     Effect,
     EndHosting,
+    HandOver,
     HostTrigger,
     Input,
     MoveClass,
@@ -403,7 +404,7 @@ class Node:
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Continue() | Rehost() | MoveClass():
+                case Continue() | HandOver() | Rehost() | MoveClass():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):

@@ -1,0 +1,454 @@
+"""One live run in memory, and its tasks: a few words per task, never an object per child.
+
+A task that is pending or ended is one byte in its run (or in its group, if it is a mapped
+child). Only what is between the two - queued in its own right, running, sensing, deferred,
+retrying - has a ``Live`` object, so memory grows with what is going on, not with width. One
+that only waits is folded, see ``parking``.
+
+The objects here only keep their own books straight; what happens is decided in ``run``,
+``slots``, ``waits``, ``dag`` and ``turn``.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aioflow.core.backlog import Stream
+from aioflow.core.graph import Graph
+from aioflow.core.kept import Kept
+from aioflow.model import (
+    DagSpec,
+    Failure,
+    Instant,
+    RunNo,
+    RunState,
+    StartNo,
+    TaskNo,
+    TaskSpec,
+    TaskState,
+    TriggerState,
+)
+from aioflow.orders import RunInfo
+from aioflow.rows import ExpansionRow, RunRow, TriggerRow
+
+__all__ = (
+    "NOWHERE",
+    "TALLY",
+    "Group",
+    "Live",
+    "Plan",
+    "Run",
+    "RunTasks",
+    "WaitRecord",
+)
+
+NOWHERE = (-1, False, False)
+"""The place of a task that no process has."""
+
+_NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
+
+TALLY = 6
+"""Words per task in ``Run.tallies``: parent instances in all, and of those that ended
+success, failed, upstream_failed, skipped, removed."""
+
+_TALLY_OFFSET = bytes(
+    {
+        TaskState.SUCCESS: 1,
+        TaskState.FAILED: 2,
+        TaskState.CANCELLED: 2,  # for the rules, cancelled counts as failed
+        TaskState.UPSTREAM_FAILED: 3,
+        TaskState.SKIPPED: 4,
+        TaskState.REMOVED: 5,
+    }.get(state, 0)
+    for state in TaskState
+)
+
+_DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
+
+
+class WaitRecord:
+    """A trigger in memory: its row, the task that waits for it, and who hosts it.
+
+    Attributes:
+        live: The task; ``None`` once it no longer waits and the row only awaits its host.
+        hosting: Which hosting it is in; 0 while no host has it.
+        role: That of the host it was handed to last.
+        has_room: Whether a host had room for it, as far as the triggerer has said.
+        version: The newest version of its DAG when it was handed to its host; the class is taken
+            from that if it takes the fields.
+        stream: Its events, if it has more than one.
+    """
+
+    __slots__ = ("has_room", "hosting", "live", "role", "row", "run", "stream", "version")
+
+    def __init__(self, row: TriggerRow, run: Run, live: Live | None) -> None:
+        self.row = row
+        self.run = run
+        self.live = live
+        self.hosting = 0
+        self.role = "triggers"
+        self.has_room = True
+        self.version = run.row.version
+        self.stream = Stream() if row.window else None
+
+    @property
+    def state(self) -> TriggerState:
+        """Where it stands."""
+        return self.row.state
+
+
+class Live:
+    """A task between pending and its end.
+
+    Attributes:
+        stored_state: What its row says; ``PENDING`` while it has none.
+        stored_start: The ``start_no`` its row says.
+        stored_place: ``(worker, is_claimed, is_hosted)`` when its row was last written.
+        worker: The slot it runs or is claimed in, or -1.
+        is_claimed: Sent to a worker behind another try, not begun.
+        is_hosted: A coroutine that the async host has.
+        waits: The trigger rows it waits for; one, but for a coroutine that waits for several at
+            once.
+        resumed: The one whose event it goes on from, which says in which method; ``None`` where
+            it runs from the beginning.
+        streams: Those its coroutine has opened, by the ordinal of the call that did.
+        recorded: How many durable calls of its coroutine have a record.
+        first_failed: The first of them that failed; -1 if none did.
+        open_kind: The kind of the last one while it waits, else empty.
+        parked_start: The start in which its coroutine is parked in the async host; 0 if it is
+            not, and has to run again from the top.
+        answer: What the parked coroutine is resumed with, once it is.
+        looks: How often a sensor has looked in this memory.
+    """
+
+    __slots__ = (
+        "answer",
+        "deadline_at",
+        "due_at",
+        "ended_at",
+        "failure",
+        "first_failed",
+        "interruptions",
+        "is_claimed",
+        "is_hosted",
+        "looks",
+        "map_index",
+        "open_kind",
+        "parked_start",
+        "position",
+        "queued_at",
+        "recorded",
+        "resumed",
+        "run",
+        "start_no",
+        "started_at",
+        "state",
+        "stored_place",
+        "stored_start",
+        "stored_state",
+        "streams",
+        "task_no",
+        "try_number",
+        "waits",
+        "worker",
+    )
+
+    def __init__(self, run: Run, task_no: TaskNo, position: int, map_index: int) -> None:
+        self.run = run
+        self.task_no = task_no
+        self.position = position
+        self.map_index = map_index
+        self.state = TaskState.PENDING
+        self.try_number = 1
+        self.start_no: StartNo = 0
+        self.interruptions = 0
+        self.due_at: Instant | None = None
+        self.deadline_at: Instant | None = None
+        self.queued_at: Instant | None = None
+        self.started_at: Instant | None = None
+        self.ended_at: Instant | None = None
+        self.failure: Failure | None = None
+        self.stored_state = TaskState.PENDING
+        self.stored_start: StartNo = 0
+        self.stored_place = NOWHERE
+        self.worker = -1
+        self.is_claimed = False
+        self.is_hosted = False
+        self.waits: tuple[WaitRecord, ...] = ()
+        self.resumed: WaitRecord | None = None
+        self.streams: Mapping[int, WaitRecord] = _NO_STREAMS
+        self.recorded = 0
+        self.first_failed = -1
+        self.open_kind = ""
+        self.parked_start: StartNo = 0
+        self.answer: tuple[bytes | None, Failure | None] = (None, None)
+        self.looks = 0
+
+    @property
+    def wait(self) -> WaitRecord | None:
+        """The first of ``waits``; all of them share their instants."""
+        return self.waits[0] if self.waits else None
+
+    @property
+    def spec(self) -> TaskSpec:
+        """What the author said of it."""
+        return self.run.graph.spec.tasks[self.position]
+
+    @property
+    def name(self) -> str:
+        """``task_id``, with the map index if it has one."""
+        index = "" if self.map_index < 0 else f"[{self.map_index}]"
+        return f"{self.spec.task_id}{index}"
+
+
+class RunTasks(Kept[Live]):
+    """The tasks of one run that are between pending and their end, by number."""
+
+    __slots__ = ("_count", "_run", "_shelf")
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self._count = 0
+        self._shelf: Kept[Live] | None = None
+
+    def __len__(self) -> int:
+        return len(self.objects) + self._count
+
+    def unfold(self, number: TaskNo) -> Live | None:
+        """See ``Kept``."""
+        return None if self._shelf is None or not self._count else self._shelf.unfold(number)
+
+    def folded(self) -> list[TaskNo]:
+        """See ``Kept``."""
+        if self._shelf is None or not self._count:
+            return []
+        run, first = self._run, self._run.row.first_task_no
+        numbers = [first + at for at, state in enumerate(run.states) if state]
+        for group in run.groups.values():
+            numbers += [group.first_task_no + at.start() for at in _DEFERRED.finditer(group.states)]
+        shelf = self._shelf.folded()
+        return [number for number in numbers if number in shelf]
+
+    def put_away(self, number: TaskNo, shelf: Kept[Live]) -> None:
+        """One of them lies folded on the shelf from now on."""
+        del self.objects[number]
+        if not self.objects:
+            self.objects = {}  # an emptied one keeps its room
+        self._count += 1
+        self._shelf = shelf
+
+    def bring_back(self, live: Live) -> None:
+        """One of them is an object again."""
+        self._count -= 1
+        self.objects[live.task_no] = live
+
+
+class Group:
+    """The children of one mapped task of a run.
+
+    Attributes:
+        cursor: The lowest index that has never been started; those above it are pending.
+        unfinished: Children materialised and not ended.
+        origin: Where its children find their items, as ``messages.Start`` says it:
+            ``(sources, widths)``. The same for all of them, made for the first that starts.
+    """
+
+    __slots__ = (
+        "counts",
+        "cursor",
+        "first_task_no",
+        "origin",
+        "position",
+        "run",
+        "states",
+        "unfinished",
+    )
+
+    def __init__(self, run: Run, expansion: ExpansionRow) -> None:
+        self.run = run
+        self.position = expansion.position
+        self.first_task_no = expansion.first_task_no
+        self.states = bytearray(expansion.width)
+        self.counts = [0] * len(TaskState)
+        self.counts[TaskState.PENDING] = expansion.width
+        self.cursor = 0
+        self.unfinished = 0
+        self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
+
+    @property
+    def width(self) -> int:
+        """How many children it has."""
+        return len(self.states)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether a child waits for its first start."""
+        return self.cursor < len(self.states)
+
+    @property
+    def ended(self) -> int:
+        """How many children have ended."""
+        return sum(self.counts[TaskState.SUCCESS :])
+
+    def note(self, index: int, state: TaskState) -> None:
+        """Write down the state of one child."""
+        was = self.states[index]
+        self.states[index] = state
+        self.counts[was] -= 1
+        self.counts[state] += 1
+        if was == TaskState.PENDING:
+            self.unfinished += 1
+            self.cursor = max(self.cursor, index + 1)
+        if state >= TaskState.SUCCESS > was:
+            self.unfinished -= 1
+
+    def outcome(self) -> TaskState:
+        """Return what the children come to, once all have ended."""
+        for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
+            if self.counts[state]:
+                return state
+        return TaskState.SUCCESS if self.counts[TaskState.SUCCESS] else TaskState.SKIPPED
+
+
+class Plan:
+    """A version of a DAG, and what was learnt of it.
+
+    Attributes:
+        durations: Expected microseconds of user code by position; 0 while unknown.
+        is_taken: 1 where a task takes the result of the position as an argument.
+    """
+
+    __slots__ = ("durations", "graph", "is_taken", "version")
+
+    def __init__(self, version: str, spec: DagSpec) -> None:
+        self.version = version
+        self.graph = Graph(spec)
+        self.durations = array("d", bytes(8 * len(spec.tasks)))
+        self.is_taken = bytearray(len(spec.tasks))
+        for task in spec.tasks:
+            for parent in task.argument_parents:
+                self.is_taken[parent] = 1
+
+    @property
+    def widest_run(self) -> int:
+        """Row numbers one run of it may need at most."""
+        tasks = self.graph.spec.tasks
+        mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
+        return mapped + len(tasks) + 2
+
+
+class Run:
+    """One live run.
+
+    Attributes:
+        states: One byte per task of the DAG; of a mapped one ``RUNNING`` from its expansion
+            until its last child has ended.
+        tallies: ``TALLY`` words per task: how its parents' instances stand.
+        unfinished: Tasks of the DAG that have not ended.
+        running: Tasks that hold a slot right now, for the limits.
+        running_at: The same by position, only where a limit asks for it.
+        results: Small results of unmapped tasks, msgpack, for tasks still to start.
+        known: 1 where ``results`` speaks for the position, also when it returned ``None``.
+        widths: Items of the results that feed an expansion.
+        source_starts: The start that wrote such a result.
+        durations: Those of its plan.
+        info: What its tasks share, made once.
+        blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
+        blocked_at: The same by position, for the limits of single tasks and windows; those that
+            wait straight from their start apart, by its complement.
+        is_forgotten: It was dropped and read again; whatever still points here is stale.
+    """
+
+    __slots__ = (
+        "blocked",
+        "blocked_at",
+        "durations",
+        "graph",
+        "groups",
+        "info",
+        "is_forgotten",
+        "known",
+        "live",
+        "plan",
+        "results",
+        "row",
+        "running",
+        "running_at",
+        "source_starts",
+        "states",
+        "tallies",
+        "unfinished",
+        "widths",
+    )
+
+    def __init__(self, row: RunRow, plan: Plan) -> None:
+        graph = plan.graph
+        size = len(graph.spec.tasks)
+        self.row = row
+        self.plan = plan
+        self.graph = graph
+        self.states = bytearray(size)
+        self.tallies = array("q", bytes(8 * TALLY * size))
+        for position, parents in enumerate(graph.parents):
+            self.tallies[position * TALLY] = len(parents)
+        self.groups: dict[int, Group] = {}
+        self.live = RunTasks(self)
+        self.unfinished = size
+        self.running = 0
+        self.running_at: dict[int, int] = {}
+        self.results: dict[int, bytes] = {}
+        self.known = bytearray(size)
+        self.widths: dict[int, int] = {}
+        self.source_starts: dict[int, StartNo] = {}
+        self.durations = plan.durations
+        self.info = RunInfo(
+            run_no=row.run_no,
+            run_id=row.run_id,
+            dag_id=row.dag_id,
+            version=row.version,
+            file=graph.spec.file,
+            logical_date=row.logical_date,
+            created_at=row.created_at,
+            conf=row.conf,
+            first_task_no=row.first_task_no,
+            cause=row.cause,
+        )
+        self.blocked: list[tuple[int, int, int, Live | Group]] = []
+        self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
+        self.is_forgotten = False
+
+    @property
+    def run_no(self) -> RunNo:
+        """Its row."""
+        return self.row.run_no
+
+    @property
+    def state(self) -> RunState:
+        """Where it stands."""
+        return self.row.state
+
+    @property
+    def spec(self) -> DagSpec:
+        """What the author said."""
+        return self.graph.spec
+
+    def task_no(self, position: int, map_index: int) -> TaskNo:
+        """Return the number of the row, whether it exists or not."""
+        if map_index < 0:
+            return self.row.first_task_no + position
+        return self.groups[position].first_task_no + map_index
+
+    def count_ended(self, position: int, state: TaskState) -> None:
+        """Add one ended instance of a task to the tallies of its children."""
+        offset = _TALLY_OFFSET[state]
+        for child in self.graph.children[position]:
+            self.tallies[child * TALLY + offset] += 1
+
+    def widen(self, position: int, width: int) -> None:
+        """A parent turned out to be ``width`` instances instead of one."""
+        for child in self.graph.children[position]:
+            self.tallies[child * TALLY] += width - 1

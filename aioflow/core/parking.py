@@ -1,0 +1,355 @@
+"""Tasks that only wait, folded: what was an object with thirty fields is a string of bytes.
+
+Once a turn is durable, each task it left deferred with one trigger is folded, and its trigger
+with it; whoever asks for one of the two gets both back as objects, which are folded again
+after the turn. What waits alike shares a ``Form``. Decisions never see the difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from aioflow.core.kept import Kept
+from aioflow.core.live import NOWHERE, Live, Plan, Run, WaitRecord
+from aioflow.core.pages import Pages, packed
+from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
+from aioflow.rows import TriggerRow
+
+__all__ = ("Folded", "Form", "Forms", "Parking", "Shelf")
+
+Value = TypeVar("Value")
+
+_NO_ANSWER = (None, None)
+_WORTH_COPYING = 1_024
+
+
+class Form(NamedTuple):
+    """What many waits have in common; their fields are those of ``Live`` and ``WaitRecord``."""
+
+    plan: Plan
+    position: int
+    class_path: str
+    next_method: str
+    timeout_method: str
+    ordinal: int
+    branch: int
+    open_kind: str
+    role: str
+    has_room: bool
+    version: str
+
+
+class Folded(msgspec.Struct, frozen=True, array_like=True):
+    """One task and its trigger. Instants count from ``since``, so that most are short.
+
+    Attributes:
+        form: Which form it has.
+        hosting: As it was; those of a host that died since are over.
+        parked_in: The life of the async host its coroutine is parked in; 0 if it is not.
+    """
+
+    form: int
+    run_no: RunNo
+    task_no: TaskNo
+    trigger_no: TriggerNo
+    hosting: int
+    since: Instant
+    map_index: int
+    try_number: int
+    start_no: int
+    interruptions: int
+    recorded: int
+    first_failed: int
+    looks: int
+    parked_in: int
+    queued_at: int | None
+    started_at: int | None
+    due_at: int | None
+    deadline_at: int | None
+    until: int | None
+    kwargs: bytes | None
+    next_kwargs: bytes | None
+    failure: Failure | None
+
+
+_decode = msgspec.msgpack.Decoder(Folded).decode
+
+
+class Forms:
+    """The forms in use, by number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Form, int] = {}
+        self._forms: list[Form | None] = []
+        self._counts: list[int] = []
+        self._free: list[int] = []
+
+    def __getitem__(self, number: int) -> Form:
+        form = self._forms[number]
+        assert form is not None  # noqa: S101 - it is counted as long as it is named
+        return form
+
+    def enter(self, form: Form) -> int:
+        """One more has this form; return its number."""
+        number = self._numbers.get(form)
+        if number is None:
+            number = self._free.pop() if self._free else len(self._forms)
+            if number == len(self._forms):
+                self._forms.append(None)
+                self._counts.append(0)
+            self._numbers[form], self._forms[number] = number, form
+        self._counts[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        """One fewer has it."""
+        self._counts[number] -= 1
+        if not self._counts[number]:
+            del self._numbers[self[number]]
+            self._forms[number] = None
+            self._free.append(number)
+
+    def numbered(self) -> Iterable[tuple[Form, int]]:
+        """Return each with its number."""
+        return self._numbers.items()
+
+    def counts(self) -> Iterator[tuple[Form, int]]:
+        """Yield each with how many have it."""
+        for form, number in self._numbers.items():
+            yield form, self._counts[number]
+
+
+class Parking:
+    """Tasks and triggers that are remembered, folded or not.
+
+    Attributes:
+        tasks: Tasks between pending and their end.
+        triggers: What they wait for, and what a host has yet to let go of.
+        loose: Tasks to be looked at when the turn is durable: they may be folded then.
+        forms: What those that are folded have in common.
+    """
+
+    def __init__(self, runs: Mapping[RunNo, Run]) -> None:
+        self.loose: dict[TaskNo, Live] = {}
+        self.forms = Forms()
+        self.tasks: Shelf[Live] = Shelf(lambda body: self._unfold(body)[0])
+        self.triggers: Shelf[WaitRecord] = Shelf(lambda body: self._unfold(body)[1])
+        self._runs = runs
+        self._lost: dict[str, int] = {}
+        self._async_lives = 1
+        self._most_live = 0
+
+    def fold(self) -> None:
+        """Fold what only waits; called when that is stored."""
+        self._most_live = max(self._most_live, len(self.tasks.objects))
+        for live in self.loose.values():
+            if self._only_waits(live):
+                self._fold(live)
+        self.loose.clear()
+        if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
+            self._shrink()
+
+    def lose(self, role: str, hosting: int) -> None:
+        """A host is gone: of what is folded, hostings up to this number with it are over."""
+        if role == "async":
+            self._async_lives += 1
+        else:
+            self._lost[role] = hosting
+
+    def peek(self, trigger_no: TriggerNo) -> WaitRecord | None:
+        """Return a trigger to be read only: what is folded stays so."""
+        wait = self.triggers.objects.get(trigger_no)
+        if wait is None:
+            body = self.triggers.bodies.get(trigger_no)
+            wait = None if body is None else self._thaw(_decode(body))[1]
+        return wait
+
+    def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
+        """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
+        pages = self.triggers.bodies
+        for number in pages.numbers(after):
+            body = pages.get(number)
+            if body is not None:
+                yield _decode(body)
+
+    def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
+        """Yield the triggers above a number: those that are objects, and those of these forms."""
+        folded = (one.trigger_no for one in self.folded(after) if one.form in forms)
+        objects = sorted(number for number in self.triggers.objects if number > after)
+        return heapq.merge(objects, folded if forms else ())
+
+    def instants(self, run: Run) -> Iterator[tuple[TaskNo, Instant]]:
+        """Yield the instants that folded tasks of a run wait for."""
+        for task_no in run.live.folded():
+            body = self.tasks.bodies.get(task_no)
+            if body is None:
+                continue
+            one = _decode(body)
+            for length in (one.due_at, one.deadline_at, one.until):
+                if length is not None:
+                    yield task_no, one.since + length
+
+    def hosting(self, one: Folded) -> int:
+        """Return which hosting a folded trigger is in; 0 while no host has it."""
+        role = self.forms[one.form].role
+        return one.hosting if one.hosting > self._lost.get(role, 0) else 0
+
+    # ── folding ─────────────────────────────────────────────────────────────────────────
+
+    def _only_waits(self, live: Live) -> bool:
+        """Whether nothing of it is lost in a ``Folded``, and it is what is remembered."""
+        if live.state is not TaskState.DEFERRED or len(live.waits) != 1:
+            return False
+        wait = live.waits[0]
+        return (
+            self.tasks.objects.get(live.task_no) is live
+            and self.triggers.objects.get(wait.row.trigger_no) is wait
+            and wait.live is live
+            and wait.state is TriggerState.WAITING
+            and wait.stream is None
+            and live.resumed is None
+            and not live.streams
+            and live.answer == _NO_ANSWER
+            and live.stored_place == NOWHERE
+            and live.worker < 0
+            and not live.is_hosted
+            and live.parked_start in {0, live.start_no}
+            and self._runs.get(live.run.run_no) is live.run
+        )
+
+    def _fold(self, live: Live) -> None:
+        wait, run = live.waits[0], live.run
+        row = wait.row
+        since = row.since
+        form = Form(
+            run.plan,
+            live.position,
+            row.class_path,
+            row.next_method,
+            row.timeout_method,
+            row.ordinal,
+            row.branch,
+            live.open_kind,
+            wait.role,
+            wait.has_room,
+            wait.version,
+        )
+        one = Folded(
+            self.forms.enter(form),
+            row.run_no,
+            live.task_no,
+            row.trigger_no,
+            wait.hosting,
+            since,
+            live.map_index,
+            live.try_number,
+            live.start_no,
+            live.interruptions,
+            live.recorded,
+            live.first_failed,
+            live.looks,
+            self._async_lives if live.parked_start else 0,
+            None if live.queued_at is None else live.queued_at - since,
+            None if live.started_at is None else live.started_at - since,
+            None if live.due_at is None else live.due_at - since,
+            None if live.deadline_at is None else live.deadline_at - since,
+            None if row.deadline_at is None else row.deadline_at - since,
+            row.kwargs,
+            row.next_kwargs,
+            live.failure,
+        )
+        body = packed(one)
+        del self.tasks.objects[live.task_no], self.triggers.objects[row.trigger_no]
+        self.tasks.bodies.put(live.task_no, body)
+        self.triggers.bodies.put(row.trigger_no, body)
+        run.live.put_away(live.task_no, self.tasks)
+
+    def _unfold(self, body: bytes) -> tuple[Live, WaitRecord]:
+        one = _decode(body)
+        live, wait = self._thaw(one)
+        self.forms.leave(one.form)
+        self.tasks.bodies.take(one.task_no)
+        self.triggers.bodies.take(one.trigger_no)
+        self.tasks.objects[one.task_no] = self.loose[one.task_no] = live
+        self.triggers.objects[one.trigger_no] = wait
+        live.run.live.bring_back(live)
+        return live, wait
+
+    def _thaw(self, one: Folded) -> tuple[Live, WaitRecord]:
+        """Make the objects again."""
+        form, since = self.forms[one.form], one.since
+        run = self._runs[one.run_no]
+        live = Live(run, one.task_no, form.position, one.map_index)
+        live.state = live.stored_state = TaskState.DEFERRED
+        live.start_no = live.stored_start = one.start_no
+        live.try_number = one.try_number
+        live.interruptions = one.interruptions
+        live.recorded, live.first_failed = one.recorded, one.first_failed
+        live.looks = one.looks
+        live.open_kind = form.open_kind
+        live.parked_start = one.start_no if one.parked_in == self._async_lives else 0
+        live.queued_at = None if one.queued_at is None else since + one.queued_at
+        live.started_at = None if one.started_at is None else since + one.started_at
+        live.due_at = None if one.due_at is None else since + one.due_at
+        live.deadline_at = None if one.deadline_at is None else since + one.deadline_at
+        live.failure = one.failure
+        row = TriggerRow(
+            trigger_no=one.trigger_no,
+            task_no=one.task_no,
+            run_no=one.run_no,
+            state=TriggerState.WAITING,
+            class_path=form.class_path,
+            kwargs=one.kwargs,
+            since=since,
+            deadline_at=None if one.until is None else since + one.until,
+            next_method=form.next_method,
+            next_kwargs=one.next_kwargs,
+            ordinal=form.ordinal,
+            branch=form.branch,
+            timeout_method=form.timeout_method,
+        )
+        wait = WaitRecord(row, run, live)
+        wait.hosting = self.hosting(one)
+        wait.role = form.role
+        wait.has_room = form.has_room or not wait.hosting
+        wait.version = form.version
+        live.waits = (wait,)
+        return live, wait
+
+    def _shrink(self) -> None:
+        """A ``dict`` keeps the room of its best days: begin new ones."""
+        self._most_live = len(self.tasks.objects)
+        self.tasks.objects = dict(self.tasks.objects)
+        self.triggers.objects = dict(self.triggers.objects)
+        self.loose = {}
+
+
+class Shelf(Kept[Value]):
+    """Tasks by number, or triggers, of all runs.
+
+    Attributes:
+        bodies: What is folded: a ``Folded``, as msgpack.
+    """
+
+    __slots__ = ("_unfold", "bodies")
+
+    def __init__(self, unfold: Callable[[bytes], Value]) -> None:
+        super().__init__()
+        self.bodies: Pages[bytes] = Pages()
+        self._unfold = unfold
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self.bodies)
+
+    def unfold(self, number: int) -> Value | None:
+        """See ``Kept``."""
+        body = self.bodies.get(number)
+        return None if body is None else self._unfold(body)
+
+    def folded(self) -> Pages[bytes]:
+        """See ``Kept``."""
+        return self.bodies

@@ -1,0 +1,390 @@
+"""What only waits is folded: nobody who asks for it sees that, and it takes little room."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from aioflow.core.hosting import HANDED_AT_ONCE
+from aioflow.core.live import Live, WaitRecord
+from aioflow.core.pages import Pages, packed
+from aioflow.inputs import (
+    CancelRun,
+    Explain,
+    HandOver,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    RoomChanged,
+    StartTry,
+)
+from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.model import Body, Failure, MapSource, MapSpec, TaskSpec
+from tests.core.world import SECOND, World
+
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+BROKEN = Failure(type="ValueError", message="no", reason="raised")
+FIELDS = b"\x81\xa1a\x01"
+
+
+def wide(count: int, **options: Any) -> tuple[World, int]:
+    """A run of one mapped task, whose children all wait."""
+    world = World(cpu_slots=count)
+    mapped = MapSpec(sources=(MapSource("number", -1, count),))
+    run = world.begin(TaskSpec(task_id="a", mapped=mapped, map_limit=count, **options))
+    defer_all(world)
+    return world, run
+
+
+def defer_all(world: World, class_path: str = "m:T", **options: Any) -> list[Any]:
+    starts = [effect.start for effect in world.starts.values()]
+    world.starts.clear()
+    return world.turn(
+        *(
+            Deferred(
+                *(start.task_no, start.start_no, world.now, world.now),
+                *(class_path, FIELDS, "after", b"\x80"),
+                **options,
+            )
+            for start in starts
+        )
+    )
+
+
+def handed(effects: list[Any]) -> list[int]:
+    return [effect.host.trigger_no for effect in effects if isinstance(effect, HostTrigger)]
+
+
+def lost(role: str, culprit: int = -1) -> HostLost:
+    return HostLost(role=role, culprit=culprit, failure=KILLED, at=1)
+
+
+def folded(world: World) -> int:
+    return len(world.memory.live.bodies)
+
+
+def fields_of(thing: Live | WaitRecord) -> dict[str, Any]:
+    """All that is in it, but for what leads to other objects."""
+    skipped = {"run", "live", "waits"}
+    return {name: getattr(thing, name) for name in thing.__slots__ if name not in skipped}
+
+
+def test_a_task_that_waits_comes_back_as_it_was():
+    world, _ = wide(1)
+    [live] = world.memory.live.values()
+    [wait] = live.waits
+    strange = {
+        "map_index": 0,
+        "try_number": 3,
+        "start_no": 7,
+        "stored_start": 7,
+        "parked_start": 7,
+        "interruptions": 2,
+        "due_at": world.now + 5,
+        "deadline_at": world.now - 1,
+        "queued_at": world.now - 10**9,
+        "started_at": None,
+        "failure": BROKEN,
+        "recorded": 4,
+        "first_failed": 2,
+        "open_kind": "any_of",
+        "looks": 6,
+    }
+    for name, value in strange.items():
+        setattr(live, name, value)
+    wait.hosting, wait.role, wait.has_room, wait.version = 2**40 + 1, "quarantine", False, "v9"
+    before, hosted_before = fields_of(live), fields_of(wait)
+
+    world.turn()  # whoever looked at it has gone
+
+    assert folded(world) == 1
+    again = world.memory.live[live.task_no]
+    assert again is not live
+    assert fields_of(again) == before
+    assert fields_of(again.waits[0]) == hosted_before
+    assert again.run is live.run
+    assert again.waits[0] is world.memory.waits[wait.row.trigger_no]
+    assert again.waits[0].live is again
+
+
+def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
+    links = {"run", "waits", "task_no", "position", "state", "stored_state"}
+    folded = {"map_index", "try_number", "start_no", "stored_start", "parked_start", "looks"}
+    folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
+    folded |= {"recorded", "first_failed", "open_kind"}
+    looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
+    without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
+
+    assert {*Live.__slots__} == links | folded | looked_at | without_meaning
+    hosted = {"hosting", "has_room", "role", "version"}
+    assert {*WaitRecord.__slots__} == hosted | {"row", "run", "live", "stream"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answer": (b"\x01", None)},
+        {"is_hosted": True},
+        {"stored_place": (0, False, False)},
+        {"parked_start": 99},
+    ],
+    ids=str,
+)
+def test_what_would_not_come_back_is_not_folded(change):
+    world, _ = wide(1)
+    [live] = world.memory.live.values()
+    for name, value in change.items():
+        setattr(live, name, value)
+
+    world.turn()
+
+    assert folded(world) == 0
+    assert world.memory.live[live.task_no] is live
+
+
+def test_a_task_goes_on_from_where_it_was_folded():
+    world, run = wide(3)
+    assert folded(world) == 3
+    numbers = sorted(world.rows.triggers)
+
+    for number in numbers:
+        hosting = world.memory.waits[number].hosting
+        world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+    assert folded(world) == 0
+    assert not list(world.memory.parking.forms.numbered())
+
+
+def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
+    world, run = wide(2)
+
+    explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 1),)))
+
+    assert explained[0, 1].kind.value == "trigger"
+    assert folded(world) == 2
+
+
+def test_a_folded_task_times_out():
+    world = World(cpu_slots=1)
+    run = world.begin(TaskSpec(task_id="a"))
+    defer_all(world, timeout_us=5 * SECOND)
+    assert folded(world) == 1
+
+    world.pass_time(6)
+
+    assert world.state(run, "a") == "retrying"
+
+
+def test_a_restart_arms_the_deadlines_of_what_it_folds():
+    world = World(cpu_slots=1)
+    run = world.begin(TaskSpec(task_id="a"))
+    defer_all(world, timeout_us=5 * SECOND)
+    world.armed.clear()
+
+    world.restart()
+    assert folded(world) == 1
+    world.pass_time(6)
+
+    assert world.state(run, "a") == "retrying"
+
+
+def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 10)
+    world, run = wide(35)
+    objects: list[int] = []
+    settle = world.memory.parking.fold
+    monkeypatch.setattr(
+        world.memory.parking,
+        "fold",
+        lambda: (objects.append(len(world.memory.live.objects)), settle()),
+    )
+
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    assert world.run_state(run) == "cancelled"
+    assert not world.memory.live
+    assert max(objects) <= 10, "they were all unfolded at once"
+
+
+# ── their host ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_folded_when_its_host_died_is_hosted_by_nobody():
+    world, run = wide(2)
+    numbers = sorted(world.rows.triggers)
+    was = {number: world.memory.waits[number].hosting for number in numbers}
+    world.turn()
+
+    world.turn(lost("triggers"))
+
+    assert folded(world) == 2, "it is all the same whether they are objects"
+    assert not any(world.memory.waits[number].hosting for number in numbers)
+    world.turn(Fired(numbers[0], was[numbers[0]], 0, world.now, b"\x01"))
+    assert world.state(run, "a", 0) == "deferred", "a dead host was heard"
+    assert handed(world.turn(HostUp("triggers"))) == numbers
+
+
+def test_the_one_that_killed_its_host_fails_though_it_was_folded():
+    world, run = wide(2)
+    culprit = min(world.rows.triggers)
+
+    world.turn(lost("triggers", culprit))
+
+    assert (world.state(run, "a", 0), world.state(run, "a", 1)) == ("retrying", "deferred")
+
+
+def test_a_coroutine_that_died_with_its_host_runs_again_from_the_top():
+    world = World()
+    world.begin(TaskSpec(task_id="c", body=Body.COROUTINE))
+    start = world.started("c").start
+    at = (start.task_no, start.start_no, world.now, world.now)
+    world.turn(Awaiting(*at, 0, "wait", "m:T", "flow.py:3", (("m:T", FIELDS),)))
+    assert folded(world) == 1
+    [number] = world.rows.triggers
+
+    world.turn(lost("async"), HostUp("async"))
+    hosting = world.memory.waits[number].hosting
+    effects = world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+
+    [again] = [effect for effect in effects if isinstance(effect, StartTry)]
+    assert again.resume is None
+
+
+def test_a_host_that_comes_up_is_handed_many_in_several_turns():
+    count = 2 * HANDED_AT_ONCE + 5
+    world, _ = wide(count)
+    world.turn(lost("triggers"))
+
+    effects = world.turn(HostUp("triggers"))
+
+    assert handed(effects) == sorted(world.rows.triggers)
+    assert sum(isinstance(effect, HandOver) for effect in effects) == 2
+    assert folded(world) == count
+
+
+def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
+    count = HANDED_AT_ONCE + 2
+    world, _ = wide(count)
+    world.turn(lost("triggers"))
+    _, effects, draft = world.decide([HostUp("triggers")])
+    draft.settle()
+    [more] = [effect for effect in effects if isinstance(effect, HandOver)]
+
+    once = handed(world.turn(more))
+
+    assert len(once) == 2
+    assert not handed(world.turn(more))
+    world.turn(lost("triggers"))
+    assert not handed(world.turn(more)), "there is no host"
+
+
+def test_a_hand_over_that_was_taken_back_is_made_again():
+    world, _ = wide(3)
+    world.turn(lost("triggers"))
+
+    _, effects, draft = world.decide([HostUp("triggers")])
+    world.take_back(draft)
+
+    assert handed(world.turn(HostUp("triggers"))) == handed(effects)
+
+
+def test_a_trigger_whose_return_was_taken_back_is_handed_over_all_the_same():
+    world, _ = wide(2)
+    number = min(world.rows.triggers)
+    left = TriggerEnded(number, world.memory.waits[number].hosting, 1, reason="reassigned")
+
+    _, effects, draft = world.decide([left])
+    world.take_back(draft)
+
+    assert handed(effects) == [number]
+    assert handed(world.turn(left)) == [number], "no host would ever have it again"
+
+
+def test_that_a_host_has_no_room_is_remembered_of_what_is_folded():
+    world, run = wide(2)
+    number = max(world.rows.triggers)
+    hosting = world.memory.waits[number].hosting
+
+    world.turn(RoomChanged(number, hosting, has_room=False))
+
+    assert folded(world) == 2
+    explained = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, 0), (0, 1))))
+    kinds = [explained[0, index].kind.value for index in (0, 1)]
+    assert kinds == ["trigger", "trigger_capacity"]
+
+
+def test_whoever_only_reads_leaves_it_folded():
+    world, _ = wide(2)
+    number = min(world.rows.triggers)
+
+    wait = world.memory.parking.peek(number)
+
+    assert wait is not None
+    assert wait.row.trigger_no == number
+    assert folded(world) == 2
+    assert len(world.memory.waits) == 2
+
+
+def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
+    world, run = wide(2)
+    number = min(world.rows.triggers)
+    hosting = world.memory.waits[number].hosting
+
+    world.refuse(Fired(number, hosting, 0, world.now, b"\x01"))
+
+    assert world.state(run, "a", 0) == "running"
+    assert folded(world) == 1
+    assert sorted(world.memory.live) == sorted(world.rows.tasks)
+    assert world.memory.waits.keys() == world.rows.triggers.keys()
+
+
+def test_what_waits_is_small():
+    world, _ = wide(500)
+
+    bodies = world.memory.parking.triggers.bodies
+    sizes = [len(bodies.get(number) or b"") - len(FIELDS) for number in bodies]
+
+    assert len(sizes) == 500
+    assert max(sizes) < 90
+    assert not world.memory.live.objects
+
+
+# ── pages ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pages_hold_what_a_dict_would(seed):
+    rng, pages, plain = Random(seed), Pages[int](), dict[int, int]()
+    highest = rng.choice((10, 300, 10**6))
+    for step in range(2_000):
+        number = rng.randrange(highest)
+        match rng.randrange(4):
+            case 0:
+                assert pages.take(number) == plain.pop(number, None)
+            case 1:
+                assert pages.get(number) == plain.get(number)
+                assert (number in pages) == (number in plain)
+            case _:
+                pages.put(number, step)
+                plain[number] = step
+        assert len(pages) == len(plain)
+
+    assert list(pages) == sorted(plain)
+    after = rng.randrange(highest)
+    assert list(pages.numbers(after)) == sorted(number for number in plain if number > after)
+    assert {number: pages.get(number) for number in pages} == plain
+
+
+def test_what_is_packed_is_what_would_be_encoded():
+    for value in ([1, b"two"], ["x" * 10_000], []):
+        assert packed(value) == msgpack(value)
+
+
+def msgpack(value: object) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(value)
