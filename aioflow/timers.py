@@ -4,6 +4,9 @@ What people schedule follows the wall clock. A retry, a sensor's next look, a de
 lengths of time that are stored as instants only so that they outlive the daemon: they are
 armed once, by the monotonic clock, and a wall clock that is set does not move them.
 
+There may be a million lengths, so each is one number: when it is over by the monotonic clock,
+its instant, its task.
+
 The heaps are looked at no more often than every ``TICK_SECONDS``: sleeping to the exact next
 of many close instants would spin. They are looked at every ``LOOK_SECONDS`` at least, so that
 a step of the wall clock is noticed.
@@ -26,6 +29,8 @@ __all__ = ("LOOK_SECONDS", "TICK_SECONDS", "Timers")
 TICK_SECONDS = 0.002
 LOOK_SECONDS = 30.0
 
+_WORD = (1 << 64) - 1
+
 
 class Timers:
     """Puts each ``Due`` into the inbox when its instant has come.
@@ -37,7 +42,7 @@ class Timers:
         self._clock = clock
         self._report = report
         self._by_wall: list[tuple[int, int, Due]] = []
-        self._by_length: list[tuple[int, int, Due]] = []
+        self._by_length: list[int] = []
         self._armed = 0
         self._earlier = anyio.Event()
 
@@ -47,14 +52,16 @@ class Timers:
     def arm(self, due: Due, *, at: Instant | None = None) -> None:
         """Have ``due`` reported at its instant (or ``at``), at once if that has passed."""
         instant = due.at if at is None else at
-        self._armed += 1
         if due.dag_id:
-            heap, key = self._by_wall, instant
+            self._armed += 1
+            heapq.heappush(self._by_wall, (instant, self._armed, due))
+            is_first = self._by_wall[0][1] == self._armed
         else:
-            heap = self._by_length
-            key = self._clock.monotonic_us() + instant - self._clock.now()
-        heapq.heappush(heap, (key, self._armed, due))
-        if heap[0][1] == self._armed:
+            over = self._clock.monotonic_us() + instant - self._clock.now()
+            length = (over << 128) + (due.at << 64) + due.task_no
+            heapq.heappush(self._by_length, length)
+            is_first = self._by_length[0] == length
+        if is_first:
             self._earlier.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -63,10 +70,14 @@ class Timers:
         while True:
             self._earlier = anyio.Event()
             wall, monotonic = self._clock.now(), self._clock.monotonic_us()
-            due = _take(self._by_wall, wall) + _take(self._by_length, monotonic)
+            due = _take(self._by_wall, wall) + _take_lengths(self._by_length, monotonic)
             if due:
                 self._report(due)
-            nearest = min(_seconds_to(self._by_wall, wall), _seconds_to(self._by_length, monotonic))
+            nearest = LOOK_SECONDS
+            if self._by_wall:
+                nearest = min(nearest, (self._by_wall[0][0] - wall) / 1e6)
+            if self._by_length:
+                nearest = min(nearest, ((self._by_length[0] >> 128) - monotonic) / 1e6)
             with anyio.move_on_after(max(nearest, TICK_SECONDS)):
                 await self._earlier.wait()
 
@@ -78,5 +89,9 @@ def _take(heap: list[tuple[int, int, Due]], now: int) -> list[Due]:
     return due
 
 
-def _seconds_to(heap: list[tuple[int, int, Due]], now: int) -> float:
-    return min((heap[0][0] - now) / 1e6, LOOK_SECONDS) if heap else LOOK_SECONDS
+def _take_lengths(heap: list[int], now: int) -> list[Due]:
+    due = []
+    while heap and heap[0] >> 128 <= now:
+        length = heapq.heappop(heap)
+        due.append(Due(length >> 64 & _WORD, length & _WORD))
+    return due

@@ -5,20 +5,22 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import Self
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.core.hosting import QUARANTINE
+from aioflow.core.pages import Pages, packed
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import EndHosting, HostTrigger, Input, RoomChanged, TakeEvents
 from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded
-from aioflow.model import RunNo, TriggerNo
+from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
@@ -36,6 +38,48 @@ REHOST_SECONDS = 50e-6
 step that has stood for as long may well stand for as long again."""
 
 _logger = logging.getLogger(__name__)
+
+
+class _Hosted(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a trigger the host has, packed: there may be a million."""
+
+    hosting: int
+    run_no: RunNo
+    task_no: TaskNo
+    position: int
+    map_index: int
+    start_no: StartNo
+    try_number: int
+    class_path: str
+
+    @classmethod
+    def of(cls, host: Host) -> Self:
+        """Return what is kept of an order."""
+        return cls(
+            host.hosting,
+            host.run_no,
+            host.task_no,
+            host.position,
+            host.map_index,
+            host.start_no,
+            host.try_number,
+            host.class_path,
+        )
+
+    def log_key(self) -> LogKey:
+        """Return whose output it is what the trigger prints."""
+        return LogKey(
+            run_no=self.run_no,
+            position=self.position,
+            map_index=self.map_index,
+            task_no=self.task_no,
+            start_no=self.start_no,
+            try_number=self.try_number,
+        )
+
+
+_decode = msgspec.msgpack.Decoder(_Hosted).decode
+_decode_host = msgspec.msgpack.Decoder(Host).decode
 
 
 class Triggerer:
@@ -72,22 +116,22 @@ class Triggerer:
             patience_seconds=self._patience_seconds,
             class_of=self._class_of,
         )
-        self._hosted: dict[TriggerNo, Host] = {}
-        self._waiting: dict[TriggerNo, Host] = {}
+        self._hosted: Pages[bytes] = Pages()
+        self._waiting: Pages[bytes] = Pages()
         self._order: list[tuple[int, TriggerNo]] = []
         self._logs: dict[TriggerNo, TryLog] = {}
-        self._per_run: Counter[RunNo] = Counter()
+        self._per_run: Pages[int] = Pages()
         self._told: dict[RunNo, RunInfo] = {}
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
         """The triggers no host has room for."""
-        return self._waiting.keys()
+        return set(self._waiting)
 
     @property
     def hosted(self) -> AbstractSet[TriggerNo]:
         """The triggers the host has, those included that it was told to let go of."""
-        return self._hosted.keys()
+        return set(self._hosted)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a host until cancelled; signals ``task_status`` when it is up, or not yet wanted."""
@@ -108,8 +152,8 @@ class Triggerer:
         return REPLACE_SECONDS + others * REHOST_SECONDS
 
     def _class_of(self, number: int) -> str:
-        host = self._hosted.get(number)
-        return "" if host is None else host.class_path
+        body = self._hosted.get(number)
+        return "" if body is None else _decode(body).class_path
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
@@ -125,12 +169,12 @@ class Triggerer:
             self._told[effect.info.run_no] = effect.info
             self._host.put(effect.info)
         if host.trigger_no in self._hosted or len(self._hosted) < self._capacity:
-            self._waiting.pop(host.trigger_no, None)
+            self._waiting.take(host.trigger_no)
             self._assign(host)
         else:
             if host.trigger_no not in self._waiting:
                 heapq.heappush(self._order, (-host.priority, host.trigger_no))
-            self._waiting[host.trigger_no] = host
+            self._waiting.put(host.trigger_no, packed(host))
             self._wiring.report([RoomChanged(host.trigger_no, host.hosting, has_room=False)])
 
     def forget(self, run_no: RunNo) -> None:
@@ -149,7 +193,7 @@ class Triggerer:
         if end.trigger_no in self._hosted:
             self._host.put(end)
             return
-        self._waiting.pop(end.trigger_no, None)
+        self._waiting.take(end.trigger_no)
         at = (end.trigger_no, end.hosting, self._wiring.clock.now())
         self._wiring.report([TriggerEnded(*at, reason=end.reason)])
 
@@ -160,9 +204,11 @@ class Triggerer:
         and the next daemon hosts it again. How long it may take is the caller's business.
         """
         self._is_closing = True
-        self._waiting.clear()
-        for host in self._hosted.values():
-            self._host.put(End(host.trigger_no, host.hosting, SHUTDOWN))
+        self._waiting = Pages()
+        for number in self._hosted:
+            body = self._hosted.get(number)
+            if body is not None:
+                self._host.put(End(number, _decode(body).hosting, SHUTDOWN))
         if self._hosted:
             await self._has_let_go.wait()
 
@@ -175,7 +221,7 @@ class Triggerer:
 
     def serves(self, run_no: RunNo) -> bool:
         """Whether it hosts a trigger of this run."""
-        return self._per_run[run_no] > 0
+        return run_no in self._per_run
 
     def info(self, run_no: RunNo) -> RunInfo | None:
         """Return what the host was told of a run whose tasks wait straight from their start."""
@@ -189,8 +235,8 @@ class Triggerer:
 
     def _assign(self, host: Host) -> None:
         if host.trigger_no not in self._hosted:
-            self._per_run[host.run_no] += 1
-        self._hosted[host.trigger_no] = host
+            self._per_run.put(host.run_no, (self._per_run.get(host.run_no) or 0) + 1)
+        self._hosted.put(host.trigger_no, packed(_Hosted.of(host)))
         self._host.put(host)
 
     def _take(self, reports: list[Report]) -> None:
@@ -212,15 +258,21 @@ class Triggerer:
         if passed:
             self._wiring.report(passed)
 
+    def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
+        """Return what is hosted by this number, if it is in this hosting."""
+        body = self._hosted.get(number)
+        hosted = None if body is None else _decode(body)
+        return hosted if hosted is not None and hosted.hosting == hosting else None
+
     def _let_go(self, ended: TriggerEnded) -> None:
-        host = self._hosted.get(ended.trigger_no)
-        if host is None or host.hosting != ended.hosting:
+        hosted = self._find(ended.trigger_no, ended.hosting)
+        if hosted is None:
             return  # of an earlier hosting: the present one lives
-        del self._hosted[ended.trigger_no]
+        self._hosted.take(ended.trigger_no)
         self._logs.pop(ended.trigger_no, None)
-        self._per_run[host.run_no] -= 1
-        if not self._per_run[host.run_no]:
-            del self._per_run[host.run_no]
+        left = (self._per_run.take(hosted.run_no) or 0) - 1
+        if left > 0:
+            self._per_run.put(hosted.run_no, left)
         if len(self._hosted) < self._capacity:
             self._assign_next()
         self._look_whether_closed()
@@ -232,8 +284,9 @@ class Triggerer:
     def _assign_next(self) -> None:
         while self._order:
             _, number = heapq.heappop(self._order)
-            host = self._waiting.pop(number, None)
-            if host is not None:  # else it was let go of meanwhile
+            body = self._waiting.take(number)
+            if body is not None:  # else it was let go of meanwhile
+                host = _decode_host(body)
                 self._assign(host)
                 self._wiring.report([RoomChanged(number, host.hosting, has_room=True)])
                 return
@@ -241,12 +294,12 @@ class Triggerer:
     def _keep(self, output: Output) -> None:
         """Add what a trigger printed to the log of its task."""
         number, hosting = output.task_no, output.start_no
-        host = self._hosted.get(number)
-        if host is None or host.hosting != hosting or host.position < 0:
+        hosted = self._find(number, hosting)
+        if hosted is None or hosted.position < 0:
             return  # of one that was abandoned
         log = self._logs.get(number)
         if log is None:
-            log = self._logs[number] = self._wiring.tasklog.open(_log_key(host))
+            log = self._logs[number] = self._wiring.tasklog.open(hosted.log_key())
         log.offer(output.data)
 
     async def _hear(self, data: bytes) -> None:
@@ -254,21 +307,8 @@ class Triggerer:
         _logger.info("the %s host printed: %r", self._role, data[:500])
 
     def _forget_all(self) -> None:
-        self._hosted.clear()
-        self._waiting.clear()
+        self._hosted, self._waiting, self._per_run = Pages(), Pages(), Pages()
         self._order.clear()
         self._logs.clear()
-        self._per_run.clear()
         self._told.clear()
         self._look_whether_closed()
-
-
-def _log_key(host: Host) -> LogKey:
-    return LogKey(
-        run_no=host.run_no,
-        position=host.position,
-        map_index=host.map_index,
-        task_no=host.task_no,
-        start_no=host.start_no,
-        try_number=host.try_number,
-    )
