@@ -23,9 +23,8 @@ __all__ = (
     "MISSED_SLOTS_AT_ONCE",
     "QUEUED_RUNS",
     "begin_queued",
+    "count_runs",
     "create_run",
-    "forget_counts",
-    "remember_run",
     "run_ended",
     "set_paused",
     "slot_due",
@@ -96,12 +95,12 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
 def _same_run(request: CreateRun, memory: Memory) -> Run | None:
     """Return the live run that this request, asked before, has made."""
     if request.key is not None:
-        same = memory.run_keys.get((request.dag_id, request.key))
-        if same is not None:
-            return same
+        same_no = memory.run_keys.get((request.dag_id, request.key))
+        if same_no is not None:
+            return memory.runs.get(same_no)
     if request.run_id is None:
         return None
-    same = memory.runs_by_id.get(request.run_id)
+    same = memory.find_run(request.run_id)
     if same is not None and (same.row.dag_id, same.row.conf) != (request.dag_id, request.conf):
         raise RunExists(request.run_id)
     return same
@@ -153,7 +152,7 @@ def _add_run(
     run = Run(row, plan)
     draft.memory.add_run(run)
     draft.new_run(run)
-    remember_run(run, draft.memory)
+    _remember_run(run, draft.memory)
     begin_queued(spec.dag_id, draft, slots)
     return run
 
@@ -164,13 +163,18 @@ def _run_id(dag_id: str, at: Instant, run_no: int) -> str:
     return f"{dag_id}.{stamp}.{run_no}"
 
 
-def forget_counts(memory: Memory) -> None:
-    """Begin to count the runs of all DAGs anew."""
+def count_runs(memory: Memory) -> None:
+    """Count the runs of all DAGs anew."""
     memory.queued_runs.clear()
     memory.active_runs.clear()
+    for plan, count in memory.runs.plans.counts():
+        dag_id = plan.graph.spec.dag_id
+        memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + count
+    for _, run in sorted(memory.runs.objects.items()):
+        _remember_run(run, memory)
 
 
-def remember_run(run: Run, memory: Memory) -> None:
+def _remember_run(run: Run, memory: Memory) -> None:
     """Count a run into its DAG: among those that run, or that wait to."""
     dag_id = run.row.dag_id
     if run.state is RunState.QUEUED:

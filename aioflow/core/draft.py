@@ -301,14 +301,16 @@ class Draft:
 
     def settle(self) -> None:
         """The batch is durable: what was decided is what is stored."""
+        loose, waits = self.memory.parking.loose, TaskState.DEFERRED
         for live in self._tasks.values():
             live.stored_state = live.state
             live.stored_start = live.start_no
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
-            if live.state is TaskState.DEFERRED:
-                self.memory.parking.loose[live.task_no] = live
+            if live.state is waits:
+                loose[live.task_no] = live
         for live in self._placed.values():
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
+        self.memory.runs.loose.update(self.runs)
         self.memory.parking.fold()
 
     def put_back(self) -> None:

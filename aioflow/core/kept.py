@@ -55,17 +55,18 @@ class Kept(ABC, Generic[Value]):
         return found
 
     def __setitem__(self, number: int, value: Value) -> None:
-        self.unfold(number)  # nothing folded goes by this number any longer
-        self.objects[number] = value
+        self.objects[number] = value  # nothing is both
 
     def __delitem__(self, number: int) -> None:
-        self.unfold(number)
-        del self.objects[number]
+        if self.pop(number) is None:
+            raise KeyError(number)
 
     def pop(self, number: int, default: None = None) -> Value | None:
         """Forget it; return it, if it was remembered."""
-        self.unfold(number)
-        return self.objects.pop(number, default)
+        found = self.objects.pop(number, None)
+        if found is None and self.unfold(number) is not None:
+            found = self.objects.pop(number)
+        return default if found is None else found
 
     def keys(self) -> set[int]:
         """Return all numbers."""

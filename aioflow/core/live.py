@@ -233,6 +233,11 @@ class RunTasks(Kept[Live]):
         shelf = self._shelf.folded()
         return [number for number in numbers if number in shelf]
 
+    def lie(self, count: int, shelf: Kept[Live]) -> None:
+        """So many of them lie folded on the shelf, and there is no other."""
+        self._count = count
+        self._shelf = shelf
+
     def put_away(self, number: TaskNo, shelf: Kept[Live]) -> None:
         """One of them lies folded on the shelf from now on."""
         del self.objects[number]
@@ -447,6 +452,14 @@ class Run:
         offset = _TALLY_OFFSET[state]
         for child in self.graph.children[position]:
             self.tallies[child * TALLY + offset] += 1
+
+    def recount(self) -> None:
+        """Tell the tallies what the states say; of a run without a mapped task that expanded."""
+        for position, number in enumerate(self.states):
+            state = TaskState(number)
+            if not state.is_live and state is not TaskState.PENDING:
+                self.count_ended(position, state)
+                self.unfinished -= 1
 
     def widen(self, position: int, width: int) -> None:
         """A parent turned out to be ``width`` instances instead of one."""

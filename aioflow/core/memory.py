@@ -23,6 +23,8 @@ __all__ = (
     "WaitRecord",
 )
 
+_DIGITS = 20
+
 WAITS_LIMIT = 100
 """Triggers a coroutine may wait for at once."""
 
@@ -36,7 +38,8 @@ class Memory:
         refused: By name, the files that define a DAG another file has, with spec and version.
         queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first.
         active_runs: How many runs of a DAG are running.
-        parking: What is behind the next two: tasks that only wait are folded.
+        parking: What is behind runs, live and waits: what only waits is folded.
+        run_keys: Runs by DAG and idempotency key.
         live: Tasks between pending and their end, by number.
         waits: Trigger rows by number.
         trigger_code: By version, what the local trigger classes of its file stand on: digests by
@@ -55,12 +58,12 @@ class Memory:
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
         self.plans: dict[tuple[str, str], Plan] = {}
         self.stored_versions: set[str] = set()
-        self.runs: dict[RunNo, Run] = {}
-        self.runs_by_id: dict[str, Run] = {}
-        self.run_keys: dict[tuple[str, str], Run] = {}
+        self.parking = Parking()
+        self.runs = self.parking.runs
+        self.run_keys: dict[tuple[str, str], RunNo] = {}
+        self._named: dict[str, RunNo] = {}
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
-        self.parking = Parking(self.runs)
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
@@ -85,15 +88,26 @@ class Memory:
 
     def add_run(self, run: Run) -> None:
         """Remember a run."""
-        self.runs[run.run_no] = run
-        self.runs_by_id[run.row.run_id] = run
-        if run.row.key is not None:
-            self.run_keys[run.row.dag_id, run.row.key] = run
+        row = run.row
+        self.runs[row.run_no] = run
+        if not _ends_with_number(row.run_id, row.run_no):
+            self._named[row.run_id] = row.run_no
+        if row.key is not None:
+            self.run_keys[row.dag_id, row.key] = row.run_no
+
+    def find_run(self, run_id: str) -> Run | None:
+        """Return a live run by its id."""
+        _, _, number = run_id.rpartition(".")
+        named = self._named.get(run_id)
+        if named is None and number.isdecimal() and len(number) < _DIGITS:
+            named = int(number)
+        run = None if named is None else self.runs.get(named)
+        return None if run is None or run.row.run_id != run_id else run
 
     def drop_run(self, run: Run) -> None:
         """Forget a run and all of its tasks; its trigger rows stay until they are gone."""
         self.runs.pop(run.run_no, None)
-        self.runs_by_id.pop(run.row.run_id, None)
+        self._named.pop(run.row.run_id, None)
         if run.row.key is not None:
             self.run_keys.pop((run.row.dag_id, run.row.key), None)
         for task_no in run.live:
@@ -103,3 +117,8 @@ class Memory:
         """Return a number that no hosting has had before, also in an earlier incarnation."""
         self.hosting += 1
         return self.hosting
+
+
+def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
+    """Whether an id names the row, as those made here do."""
+    return run_id.endswith(f".{run_no}")

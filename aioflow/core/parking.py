@@ -8,7 +8,7 @@ after the turn. What waits alike shares a ``Form``. Decisions never see the diff
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -16,10 +16,12 @@ import msgspec
 from aioflow.core.kept import Kept
 from aioflow.core.live import NOWHERE, Live, Plan, Run, WaitRecord
 from aioflow.core.pages import Pages, packed
+from aioflow.core.parked_runs import ParkedRuns
+from aioflow.core.shared import Shared
 from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
 from aioflow.rows import TriggerRow
 
-__all__ = ("Folded", "Form", "Forms", "Parking", "Shelf")
+__all__ = ("Folded", "Form", "Parking", "Shelf")
 
 Value = TypeVar("Value")
 
@@ -79,77 +81,36 @@ class Folded(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Folded).decode
 
 
-class Forms:
-    """The forms in use, by number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Form, int] = {}
-        self._forms: list[Form | None] = []
-        self._counts: list[int] = []
-        self._free: list[int] = []
-
-    def __getitem__(self, number: int) -> Form:
-        form = self._forms[number]
-        assert form is not None  # noqa: S101 - it is counted as long as it is named
-        return form
-
-    def enter(self, form: Form) -> int:
-        """One more has this form; return its number."""
-        number = self._numbers.get(form)
-        if number is None:
-            number = self._free.pop() if self._free else len(self._forms)
-            if number == len(self._forms):
-                self._forms.append(None)
-                self._counts.append(0)
-            self._numbers[form], self._forms[number] = number, form
-        self._counts[number] += 1
-        return number
-
-    def leave(self, number: int) -> None:
-        """One fewer has it."""
-        self._counts[number] -= 1
-        if not self._counts[number]:
-            del self._numbers[self[number]]
-            self._forms[number] = None
-            self._free.append(number)
-
-    def numbered(self) -> Iterable[tuple[Form, int]]:
-        """Return each with its number."""
-        return self._numbers.items()
-
-    def counts(self) -> Iterator[tuple[Form, int]]:
-        """Yield each with how many have it."""
-        for form, number in self._numbers.items():
-            yield form, self._counts[number]
-
-
 class Parking:
     """Tasks and triggers that are remembered, folded or not.
 
     Attributes:
+        runs: Live runs; one of which nothing but folded tasks is left to go on is folded, too.
         tasks: Tasks between pending and their end.
         triggers: What they wait for, and what a host has yet to let go of.
         loose: Tasks to be looked at when the turn is durable: they may be folded then.
         forms: What those that are folded have in common.
     """
 
-    def __init__(self, runs: Mapping[RunNo, Run]) -> None:
+    def __init__(self) -> None:
         self.loose: dict[TaskNo, Live] = {}
-        self.forms = Forms()
+        self.forms: Shared[Form] = Shared()
         self.tasks: Shelf[Live] = Shelf(lambda body: self._unfold(body)[0])
         self.triggers: Shelf[WaitRecord] = Shelf(lambda body: self._unfold(body)[1])
-        self._runs = runs
+        self.runs = ParkedRuns(self.tasks)
         self._lost: dict[str, int] = {}
         self._async_lives = 1
         self._most_live = 0
 
-    def fold(self) -> None:
+    def fold(self, *, with_runs: bool = True) -> None:
         """Fold what only waits; called when that is stored."""
         self._most_live = max(self._most_live, len(self.tasks.objects))
         for live in self.loose.values():
             if self._only_waits(live):
                 self._fold(live)
         self.loose.clear()
+        if with_runs:
+            self.runs.fold()
         if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
             self._shrink()
 
@@ -165,7 +126,9 @@ class Parking:
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
             body = self.triggers.bodies.get(trigger_no)
-            wait = None if body is None else self._thaw(_decode(body))[1]
+            if body is not None:
+                one = _decode(body)
+                wait = self._thaw(one, self.runs.peek(one.run_no))[1]
         return wait
 
     def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
@@ -218,7 +181,7 @@ class Parking:
             and live.worker < 0
             and not live.is_hosted
             and live.parked_start in {0, live.start_no}
-            and self._runs.get(live.run.run_no) is live.run
+            and self.runs.objects.get(live.run.run_no) is live.run
         )
 
     def _fold(self, live: Live) -> None:
@@ -270,7 +233,7 @@ class Parking:
 
     def _unfold(self, body: bytes) -> tuple[Live, WaitRecord]:
         one = _decode(body)
-        live, wait = self._thaw(one)
+        live, wait = self._thaw(one, self.runs[one.run_no])
         self.forms.leave(one.form)
         self.tasks.bodies.take(one.task_no)
         self.triggers.bodies.take(one.trigger_no)
@@ -279,10 +242,9 @@ class Parking:
         live.run.live.bring_back(live)
         return live, wait
 
-    def _thaw(self, one: Folded) -> tuple[Live, WaitRecord]:
+    def _thaw(self, one: Folded, run: Run) -> tuple[Live, WaitRecord]:
         """Make the objects again."""
         form, since = self.forms[one.form], one.since
-        run = self._runs[one.run_no]
         live = Live(run, one.task_no, form.position, one.map_index)
         live.state = live.stored_state = TaskState.DEFERRED
         live.start_no = live.stored_start = one.start_no

@@ -28,9 +28,7 @@ def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     if entry.runs is None or not entry.runs:
         _sweep(draft)
-        dag.forget_counts(memory)  # if this is repeated, they were counted before
-        for run in memory.runs.values():
-            dag.remember_run(run, memory)
+        dag.count_runs(memory)  # if this is repeated, they were counted before
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
         _go_on(run, draft, slots)

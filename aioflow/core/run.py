@@ -265,7 +265,8 @@ def restore(rows: LiveRun, memory: Memory) -> Run:
     for progress in rows.progress:
         _restore_progress(run, progress)
     memory.parking.loose.update(run.live.objects)
-    memory.parking.fold()
+    memory.parking.runs.loose[run.run_no] = run
+    memory.parking.fold(with_runs=False)  # it has yet to go on
     return run
 
 

@@ -205,7 +205,7 @@ class Slots:
         self.running_coroutines = 0
         for worker in self.workers:
             worker.current, worker.claims, worker.weight = None, [], 0
-        for run in memory.runs.values():
+        for run in memory.runs.objects.values():
             run.running = 0
             run.running_at.clear()
         for live in memory.live.objects.values():

@@ -455,7 +455,7 @@ def _set_pool(name: str, count: int | None, draft: Draft, slots: Slots) -> bool:
 
 
 def _find(run_id: str, memory: Memory) -> Run:
-    run = memory.runs_by_id.get(run_id)
+    run = memory.find_run(run_id)
     if run is None:
         raise UnknownRun(run_id)
     return run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core.dag import forget_counts, remember_run
+from aioflow.core.dag import count_runs
 from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
@@ -87,9 +87,7 @@ def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> N
             if start_no == live.start_no:
                 live.worker, live.is_claimed, live.is_hosted = live.stored_place = place
     slots.recount(memory)
-    forget_counts(memory)
-    for run in sorted(memory.runs.values(), key=lambda run: run.run_no):
-        remember_run(run, memory)
+    count_runs(memory)
     for run in runs:
         _offer(run, slots)
 

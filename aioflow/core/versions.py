@@ -186,6 +186,7 @@ def _prune_plans(draft: Draft) -> None:
     """Keep the plans that a new run or a live one may ask for."""
     memory = draft.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
-    needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.values()}
+    needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}
+    needed |= {(plan.version, plan.graph.spec.dag_id) for plan, _ in memory.runs.plans.counts()}
     for key in memory.plans.keys() - needed:
         draft.pruned[key] = memory.plans.pop(key)

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from aioflow.core.hosting import HANDED_AT_ONCE
-from aioflow.core.live import Live, WaitRecord
+from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.pages import Pages, packed
+from aioflow.core.run import restore
 from aioflow.inputs import (
+    Asked,
     CancelRun,
+    CreateRun,
     Explain,
     HandOver,
     HostLost,
@@ -21,7 +24,7 @@ from aioflow.inputs import (
     StartTry,
 )
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
-from aioflow.model import Body, Failure, MapSource, MapSpec, TaskSpec
+from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from tests.core.world import SECOND, World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
@@ -197,11 +200,12 @@ def test_many_that_wait_are_cancelled_a_batch_at_a_time(monkeypatch):
     world, run = wide(35)
     objects: list[int] = []
     settle = world.memory.parking.fold
-    monkeypatch.setattr(
-        world.memory.parking,
-        "fold",
-        lambda: (objects.append(len(world.memory.live.objects)), settle()),
-    )
+
+    def count_and_fold() -> None:
+        objects.append(len(world.memory.live.objects))
+        settle()
+
+    monkeypatch.setattr(world.memory.parking, "fold", count_and_fold)
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
@@ -351,6 +355,108 @@ def test_what_waits_is_small():
     assert len(sizes) == 500
     assert max(sizes) < 90
     assert not world.memory.live.objects
+
+
+# ── whole runs ─────────────────────────────────────────────────────────────────────────
+
+
+def parked_run(**request: Any) -> tuple[World, int]:
+    """A run of three tasks: one has ended, one waits, one comes after it."""
+    world = World(cpu_slots=2)
+    first = TaskSpec(task_id="a", feeds_limit=10)
+    second = TaskSpec(task_id="b", parents=(0,), argument_parents=(0,))
+    spec = DagSpec(
+        dag_id="dag",
+        file="dag.py",
+        tasks=(first, second, TaskSpec(task_id="c", parents=(1,))),
+        parameters=("n",),
+    )
+    world.load(spec)
+    run_id, _ = world.ask(CreateRun(dag_id="dag", **request))
+    world.succeed("a", body=b"\x05", size=1, width=1)
+    defer_all(world)
+    return world, next(no for no, row in world.rows.runs.items() if row.run_id == run_id)
+
+
+def run_fields(run: Run) -> dict[str, Any]:
+    names = {"live", "graph", "plan", "durations"}
+    return {name: getattr(run, name) for name in run.__slots__ if name not in names}
+
+
+def test_a_run_that_only_waits_comes_back_as_it_was():
+    world, run_no = parked_run(conf=b"\x81\xa1n\x01", key="k", logical_date=5)
+    assert not world.memory.runs.objects
+    fresh = World()
+    fresh.memory.plans = world.memory.plans
+    stored = restore(world.rows.live_run(run_no), fresh.memory)
+
+    run = world.memory.runs[run_no]
+
+    assert run.row == world.rows.runs[run_no]
+    assert (run.states[0], run.states[2]) == (stored.states[0], stored.states[2])
+    names = ("tallies", "unfinished", "widths", "source_starts", "info", "row")
+    assert all(getattr(run, name) == getattr(stored, name) for name in names)
+    assert (run.results, bytes(run.known)) == ({0: b"\x05"}, b"\x01\x00\x00")
+    before = run_fields(run)
+    world.turn()
+    assert not world.memory.runs.objects
+    assert run_fields(world.memory.runs[run_no]) == before
+
+
+def test_a_run_that_only_waited_goes_on_to_its_end():
+    world, run_no = parked_run()
+    [number] = world.rows.triggers
+
+    hosting = world.memory.parking.peek(number).hosting
+    assert not world.memory.runs.objects, "it was only looked at"
+    world.turn(Fired(number, hosting, 0, world.now, b"\x01"))
+    world.finish_all()
+
+    assert world.run_state(run_no) == "success"
+    assert not len(world.memory.runs)
+    assert not list(world.memory.runs.plans.counts())
+
+
+@pytest.mark.parametrize("run_id", [None, "mine", "mine.17", "mine.x.4"])
+def test_a_run_that_only_waits_is_found_by_its_id_and_its_key(run_id):
+    world, run_no = parked_run(run_id=run_id, key="k")
+    found = world.rows.runs[run_no].run_id
+
+    assert world.memory.find_run(found).run_no == run_no
+    for other in ("", "mine.", f"other.{run_no}", "9" * 9_999, "mine.²"):
+        assert world.memory.find_run(other) is None
+    again = world.ask(CreateRun(dag_id="dag", key="k"))
+    assert again == (found, False)
+    world.ask(CancelRun(run_id=found))
+    assert world.run_state(run_no) == "cancelled"
+    assert world.memory.find_run(found) is None
+
+
+def test_the_code_of_a_run_that_only_waits_is_kept():
+    world, run_no = parked_run()
+    plan = world.memory.runs.peek(run_no).plan
+
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="z"),)), version="v2")
+
+    assert not world.memory.runs.objects
+    assert world.memory.plans["v1", "dag"] is plan
+
+
+def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
+    world = World(cpu_slots=3)
+    world.begin(TaskSpec(task_id="a"), max_active_runs=2)
+    world.trigger()
+    defer_all(world)
+    late = world.trigger()
+    assert len(world.memory.runs.objects) == 1
+
+    world.refuse(Asked(77, CreateRun(dag_id="dag", run_id="one more")))
+
+    assert world.memory.active_runs == {"dag": 2}
+    assert world.run_state(late) == "queued"
+    world.restart()
+    assert world.memory.active_runs == {"dag": 2}
+    assert world.run_state(late) == "queued"
 
 
 # ── pages ───────────────────────────────────────────────────────────────────────────────
