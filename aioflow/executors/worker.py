@@ -40,6 +40,9 @@ MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
 """... or when it has grown this large; looked at every ``MEMORY_LOOK`` tries."""
 MEMORY_LOOK = 64
 
+RUNS_KEPT = 128
+"""Runs a process remembers; of more it is told again when it gets a try of theirs."""
+
 STUCK_FACTOR = 10
 STUCK_FLOOR_US = 5_000
 SILENT_DEATHS_LIMIT = 3
@@ -222,9 +225,10 @@ class Worker:
     def _send_start(self, effect: StartTry) -> None:
         info = effect.info
         self._version = info.version
-        if info.run_no not in self._told:
-            self._told[info.run_no] = info
+        if self._told.pop(info.run_no, None) is None:
+            self._make_room()
             self._order(info)
+        self._told[info.run_no] = info  # now the last to be forgotten
         key = _key(effect)
         self._sent[key] = _Try(effect)
         if self._printing is not None:
@@ -233,6 +237,15 @@ class Worker:
         if self._begun is not None:
             self._begun.is_recalled = False  # something stands behind it again
         self._rearm()
+
+    def _make_room(self) -> None:
+        """Let the process forget the run it has had nothing of for longest, if it knows many."""
+        if len(self._told) < RUNS_KEPT:
+            return
+        busy = {sent.effect.info.run_no for sent in self._sent.values()}
+        idle = next((run_no for run_no in self._told if run_no not in busy), None)
+        if idle is not None:
+            self.forget(idle)
 
     def _order(self, message: object) -> None:
         if self._outgoing is not None:

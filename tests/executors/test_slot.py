@@ -123,6 +123,33 @@ async def test_a_run_is_told_once_and_forgotten_when_it_has_ended(tmp_path):
         assert await n.value(3) == ["RunInfo", "ForgetRun", "RunInfo"]
 
 
+async def test_a_process_that_knows_many_runs_forgets_the_one_it_had_nothing_of_for_longest(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(worker, "RUNS_KEPT", 2)
+    tell = """
+told = [(type(o).__name__, o.run_no) for o in orders]
+value = msgspec.msgpack.encode(told[-2:])
+"""
+    async with node(tmp_path) as n:
+        for number, run_no in ((1, 7), (2, 8), (3, 7)):
+            n.executor.start(start(number, run_no=run_no))
+            await n.ended(number)
+        n.executor.start(start(4, tell, run_no=9))
+        assert await n.value(4) == [["ForgetRun", 8], ["RunInfo", 9]]
+        n.executor.start(start(5, tell, run_no=8))
+        assert await n.value(5) == [["ForgetRun", 7], ["RunInfo", 8]]
+
+
+async def test_a_run_is_not_forgotten_while_a_try_of_it_is_on_its_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "RUNS_KEPT", 2)
+    tell = "value = msgspec.msgpack.encode([type(o).__name__ for o in orders])"
+    async with node(tmp_path) as n:
+        for number, run_no in ((1, 7), (2, 8), (3, 9)):
+            n.executor.start(start(number, tell, run_no=run_no, claimed=number > 1))
+        assert "ForgetRun" not in await n.value(3)
+
+
 async def test_another_version_gets_another_process(tmp_path):
     async with node(tmp_path) as n:
         n.executor.start(start(1, PID))
