@@ -1,7 +1,8 @@
 """What a parked trigger costs: bytes in all processes, and processor time while nothing happens.
 
 A daemon of its own on a temporary home parks many triggers of one kind. The bytes are what
-all of its processes hold more than before, unshared (USS), divided by how many are parked.
+all of its processes hold more than before, what they share by halves (PSS), divided by how many
+are parked.
 Beside each figure stands the same number of bare ``asyncio`` tasks in one process: a coroutine
 that sleeps cannot cost less. Not measured: events, and what a real trigger holds besides, such
 as an open connection.
@@ -261,7 +262,7 @@ class _Node:
         return True
 
     def weigh(self) -> Counter[str]:
-        """Return the unshared bytes by role, once they stand still."""
+        """Return the bytes by role, each with its part of what is shared, once they stand still."""
         weight = self._weight()
 
         def is_still() -> bool:
@@ -276,15 +277,14 @@ class _Node:
         weight: Counter[str] = Counter()
         for process, role in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                weight[role] += process.memory_full_info().uss
+                weight[role] += process.memory_full_info().pss
         return weight
 
     def cpu_seconds(self, seconds: float) -> float:
         """Return the processor time that all processes take together in that time."""
-        processes = [process for process, _ in self._processes()]
-        before = sum(map(_cpu_seconds, processes))
+        before = {process: _cpu_seconds(process) for process, _ in self._processes()}
         sleep(seconds)
-        return sum(map(_cpu_seconds, processes)) - before
+        return sum(max(0.0, _cpu_seconds(process) - took) for process, took in before.items())
 
     def _processes(self) -> Iterator[tuple[psutil.Process, str]]:
         yield self._daemon, "daemon"
@@ -324,7 +324,10 @@ def _daemon(folder: Path, slots: int, *, capacity: int) -> Iterator[_Node]:
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # a parser, or a worker that was replaced
+        return 0.0
     return float(times.user + times.system)
 
 

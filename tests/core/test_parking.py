@@ -27,7 +27,7 @@ from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from tests.core.world import SECOND, World
 
-KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+CRASHED = Failure(type="Killed", message="SIGSEGV", reason="crashed")
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
 FIELDS = b"\x81\xa1a\x01"
 
@@ -61,7 +61,7 @@ def handed(effects: list[Any]) -> list[int]:
 
 
 def lost(role: str, culprit: int = -1) -> HostLost:
-    return HostLost(role=role, culprit=culprit, failure=KILLED, at=1)
+    return HostLost(role=role, culprit=culprit, failure=CRASHED, at=1)
 
 
 def folded(world: World) -> int:
