@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Pages, packed
+from aioflow.core.shared import Shared
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
@@ -50,11 +51,11 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
     map_index: int
     start_no: StartNo
     try_number: int
-    class_path: str
+    class_no: int
 
     @classmethod
-    def of(cls, host: Host) -> Self:
-        """Return what is kept of an order."""
+    def of(cls, host: Host, class_no: int) -> Self:
+        """Return what is kept of an order; its class is one of many that share it."""
         return cls(
             host.hosting,
             host.run_no,
@@ -63,7 +64,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
             host.map_index,
             host.start_no,
             host.try_number,
-            host.class_path,
+            class_no,
         )
 
     def log_key(self) -> LogKey:
@@ -121,6 +122,7 @@ class Triggerer:
         self._order: list[tuple[int, TriggerNo]] = []
         self._logs: dict[TriggerNo, TryLog] = {}
         self._per_run: Pages[int] = Pages()
+        self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
 
     @property
@@ -153,7 +155,7 @@ class Triggerer:
 
     def _class_of(self, number: int) -> str:
         body = self._hosted.get(number)
-        return "" if body is None else _decode(body).class_path
+        return "" if body is None else self._classes[_decode(body).class_no]
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
@@ -234,9 +236,13 @@ class Triggerer:
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def _assign(self, host: Host) -> None:
-        if host.trigger_no not in self._hosted:
+        before = self._hosted.take(host.trigger_no)
+        if before is None:
             self._per_run.put(host.run_no, (self._per_run.get(host.run_no) or 0) + 1)
-        self._hosted.put(host.trigger_no, packed(_Hosted.of(host)))
+        else:
+            self._classes.leave(_decode(before).class_no)
+        class_no = self._classes.enter(host.class_path)
+        self._hosted.put(host.trigger_no, packed(_Hosted.of(host, class_no)))
         self._host.put(host)
 
     def _take(self, reports: list[Report]) -> None:
@@ -269,6 +275,7 @@ class Triggerer:
         if hosted is None:
             return  # of an earlier hosting: the present one lives
         self._hosted.take(ended.trigger_no)
+        self._classes.leave(hosted.class_no)
         self._logs.pop(ended.trigger_no, None)
         left = (self._per_run.take(hosted.run_no) or 0) - 1
         if left > 0:
@@ -308,6 +315,7 @@ class Triggerer:
 
     def _forget_all(self) -> None:
         self._hosted, self._waiting, self._per_run = Pages(), Pages(), Pages()
+        self._classes = Shared()
         self._order.clear()
         self._logs.clear()
         self._told.clear()
