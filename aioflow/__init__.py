@@ -7,7 +7,7 @@ What a DAG file, a trigger or a sensor imports. Everything else is the daemon's 
 
 from __future__ import annotations
 
-from aioflow.author.asking import RunEnding, run_ending
+from aioflow.author.asking import RunEnding, RunEndings, run_ending
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
 from aioflow.author.duration import Duration, as_timedelta
@@ -32,6 +32,7 @@ from aioflow.author.start import (
 from aioflow.author.task import sensor, task
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
+from aioflow.author.watch import Share, Watch
 from aioflow.errors import AioflowError, DagError, Unserializable
 from aioflow.model import TriggerRule
 
@@ -52,7 +53,9 @@ __all__ = (
     "Retry",
     "RetryAfter",
     "RunEnding",
+    "RunEndings",
     "Sensor",
+    "Share",
     "Skip",
     "StartTriggerArgs",
     "TaskDeferred",
@@ -63,6 +66,7 @@ __all__ = (
     "TriggerEvent",
     "TriggerRule",
     "Unserializable",
+    "Watch",
     "all_of",
     "any_of",
     "as_timedelta",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ("Asker", "RunEnding", "asker", "run_ending")
+from aioflow.errors import AioflowError
+
+__all__ = ("Asker", "RunEnding", "RunEndings", "RunFollower", "asker", "run_ending")
+
+Of = TypeVar("Of", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,29 @@ class Asker(Protocol):
         """Wait until that run has ended and return how; see the function of that name."""
         ...
 
+    def follow_runs(
+        self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
+    ) -> RunFollower:
+        """Return what asks for many runs; see ``RunEndings``."""
+        ...
+
+
+class RunFollower(Protocol):
+    """Asks for many runs, and tells of each."""
+
+    def ask(
+        self,
+        of: Hashable,
+        dag_id: str,
+        *,
+        task_id: str | None,
+        run_id: str | None,
+        logical_date: datetime | None,
+        since: datetime,
+    ) -> None:
+        """See ``RunEndings.ask``."""
+        ...
+
 
 asker: ContextVar[Asker] = ContextVar("asker")
 """Set by the host around each hosted coroutine."""
@@ -65,13 +93,64 @@ async def run_ending(
         RuntimeError: If no host runs this code, as in a plain script.
         ValueError: If an instant has no time zone.
     """
+    _check_zones(logical_date, since)
+    return await _host().run_ending(
+        dag_id, task_id=task_id, run_id=run_id, logical_date=logical_date, since=since
+    )
+
+
+class RunEndings(Generic[Of]):
+    """Asks how many runs end, for a watch: what waits is data, and no coroutine.
+
+    Args:
+        tell: Called from the event loop, once for each ``ask``: with its ``of``, and with the
+            ending, or with the reason why there will be none. Must not wait.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+    """
+
+    def __init__(self, tell: Callable[[Of, RunEnding | AioflowError], None]) -> None:
+        told: Any = tell  # it is told of no other `of` than it asked for
+        self._follower = _host().follow_runs(told)
+
+    def ask(
+        self,
+        of: Of,
+        dag_id: str,
+        *,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+        since: datetime,
+    ) -> None:
+        """Ask for one run; which, is said as to ``run_ending``.
+
+        Args:
+            of: Whatever the answer is to be known by. Asked twice it is told twice.
+
+        Raises:
+            ValueError: If an instant has no time zone.
+        """
+        _check_zones(logical_date, since)
+        self._follower.ask(
+            of,
+            dag_id,
+            task_id=task_id,
+            run_id=run_id,
+            logical_date=logical_date,
+            since=since,
+        )
+
+
+def _check_zones(logical_date: datetime | None, since: datetime) -> None:
     for name, instant in (("logical_date", logical_date), ("since", since)):
         if instant is not None and instant.tzinfo is None:
             raise ValueError(f"{name}={instant} needs a time zone")
+
+
+def _host() -> Asker:
     try:
-        host = asker.get()
+        return asker.get()
     except LookupError:
         raise RuntimeError("only a hosted trigger or task can wait for a run") from None
-    return await host.run_ending(
-        dag_id, task_id=task_id, run_id=run_id, logical_date=logical_date, since=since
-    )

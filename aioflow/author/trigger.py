@@ -7,14 +7,15 @@ import inspect
 import logging
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
 from aioflow.author.annotations import hints
+from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
+from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo
 
@@ -26,23 +27,10 @@ __all__ = (
     "note_last",
     "prepare",
     "serialize",
+    "shares",
 )
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class TriggerEvent(Generic[T_co]):
-    """Something a trigger saw.
-
-    Attributes:
-        payload: What the waiting task is given.
-        key: Same key, same event: what another host sees again is dropped by it.
-    """
-
-    payload: T_co
-    key: str | None = None
 
 
 class Trigger(Generic[T]):
@@ -71,9 +59,21 @@ class Trigger(Generic[T]):
     def run(self) -> AsyncIterator[TriggerEvent[T]]:
         """Yield an event when what it waits for has come. Written ``async def`` with ``yield``.
 
-        Ending without an event, or raising, fails the task.
+        Ending without an event, or raising, fails the task. A class with ``share`` need not
+        have it.
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a method run()")
+        share = self.share()
+        if share is None:
+            raise NotImplementedError(f"{type(self).__name__} needs a method run()")
+        return alone(share)
+
+    def share(self) -> Share | None:
+        """Return what this trigger waits for in a watch that it shares with others.
+
+        Then one event ends it, it is hosted as data, and ``run`` is not called. Asked once per
+        hosting; ``since`` is known. ``None``, as here, has ``run`` called; so has a stream.
+        """
+        return None
 
     async def cleanup(self, reason: str) -> None:
         """Let go of what ``run`` holds. Once per hosting; the time is limited.
@@ -128,6 +128,20 @@ def prepare(
 def note_last(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
     """Tell a trigger that an event of it is stored."""
     trigger.__dict__["_hosted_last"] = event
+
+
+def shares(cls: type[Trigger[Any]]) -> bool:
+    """Return whether triggers of a class take part in watches.
+
+    Not if the class has ``run`` from nearer than ``share``: whoever derives from a shared one
+    and writes a ``run`` means that.
+    """
+    for above in cls.__mro__:
+        if "share" in vars(above):
+            return above is not Trigger
+        if "run" in vars(above):
+            return False
+    return False
 
 
 def class_path(cls: type[object]) -> str:

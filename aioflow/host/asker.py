@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from aioflow.author import codec
 from aioflow.author.asking import RunEnding
+from aioflow.errors import AioflowError, TaskError
 from aioflow.host import questions
+from aioflow.host.nursery import guest
 from aioflow.host.shared import Line
 from aioflow.model import Instant
+from aioflow.orders import Answer
 
-__all__ = ("LineAsker", "as_datetime", "as_instant")
+__all__ = ("Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
+
+NO_RUN = -1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -40,6 +46,11 @@ class LineAsker:
         self._line = line
         self._run_no = run_no
 
+    @property
+    def run_no(self) -> int:
+        """The run in whose name it asks."""
+        return self._run_no
+
     async def run_ending(
         self,
         dag_id: str,
@@ -49,14 +60,77 @@ class LineAsker:
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        wanted = questions.RunWanted(
-            dag_id,
-            task_id,
-            run_id,
-            None if logical_date is None else as_instant(logical_date),
-            as_instant(since),
-        )
-        body = await self._line.ask(self._run_no, "run", msgspec.msgpack.encode(wanted))
-        ending = msgspec.msgpack.decode(body, type=questions.RunEnding)
-        result = None if ending.result is None else codec.decode(ending.result)
-        return RunEnding(ending.run_id, ending.state, result)
+        body = _wanted(dag_id, task_id, run_id, logical_date, since)
+        return _ending(await self._line.ask(self.run_no, "run", body))
+
+    def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
+        return Follower(self, self._line, tell)
+
+
+class GuestAsker(LineAsker):
+    """Asks for the run of whatever trigger, or watch, asks: one for all that a host has."""
+
+    __slots__ = ()
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(line, NO_RUN)
+
+    @property
+    def run_no(self) -> int:
+        """See ``LineAsker``."""
+        return getattr(guest.get(), "run_no", NO_RUN)
+
+
+class Follower:
+    """Asks for many runs; of each that waits there is an entry in the line, and no more.
+
+    Fulfils ``aioflow.author.asking.RunFollower``.
+    """
+
+    __slots__ = ("_asker", "_line", "_tell", "_told")
+
+    def __init__(
+        self,
+        asker: LineAsker,
+        line: Line,
+        tell: Callable[[Hashable, RunEnding | AioflowError], None],
+    ) -> None:
+        self._asker = asker
+        self._line = line
+        self._tell = tell
+        self._told = self._answered  # one for all questions
+
+    def ask(
+        self,
+        of: Hashable,
+        dag_id: str,
+        *,
+        task_id: str | None,
+        run_id: str | None,
+        logical_date: datetime | None,
+        since: datetime,
+    ) -> None:
+        body = _wanted(dag_id, task_id, run_id, logical_date, since)
+        self._line.ask_then(self._asker.run_no, "run", body, self._told, of)
+
+    def _answered(self, of: Hashable, answer: Answer) -> None:
+        self._tell(of, TaskError(answer.error) if answer.error else _ending(answer.body))
+
+
+def _wanted(
+    dag_id: str,
+    task_id: str | None,
+    run_id: str | None,
+    logical_date: datetime | None,
+    since: datetime,
+) -> bytes:
+    at = None if logical_date is None else as_instant(logical_date)
+    return msgspec.msgpack.encode(
+        questions.RunWanted(dag_id, task_id, run_id, at, as_instant(since))
+    )
+
+
+def _ending(body: bytes) -> RunEnding:
+    ending = msgspec.msgpack.decode(body, type=questions.RunEnding)
+    result = None if ending.result is None else codec.decode(ending.result)
+    return RunEnding(ending.run_id, ending.state, result)

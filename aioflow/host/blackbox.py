@@ -10,11 +10,12 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ("ASLEEP", "MARKED", "NOBODY", "WIPED", "BlackBox", "Stepped")
+__all__ = ("ASLEEP", "MARKED", "NOBODY", "WIPED", "BlackBox", "Signer", "Stepped", "signed")
 
 NOBODY = -1
 
@@ -66,32 +67,55 @@ class BlackBox:
         return box
 
 
+class Signer(Protocol):
+    """Whoever signs; a watch signs with the number of one of those it looks for."""
+
+    @property
+    def number(self) -> int:
+        """Whose step the next one is."""
+        ...
+
+
+@contextmanager
+def signed(box: BlackBox, number: int) -> Iterator[None]:
+    """Sign the box for code that runs in no coroutine of its own."""
+    word = box.word
+    before = word[0]
+    word[0] = number
+    if word[1]:
+        box.stir()
+    try:
+        yield
+    finally:
+        word[0] = before
+
+
 class Stepped(Coroutine[Any, Any, Result_co]):
     """A coroutine that signs the black box each time the loop steps it.
 
-    Looks like the coroutine inside to whatever drives it, an ``asyncio.Task`` above all.
+    Looks like the coroutine inside to whatever drives it, an ``asyncio.Task`` above all. There
+    are tens of thousands of these: what it could keep for speed is not kept.
     """
 
-    __slots__ = ("_box", "_inner", "_number", "_send", "_throw", "_word")
+    __slots__ = ("_box", "_inner", "_signer")
 
-    def __init__(self, inner: Coroutine[Any, Any, Result_co], number: int, box: BlackBox) -> None:
+    def __init__(
+        self, inner: Coroutine[Any, Any, Result_co], signer: Signer, box: BlackBox
+    ) -> None:
         self._inner = inner
-        self._number = number
-        self._send = inner.send
-        self._throw: Callable[..., Any] = inner.throw
+        self._signer = signer
         self._box = box
-        self._word = box.word
 
     def send(self, value: Any) -> Any:
         """Step it."""
-        word = self._word
+        word = self._box.word
         # Steps nest when user code drives a coroutine by hand: put back what stood there.
         before = word[0]
-        word[0] = self._number
+        word[0] = self._signer.number
         if word[1]:
             self._box.stir()
         try:
-            return self._send(value)
+            return self._inner.send(value)
         finally:
             word[0] = before
 
@@ -102,26 +126,23 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         trace: TracebackType | None = None,
     ) -> Any:
         """Step it with an exception."""
-        word = self._word
+        word = self._box.word
         before = word[0]
-        word[0] = self._number
+        word[0] = self._signer.number
         if word[1]:
             self._box.stir()
         try:
             # The loop passes the exception alone; three arguments are deprecated since 3.12.
-            return (
-                self._throw(kind)
-                if value is None and trace is None
-                else self._throw(kind, value, trace)
-            )
+            throw: Callable[..., Any] = self._inner.throw
+            return throw(kind) if value is None and trace is None else throw(kind, value, trace)
         finally:
             word[0] = before
 
     def close(self) -> None:
         """Close it, which steps it too if it was begun."""
-        word = self._word
+        word = self._box.word
         before = word[0]
-        word[0] = self._number
+        word[0] = self._signer.number
         if word[1]:
             self._box.stir()
         try:

@@ -21,7 +21,7 @@ from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
-from aioflow.host.nursery import Hosted, Nursery
+from aioflow.host.nursery import Hosted, Nursery, guest
 from aioflow.host.outcome import LostInHost, ended_badly, not_begun, now, pack, succeeded
 from aioflow.host.pressure import LOOK_SECONDS, Pressure, own_memory
 from aioflow.host.pump import OutputPump
@@ -71,6 +71,11 @@ class HostedTry(Hosted):
         self.node: Node | None = None
         self.began_at = 0
         self.is_reported = False
+
+    @property
+    def number(self) -> int:
+        """See ``Hosted``."""
+        return self.start.task_no
 
     @property
     def is_parked(self) -> bool:
@@ -123,7 +128,7 @@ class CoroutineHost:
         self._pressure = Pressure(welcome.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
-        self._output = OutputPump(line, self._nursery.serve)
+        self._output = OutputPump(line, self._nursery.serve, guest.get)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -155,7 +160,7 @@ class CoroutineHost:
             self._nursery.cancel(left, "reassigned")
         hosted = HostedTry(self, start)
         self._hosted[hosted.key] = hosted
-        self._nursery.start(start.task_no, hosted, self._host(hosted))
+        self._nursery.start(hosted, self._host(hosted))
 
     def _resume(self, order: Resume) -> None:
         hosted = self._parked.pop(order.task_no, None)
@@ -216,7 +221,6 @@ class CoroutineHost:
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        self._output.attribute(hosted)
         asker.set(LineAsker(self._line, start.run_no))
         try:
             run = self._runs.of(start)

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from aioflow.model import Failure
 
-__all__ = ("MESSAGE_LIMIT", "failure_of", "one_line", "print_traceback")
+__all__ = ("MESSAGE_LIMIT", "failure_of", "one_line", "print_traceback", "traceback_of")
 
 MESSAGE_LIMIT = 4 * 1024
 """Bytes of UTF-8."""
@@ -59,11 +59,19 @@ def _exit_message(problem: SystemExit) -> str:
 def print_traceback(problem: BaseException) -> None:
     """Print it to the log of the try, from the first frame on that is not ours."""
     try:
+        sys.stderr.write(traceback_of(problem))
+    except BaseException as exc:  # noqa: BLE001 - sys.stderr of user code
+        _say(f"{type(problem).__name__}, which could not be printed: {type(exc).__name__}\n")
+
+
+def traceback_of(problem: BaseException) -> str:
+    """Return what ``print_traceback`` prints."""
+    try:
         trace = _without_ours(problem.__traceback__)
         lines = traceback.format_exception(type(problem), problem, trace)
-        sys.stderr.write("".join(lines).encode("utf-8", "backslashreplace").decode())
-    except BaseException as exc:  # noqa: BLE001 - __str__, __cause__ or sys.stderr of user code
-        _say(f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n")
+        return "".join(lines).encode("utf-8", "backslashreplace").decode()
+    except BaseException as exc:  # noqa: BLE001 - __str__ or __cause__ of user code
+        return f"{type(problem).__name__}, whose traceback raised {type(exc).__name__}\n"
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

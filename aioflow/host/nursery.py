@@ -15,9 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from aioflow.host.blackbox import NOBODY, BlackBox, Stepped
 
-__all__ = ("Hosted", "Nursery")
-
-_number: contextvars.ContextVar[int] = contextvars.ContextVar("aioflow_hosted", default=NOBODY)
+__all__ = ("Hosted", "Nursery", "guest")
 
 
 class Hosted:
@@ -37,6 +35,20 @@ class Hosted:
         self.limit: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
 
+    @property
+    def number(self) -> int:
+        """What the black box shows for it."""
+        return NOBODY
+
+    @property
+    def key(self) -> tuple[int, int] | None:
+        """Names the log of what it prints, if it has one."""
+        return None
+
+
+guest: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("guest", default=None)
+"""Whose code runs: a hosted coroutine, and whatever it starts. One variable, because each one
+set costs every coroutine its share of a context."""
 
 Guest = TypeVar("Guest", bound=Hosted)
 
@@ -45,6 +57,8 @@ class Nursery(Generic[Guest]):
     """Runs hosted coroutines on the running loop and signs the black box for each step.
 
     Tasks which a hosted coroutine starts itself are signed with its number too.
+
+    Each runs in a context of its own, as it is when the nursery is made.
 
     Args:
         box: Where to sign.
@@ -62,6 +76,7 @@ class Nursery(Generic[Guest]):
         on_abandoned: Callable[[Guest], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._box = box
         self._limit_seconds = limit_seconds
         self._on_ended = on_ended
@@ -70,24 +85,23 @@ class Nursery(Generic[Guest]):
         self.abandoned_count = 0
         self._loop.set_task_factory(self._make_task)
 
-    def start(self, number: int, hosted: Guest, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine soon, in a context of its own.
+    def start(self, hosted: Guest, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine soon.
 
         Args:
-            number: What the black box shows for it.
             hosted: Made by the caller, which thereby can hand it to its coroutine. It is
                 kept from here to its end.
             coroutine: Must fence user code itself; what escapes it is our bug.
         """
-        context = contextvars.copy_context()
-        context.run(_number.set, number)
+        context = self._context.copy()
+        context.run(guest.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
         hosted.task.add_done_callback(partial(self._ended, hosted))
 
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of the host itself; the box stays unsigned."""
         context = contextvars.copy_context()
-        context.run(_number.set, NOBODY)
+        context.run(guest.set, None)
         task = self._loop.create_task(coroutine, context=context)
         self._services.add(task)
         task.add_done_callback(self._services.discard)
@@ -132,7 +146,7 @@ class Nursery(Generic[Guest]):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[Any]:
-        number = _number.get() if context is None else context.get(_number, NOBODY)
-        if number != NOBODY and asyncio.iscoroutine(coroutine):
-            coroutine = Stepped(coroutine, number, self._box)
+        hosted = guest.get() if context is None else context.get(guest)
+        if hosted is not None and asyncio.iscoroutine(coroutine):
+            coroutine = Stepped(coroutine, hosted, self._box)
         return asyncio.Task(coroutine, loop=loop, context=context, **options)

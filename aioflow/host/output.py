@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import io
 import threading
 from collections.abc import Callable
@@ -27,9 +26,12 @@ _CHUNK = 64 * 1024
 
 
 class Printing(Protocol):
-    """A try that prints; its key changes where it goes on as another start."""
+    """Whoever prints: a try or a trigger, or a watch, which has no log of its own."""
 
-    key: tuple[TaskNo, StartNo]
+    @property
+    def key(self) -> tuple[TaskNo, StartNo] | None:
+        """Names its log. That of a try changes where it goes on as another start."""
+        ...
 
 
 class OutputBuffer:
@@ -108,7 +110,7 @@ class Attributed(io.TextIOBase):
     def __init__(
         self,
         real: TextIO,
-        current: contextvars.ContextVar[Printing | None],
+        current: Callable[[], Printing | None],
         buffer: OutputBuffer,
     ) -> None:
         self._real = real
@@ -136,19 +138,21 @@ class Attributed(io.TextIOBase):
         """Keep it open: it belongs to all tries of this host."""
 
     def write(self, text: str) -> int:
-        printing = self._current.get()
-        if printing is None:
+        printing = self._current()
+        key = None if printing is None else printing.key
+        if key is None:
             return self._real.write(text)
-        self._buffer.add(printing.key, text.encode("utf-8", "backslashreplace"))
+        self._buffer.add(key, text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
         """Take what was written to ``sys.stdout.buffer``."""
-        printing = self._current.get()
-        if printing is None:
+        printing = self._current()
+        key = None if printing is None else printing.key
+        if key is None:
             self._real.write(data.decode("utf-8", "backslashreplace"))
         else:
-            self._buffer.add(printing.key, data)
+            self._buffer.add(key, data)
 
 
 def waker(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from typing import Any
 
 from aioflow.host.output import Attributed, OutputBuffer, Printing, waker
@@ -21,20 +20,25 @@ class OutputPump:
     Args:
         line: Where output is reported.
         serve: Runs a coroutine of the host itself.
+        current: Says whose code runs.
     """
 
-    def __init__(self, line: Line, serve: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        serve: Callable[[Coroutine[Any, Any, None]], None],
+        current: Callable[[], Printing | None],
+    ) -> None:
         self._line = line
         self._serve = serve
         self._is_pumping = False
-        self._current: ContextVar[Printing | None] = ContextVar("aioflow_current", default=None)
         self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._pump))
-        sys.stdout = Attributed(sys.stdout, self._current, self._buffer)
-        sys.stderr = Attributed(sys.stderr, self._current, self._buffer)
+        sys.stdout = Attributed(sys.stdout, current, self._buffer)
+        sys.stderr = Attributed(sys.stderr, current, self._buffer)
 
-    def attribute(self, printing: Printing) -> None:
-        """What is printed in this context, and in those made of it, belongs to this one."""
-        self._current.set(printing)
+    def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
+        """Add to what one has printed."""
+        self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
         """Report what one has printed, before something that shall not overtake it."""

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -31,6 +31,9 @@ ABANDONED_LIMIT = 100
 GIVEN_UP = 70
 """The exit status for that."""
 
+Told: TypeAlias = Callable[[Hashable, Answer], None]
+_Then: TypeAlias = tuple[Told, Hashable]
+
 _log = logging.getLogger("aioflow.host")
 
 
@@ -44,7 +47,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
-        self._questions: dict[int, asyncio.Future[Answer]] = {}
+        self._questions: dict[int, asyncio.Future[Answer] | _Then] = {}
         self._numbers = itertools.count(1)
 
     def connect(self, link: Link[Order]) -> None:
@@ -97,10 +100,24 @@ class Line:
             raise TaskError(got.error)
         return got.body
 
+    def ask_then(self, run_no: int, kind: str, body: bytes, then: Told, of: Hashable) -> None:
+        """Ask, and have ``then`` called with ``of`` and the answer, however late that comes.
+
+        Raises:
+            Unserializable: If the question cannot travel.
+        """
+        number = next(self._numbers)
+        self.report(Ask(number, run_no, kind, body))
+        self._questions[number] = (then, of)
+
     def answered(self, answer: Answer) -> None:
         """Hand an answer to whoever asked, if that one still waits."""
         waiting = self._questions.get(answer.question)
-        if waiting is not None and not waiting.done():
+        if isinstance(waiting, tuple):
+            del self._questions[answer.question]
+            then, of = waiting
+            then(of, answer)
+        elif waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
 

@@ -48,6 +48,12 @@ class TriggerMaker:
         self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
         self.runs = Runs(self._shelf)
 
+    def known(self, order: Host) -> type[Trigger[Any]] | None:
+        """Return the class of an order, if it is at hand already and the order itself says all."""
+        if order.is_made_there:
+            return None
+        return self._classes.get((order.newest or order.version, order.class_path))
+
     async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
         """Return the trigger of an order. Runs user code, so it may raise anything.
 

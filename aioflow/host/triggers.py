@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,21 @@ from typing import Any
 from aioflow.author import codec
 from aioflow.author.asking import asker
 from aioflow.author.start import EndEvent, TaskSuccessEvent
-from aioflow.author.trigger import Trigger, TriggerEvent, note_last, prepare
+from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
 from aioflow.errors import LinkClosed, Unserializable
-from aioflow.host.asker import LineAsker, as_datetime
-from aioflow.host.blackbox import BlackBox
-from aioflow.host.failures import failure_of, print_traceback
+from aioflow.host.asker import GuestAsker, as_datetime
+from aioflow.host.blackbox import BlackBox, signed
+from aioflow.host.failures import failure_of, print_traceback, traceback_of
+from aioflow.host.hosted import HostedTrigger, Kinds, Wait
+from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing
-from aioflow.host.nursery import Hosted, Nursery
+from aioflow.host.nursery import Nursery, guest
 from aioflow.host.outcome import LostInHost, now, pack
 from aioflow.host.pump import OutputPump
 from aioflow.host.shared import Line
 from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.host.trigger_making import LOAD, TriggerMaker
+from aioflow.host.watches import HostedWatch, Watches
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure
 from aioflow.orders import End, EventsTaken, ForgetRun, Host, Order, RunInfo, Start, Welcome
@@ -41,72 +43,8 @@ _CANCELLED = "cancelled"
 _REASSIGNED = "reassigned"
 
 
-class HostedTrigger(Hosted):
-    """A trigger in the nursery.
-
-    Attributes:
-        key: Whose it is what it prints.
-        stage: The reason if user code raises right now.
-        is_over: It has fired or failed and is letting go; no longer to be cancelled.
-        failure: Why its hosting ends badly; ``None`` while or if it does not.
-        sent: Events it has reported.
-        taken: How many of them are stored, as the daemon said.
-        unstored: Those of a stream that were reported and are not known to be stored.
-        trigger: Itself, once it is made.
-        has_room: Set when the daemon has taken more; ``None`` while nobody waits for that.
-    """
-
-    __slots__ = (
-        "failure",
-        "has_room",
-        "is_over",
-        "key",
-        "order",
-        "sent",
-        "stage",
-        "taken",
-        "trigger",
-        "unstored",
-    )
-
-    def __init__(self, order: Host) -> None:
-        super().__init__()
-        self.order = order
-        self.key = (order.trigger_no, order.hosting)
-        self.stage = LOAD
-        self.is_over = False
-        self.failure: Failure | None = None
-        self.sent = 0
-        self.taken = 0
-        self.trigger: Trigger[Any] | None = None
-        self.unstored: deque[TriggerEvent[Any]] | None = deque() if order.window else None
-        self.has_room: asyncio.Future[None] | None = None
-
-    def enter(self, stage: str) -> None:
-        """A stage begins."""
-        self.stage = stage
-
-    def take(self, upto: int) -> None:
-        """Events are stored: it may go on, if it stood still for that."""
-        for _ in range(upto - self.taken):
-            if self.unstored and self.trigger is not None:
-                note_last(self.trigger, self.unstored.popleft())
-        self.taken = max(self.taken, upto)
-        if self.has_room is not None and not self.has_room.done():
-            self.has_room.set_result(None)
-
-    async def room(self) -> None:
-        """Return when it is less than its window ahead of the store."""
-        while self.sent - self.taken >= self.order.window:
-            self.has_room = asyncio.get_running_loop().create_future()
-            try:
-                await self.has_room
-            finally:
-                self.has_room = None
-
-
 class TriggerHost:
-    """Hosts each trigger in one task of the nursery.
+    """Hosts each trigger in one task of the nursery, or as data in a watch it shares.
 
     A hosting ends after the first event, on ``End``, or when the trigger fails; then its
     ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here.
@@ -114,13 +52,17 @@ class TriggerHost:
 
     def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
         self._line = line
-        self._nursery: Nursery[HostedTrigger] = Nursery(
+        self._box = box
+        asker.set(GuestAsker(line))
+        self._nursery: Nursery[HostedTrigger | HostedWatch] = Nursery(
             box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
         )
+        self._watches = Watches(self._nursery, self)
         self._results = Path(welcome.results)
-        self._hosted: dict[int, HostedTrigger] = {}
-        self._maker = TriggerMaker(line, Path(welcome.code), self._results, self._versions)
-        self._output = OutputPump(line, self._nursery.serve)
+        self._hosted: dict[int, HostedTrigger | Wait] = {}
+        self._kinds = Kinds()
+        self._maker = TriggerMaker(line, Path(welcome.code), self._results, self._kinds.versions)
+        self._output = OutputPump(line, self._nursery.serve, guest.get)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -129,18 +71,16 @@ class TriggerHost:
                 self._take(order)
             case End():
                 hosted = self._hosted.get(order.trigger_no)
-                if hosted is None or hosted.order.hosting != order.hosting:
+                if hosted is None or hosted.hosting != order.hosting:
                     # It ended by itself on the way: the confirmation has been sent, or is
                     # owed to an earlier process. Saying it again does no harm.
                     at = (order.trigger_no, order.hosting, now())
                     self._line.report(TriggerEnded(*at, reason=order.reason))
-                elif hosted.ending == _REASSIGNED:
-                    hosted.ending = order.reason  # nobody wants it elsewhere either
-                elif not hosted.is_over:
-                    self._nursery.cancel(hosted, order.reason)
+                else:
+                    self._end(hosted, order.reason)
             case EventsTaken():
                 stream = self._hosted.get(order.trigger_no)
-                if stream is not None and stream.order.hosting == order.hosting:
+                if isinstance(stream, HostedTrigger) and stream.hosting == order.hosting:
                     stream.take(order.upto)
             case RunInfo():
                 self._maker.runs.tell(order)
@@ -152,25 +92,147 @@ class TriggerHost:
     def _take(self, order: Host) -> None:
         known = self._hosted.get(order.trigger_no)
         if known is not None:
-            if known.order.hosting >= order.hosting:
+            if known.hosting >= order.hosting:
                 return  # repeated, or late
-            self._nursery.cancel(known, _REASSIGNED)
-        hosted = self._hosted[order.trigger_no] = HostedTrigger(order)
-        self._nursery.start(order.trigger_no, hosted, self._host(hosted))
+            self._end(known, _REASSIGNED)
+        hosted = self._enter(order)
+        if not self._keep_as_data(hosted, order):
+            self._nursery.start(hosted, self._host(hosted, order))
+
+    def _enter(self, order: Host) -> HostedTrigger:
+        hosted = HostedTrigger(order, self._kinds.enter(order), LOAD)
+        self._hosted[order.trigger_no] = hosted
+        return hosted
+
+    def _end(self, hosted: HostedTrigger | Wait, reason: str) -> None:
+        if isinstance(hosted, Wait):
+            with signed(self._box, hosted.number):
+                self._watches.leave(hosted)
+            self._finish(hosted, ending=reason)
+        elif hosted.ending == _REASSIGNED:
+            hosted.ending = reason  # nobody wants it elsewhere either
+        elif not hosted.is_over:
+            self._nursery.cancel(hosted, reason)
+
+    # ── shared ──────────────────────────────────────────────────────────────────────────
+
+    def _keep_as_data(self, hosted: HostedTrigger, order: Host) -> bool:
+        """Make a trigger of a class that is at hand, and let it wait in the watch it shares.
+
+        Whether that could be done; what is in the way comes to light where it is made in full.
+        """
+        cls = self._maker.known(order)
+        if cls is None or not shares(cls):
+            return False
+        token = guest.set(hosted)  # what it prints is its own
+        try:
+            with signed(self._box, order.trigger_no):
+                return self._join(hosted, order, self._told(construct(cls, order.kwargs), order))
+        except BaseException:  # noqa: BLE001 - user code may raise anything
+            return False
+        finally:
+            guest.reset(token)
+
+    def _join(self, hosted: HostedTrigger, order: Host, trigger: Trigger[Any]) -> bool:
+        """Let a trigger wait in the watch it shares, if it does; only its data is kept."""
+        cls = type(trigger)
+        if order.window or not shares(cls):
+            return False
+        share = trigger.share()
+        if share is None:
+            return False
+        keep = order.start is not None or lets_go(cls)
+        wait = Wait(order, hosted.kind, share.wanted, keep=keep)
+        self._watches.join(wait, share)
+        hosted.is_data = True
+        self._hosted[wait.number] = wait
+        return True
+
+    def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
+        """See ``Finder``: what an event is like on the wire is worked out once."""
+        ends = event.ends if isinstance(event, EndEvent) else ""
+        payload, fail = b"", None
+        try:
+            payload = payload_of(event, name)
+            packed(Fired(0, 0, 0, 0, payload, event.key, ends))
+        except Exception as exc:  # noqa: BLE001 - what an event holds is user code
+            fail = self.failed(exc)
+
+        def tell(wait: Wait) -> None:
+            if self._hosted.get(wait.number) is not wait:
+                return  # it was told to end meanwhile
+            if wait.order is not None:
+                self._finish(wait, event=event)
+            elif fail is not None:
+                fail(wait)
+            else:
+                self._output.flush(wait.key)
+                at = (*wait.key, 0, now())
+                self._line.report(Fired(*at, payload, event.key, ends))
+                self._finish(wait)
+
+        return tell
+
+    def failed(self, problem: BaseException) -> Callable[[Wait], None]:
+        """See ``Finder``."""
+        failure, text = _failure(problem, _RUN), traceback_of(problem)
+
+        def fail(wait: Wait) -> None:
+            if self._hosted.get(wait.number) is wait:
+                self._output.add(wait.key, text)
+                self._finish(wait, failure=failure)
+
+        return fail
+
+    def _finish(
+        self,
+        wait: Wait,
+        *,
+        ending: str = "",
+        event: TriggerEvent[object] | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """End a hosting that was data; what its class does besides is done by an instance."""
+        if wait.order is None:
+            del self._hosted[wait.number]
+            self._kinds.leave(wait.kind)
+            self._output.flush(wait.key)
+            self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
+            return
+        self._kinds.leave(wait.kind)
+        hosted = self._enter(wait.order)
+        hosted.failure = failure
+        self._nursery.start(hosted, self._let_go(hosted, wait.order, event))
+        self._over(hosted)
+        hosted.ending = ending
+
+    async def _let_go(
+        self, hosted: HostedTrigger, order: Host, event: TriggerEvent[object] | None
+    ) -> None:
+        """Make a shared trigger anew to tell its event, if there is one, and to clean up."""
+        try:
+            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            if event is not None:
+                await self._fire(hosted, event, type(trigger).__name__)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            if not hosted.ending:
+                hosted.failure = hosted.failure or _failure(exc, hosted.stage)
+            print_traceback(exc)
+            return
+        await self._clean_up(trigger, hosted.ending or _FINISHED)
 
     # ── one hosting ─────────────────────────────────────────────────────────────────────
 
-    async def _host(self, hosted: HostedTrigger) -> None:
-        order = hosted.order
-        self._output.attribute(hosted)
-        asker.set(LineAsker(self._line, order.run_no))
-        trigger: Trigger[Any] | None = None
+    async def _host(self, hosted: HostedTrigger, order: Host) -> None:
         try:
-            made = await self._maker.make(order, hosted.enter)
-            since, last = as_datetime(order.since), _last(order)
-            trigger = prepare(made, since=since, last=last, number=order.trigger_no)
-            hosted.trigger = trigger
+            trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            if hosted.ending:
+                raise asyncio.CancelledError  # told to end, it swallowed that and went on
             hosted.enter(_RUN)
+            if self._join(hosted, order, trigger):
+                return
+            del order  # what is hosted for days holds no more than it needs
+            hosted.trigger = trigger
             await self._watch(trigger, hosted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             if not hosted.ending:
@@ -178,12 +240,12 @@ class TriggerHost:
             if not (hosted.ending and isinstance(exc, asyncio.CancelledError)):
                 print_traceback(exc)
         self._over(hosted)
-        if trigger is not None:
-            await self._clean_up(trigger, hosted.ending or _FINISHED)
+        if hosted.trigger is not None:
+            await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
-    def _versions(self) -> set[str]:
-        orders = [hosted.order for hosted in self._hosted.values()]
-        return {order.version for order in orders} | {order.newest for order in orders}
+    def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
+        since, last = as_datetime(order.since), _last(order)
+        return prepare(trigger, since=since, last=last, number=order.trigger_no)
 
     def _over(self, hosted: HostedTrigger) -> None:
         """From here on it is bounded by the clock alone."""
@@ -202,15 +264,15 @@ class TriggerHost:
         try:
             async for event in events:
                 await self._fire(hosted, event, name)
-                if hosted.order.window:
-                    await hosted.room()
+                if hosted.flow is not None:
+                    await hosted.flow.room()
                     continue
                 self._over(hosted)
                 delivered = True
                 # Have it sent before what lets go may hold up the loop, or take the host down.
                 await asyncio.sleep(0)
                 break
-            delivered = delivered or hosted.order.window > 0
+            delivered = delivered or hosted.flow is not None
         finally:
             if isinstance(events, AsyncGenerator):
                 try:
@@ -227,30 +289,31 @@ class TriggerHost:
             raise asyncio.CancelledError  # told to end, it swallowed that and went on
         checked = check(event, name)
         hosted.enter(_SERIALISE)
-        start = hosted.order.start
-        if isinstance(checked, TaskSuccessEvent) and start is not None:
-            fired = await self._success(hosted, start, checked)
+        sent = 0 if hosted.flow is None else hosted.flow.sent
+        if isinstance(checked, TaskSuccessEvent) and hosted.start is not None:
+            fired = await self._success(hosted, hosted.start, checked, sent)
         else:
-            at = (hosted.order.trigger_no, hosted.order.hosting, hosted.sent, now())
             ends = checked.ends if isinstance(checked, EndEvent) else ""
+            at = (*hosted.key, sent, now())
             fired = Fired(*at, payload_of(checked, name), checked.key, ends)
         self._output.flush(hosted.key)
         self._line.report(fired)
         hosted.enter(_RUN)
-        hosted.sent += 1
-        if hosted.unstored is not None:
-            hosted.unstored.append(checked)
+        if hosted.flow is not None:
+            hosted.flow.sent += 1
+            hosted.flow.unstored.append(checked)
 
-    async def _success(self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent) -> Fired:
+    async def _success(
+        self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent, sent: int
+    ) -> Fired:
         """Write the result as the task itself would have; what says so succeeds it."""
-        order = hosted.order
         node = self._maker.runs.of(start).dag.nodes[start.position]
         packed = pack(node, start, event.payload, self._results)
         if packed.write is not None:
             await asyncio.to_thread(packed.write)
         body = b"" if packed.body is None else packed.body
         size = 0 if packed.body is not None else packed.size
-        at = (order.trigger_no, order.hosting, hosted.sent, now())
+        at = (*hosted.key, sent, now())
         return Fired(*at, body, event.key, event.ends, size, packed.width)
 
     async def _clean_up(self, trigger: Trigger[Any], reason: str) -> None:
@@ -263,22 +326,27 @@ class TriggerHost:
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
-    def _gone(self, hosted: HostedTrigger) -> None:
-        order = hosted.order
-        if self._hosted.get(order.trigger_no) is hosted:
-            del self._hosted[order.trigger_no]
+    def _gone(self, hosted: HostedTrigger | HostedWatch) -> None:
+        if isinstance(hosted, HostedWatch):
+            self._watches.gone(hosted, LostInHost())
+            return
+        if hosted.is_data:
+            return
+        if self._hosted.get(hosted.number) is hosted:
+            del self._hosted[hosted.number]
+        self._kinds.leave(hosted.kind)
         if not hosted.is_over and not hosted.ending:
             hosted.failure = failure_of(LostInHost(), "interrupted")
         self._output.flush(hosted.key)
-        at = (order.trigger_no, order.hosting, now())
-        self._line.report(TriggerEnded(*at, hosted.failure, hosted.ending))
+        self._line.report(TriggerEnded(*hosted.key, now(), hosted.failure, hosted.ending))
 
-    def _abandoned(self, hosted: HostedTrigger) -> None:
-        hosted.failure = Failure(
-            type="Abandoned",
-            message=f"{hosted.order.class_path} did not end when it was told to",
-            reason="abandoned",
-        )
+    def _abandoned(self, hosted: HostedTrigger | HostedWatch) -> None:
+        if isinstance(hosted, HostedTrigger):
+            hosted.failure = Failure(
+                type="Abandoned",
+                message=f"{hosted.kind.class_path} did not end when it was told to",
+                reason="abandoned",
+            )
         self._gone(hosted)
         self._line.give_up_if(self._nursery.abandoned_count)
 
@@ -288,6 +356,11 @@ def _last(order: Host) -> TriggerEvent[Any] | None:
         return None
     payload, key = order.last
     return TriggerEvent(codec.decode(payload), key)
+
+
+def lets_go(cls: type[Trigger[Any]]) -> bool:
+    """Return whether triggers of a class have something to do when their hosting ends."""
+    return cls.cleanup is not Trigger.cleanup or cls.on_kill is not Trigger.on_kill
 
 
 def _kill(trigger: Any) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,11 +12,19 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import pytest
 
-from aioflow import Operator, TaskDeferred, Trigger, TriggerEvent, Unserializable, run_ending
+from aioflow import (
+    Operator,
+    RunEndings,
+    TaskDeferred,
+    Trigger,
+    TriggerEvent,
+    Unserializable,
+    run_ending,
+)
 from aioflow.author.asking import RunEnding, asker
 from aioflow.author.codec import encode_fields
 from aioflow.author.trigger import class_path, construct, prepare, serialize
-from aioflow.errors import DagError, WrongField
+from aioflow.errors import AioflowError, DagError, WrongField
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -355,7 +363,14 @@ def test_only_a_trigger_can_be_waited_for():
 
 
 class Recorder:
-    """Answers every question with the arguments it came with."""
+    """Answers every question with the arguments it came with, those about many runs at once."""
+
+    def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Any:
+        class Follower:
+            def ask(self, of: Hashable, dag_id: str, **wanted: Any) -> None:
+                tell(of, RunEnding("r1", "success", (dag_id, wanted)))
+
+        return Follower()
 
     async def run_ending(self, dag_id: str, **wanted: Any) -> RunEnding:
         return RunEnding("r1", "success", (dag_id, wanted))
@@ -371,6 +386,26 @@ async def test_a_question_reaches_the_host_as_it_was_asked():
         "d",
         {"task_id": "t", "run_id": None, "logical_date": None, "since": NOW},
     )
+
+
+async def test_a_question_about_many_runs_is_told_each_by_its_name():
+    told: list[tuple[str, Any]] = []
+    token = asker.set(Recorder())
+
+    endings = RunEndings(lambda of, ending: told.append((of, ending)))
+    for run_id in ("a", "b"):
+        endings.ask(f"run {run_id}", "d", run_id=run_id, since=NOW)
+
+    asker.reset(token)
+    assert [(of, ending.result[1]["run_id"]) for of, ending in told] == [
+        ("run a", "a"),
+        ("run b", "b"),
+    ]
+
+
+def test_nobody_asks_for_many_runs_outside_of_a_host():
+    with pytest.raises(RuntimeError, match="hosted"):
+        RunEndings(lambda of, ending: None)
 
 
 async def test_nobody_answers_outside_of_a_host():

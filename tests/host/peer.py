@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from aioflow.author.codec import decode
+from aioflow.host.nursery import Hosted
 from aioflow.messages import Report
 from aioflow.orders import RunInfo, Start, Welcome
 
@@ -24,6 +25,18 @@ MARK = b"\x1e" + NONCE.encode()
 
 _decoder = msgspec.msgpack.Decoder(list[Report])
 Kind = TypeVar("Kind")
+
+
+class Guest(Hosted):
+    """What a nursery hosts, with a number of its own."""
+
+    def __init__(self, number: int = 7) -> None:
+        super().__init__()
+        self._number = number
+
+    @property
+    def number(self) -> int:
+        return self._number
 
 
 class Child:

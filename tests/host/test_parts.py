@@ -13,6 +13,7 @@ from aioflow.host.failures import MESSAGE_LIMIT, failure_of, one_line
 from aioflow.host.loader import OwnNamespace, module_name, portable
 from aioflow.host.nursery import Hosted, Nursery
 from aioflow.host.output import PENDING_LIMIT, OutputBuffer
+from tests.host.peer import Guest
 
 # ── nursery ─────────────────────────────────────────────────────────────────────────────
 
@@ -27,8 +28,8 @@ class House:
         self.nursery = Nursery(self.box, 0.05, self.ended.put_nowait, self.abandoned.put_nowait)
 
     def host(self, coroutine, number: int = 7) -> Hosted:
-        hosted = Hosted()
-        self.nursery.start(number, hosted, coroutine)
+        hosted = Guest(number)
+        self.nursery.start(hosted, coroutine)
         return hosted
 
 
@@ -142,7 +143,7 @@ async def test_a_stepped_coroutine_is_like_the_one_inside():
             return "caught"
 
     coroutine = inner()
-    task = asyncio.Task(Stepped(coroutine, 5, BlackBox()))
+    task = asyncio.Task(Stepped(coroutine, Guest(5), BlackBox()))
     await asyncio.sleep(0)
     task.cancel()
 
@@ -157,7 +158,7 @@ def test_the_box_is_put_back_when_a_step_raises():
         raise SystemExit
 
     with pytest.raises(SystemExit):
-        Stepped(inner(), 5, box).send(None)
+        Stepped(inner(), Guest(5), box).send(None)
 
     assert box.word[0] == -1
 

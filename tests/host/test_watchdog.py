@@ -17,7 +17,7 @@ from aioflow.host.stalls import LINE_LIMIT, Stall, StallLines, line_of
 from aioflow.host.watchdog import LATE_LOOKS, Standstill, place_of
 from aioflow.messages import Fired
 from aioflow.orders import Host
-from tests.host.peer import NONCE, VERSION, run_info, start, write_version
+from tests.host.peer import NONCE, VERSION, Guest, run_info, start, write_version
 
 PERIOD = 0.02
 STALL = Stall(3, 7, 120, "flow.py:12 in Slow.run")
@@ -56,7 +56,7 @@ def stepped_once(box: BlackBox) -> None:
         pass
 
     with pytest.raises(StopIteration):
-        Stepped(body(), 5, box).send(None)
+        Stepped(body(), Guest(5), box).send(None)
 
 
 def test_a_step_wipes_the_mark():

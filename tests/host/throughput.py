@@ -22,7 +22,7 @@ import msgspec
 from aioflow.host.blackbox import BlackBox, Stepped
 from aioflow.messages import Report
 from aioflow.orders import Host, Parse, Recall
-from tests.host.peer import VERSION, Child, run_info, start, write_version
+from tests.host.peer import VERSION, Child, Guest, run_info, start, write_version
 
 FLOW = """
 import asyncio
@@ -157,7 +157,7 @@ def step_cost() -> dict[str, float]:
 
     return {
         "bare_ns": round(measure(steps())),
-        "boxed_ns": round(measure(Stepped(steps(), 7, BlackBox()))),
+        "boxed_ns": round(measure(Stepped(steps(), Guest(7), BlackBox()))),
     }
 
 

@@ -28,6 +28,27 @@ class Daemon:
             await asyncio.Event().wait()
         return RunEnding("run-1", state, 42)
 
+    def follow_runs(self, tell):
+        return Follower(self, tell)
+
+
+class Follower:
+    """Asks that daemon in a task each."""
+
+    def __init__(self, daemon, tell):
+        self.daemon, self.tell = daemon, tell
+        self.asking = set()
+
+    def ask(self, of, dag_id, **which):
+        task = asyncio.get_running_loop().create_task(self.follow(of, dag_id, which))
+        self.asking.add(task)
+
+    async def follow(self, of, dag_id, which):
+        try:
+            self.tell(of, await self.daemon.run_ending(dag_id, **which))
+        except AioflowError as exc:
+            self.tell(of, exc)
+
 
 @pytest.fixture
 def daemon():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 
 import anyio
 import pytest
@@ -57,7 +57,7 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
 
 
 class Scripted:
-    """A watch whose looks are told beforehand: seconds and size, ``None`` for no file."""
+    """A seat whose looks are told beforehand: seconds and size, ``None`` for no file."""
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
@@ -69,6 +69,9 @@ class Scripted:
         return self.looks.pop(0)
 
     next_look = look
+
+    def leave(self):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ class Scripted:
     ],
 )
 async def test_a_file_fires_only_when_it_has_stopped_growing(looks, size, monkeypatch):
-    monkeypatch.setattr(files, "watching", lambda *_: nullcontext(Scripted(*looks)))
+    monkeypatch.setattr(files, "Seat", lambda *_: Scripted(*looks))
 
     event = await event_of(FileTrigger("/in/grows", 5.0))
 

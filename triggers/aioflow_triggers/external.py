@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypedDict
 
 import anyio
 
-from aioflow import AioflowError, RunEnding, Trigger, TriggerEvent, run_ending
+from aioflow import (
+    AioflowError,
+    RunEnding,
+    RunEndings,
+    Share,
+    Trigger,
+    TriggerEvent,
+    Watch,
+    run_ending,
+)
 
-__all__ = ("RunEnded", "RunTrigger", "TasksEnded", "TasksTrigger")
+__all__ = ("RunEnded", "RunTrigger", "RunsEnding", "TasksEnded", "TasksTrigger")
+
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""Where a run is named it does not matter since when."""
 
 
 class RunEnded(TypedDict):
@@ -76,23 +89,75 @@ class RunTrigger(Trigger[RunEnded]):
         if self.offset is not None and self.logical_date is None:
             raise ValueError("offset needs a logical_date to be added to")
 
-    async def run(self) -> AsyncIterator[TriggerEvent[RunEnded]]:
-        """Yield one event when it has ended."""
-        ending = await run_ending(
-            self.dag,
-            task_id=self.task,
-            run_id=self.run_id,
-            logical_date=self._slot(),
-            since=self.since,
-        )
-        payload = RunEnded(state=ending.state, run_id=ending.run_id, result=ending.result)
-        key = ending.run_id if self.task is None else f"{ending.run_id}/{self.task}"
-        yield TriggerEvent(payload, key=key)
+    def share(self) -> Share:
+        """All runs of a DAG are in one watch; one that is not named is known by what it is."""
+        if self.run_id is not None:
+            return Share(RunsEnding, self.run_id, of=(self.dag, self.task))
+        slot = self._slot()
+        if slot is not None:
+            return Share(RunsEnding, slot, of=(self.dag, self.task))
+        return Share(RunsEnding, self.since, of=(self.dag, self.task, "first since"))
 
     def _slot(self) -> datetime | None:
         if self.logical_date is None or self.offset is None:
             return self.logical_date
         return self.logical_date + self.offset
+
+
+class RunsEnding(Watch[str | datetime, RunEnded]):
+    """Runs of a DAG, or one task in each of them; wanted are ids of runs, or instants.
+
+    Args:
+        instants: What an instant means: the run that stands ``for`` it, or the
+            ``first since`` then to end.
+    """
+
+    def __init__(self, dag: str, task: str | None, instants: str = "for") -> None:
+        self._dag = dag
+        self._task = task
+        self._instants = instants
+        self._unasked: list[str | datetime] = []
+        self._told: list[tuple[str | datetime, RunEnding | AioflowError]] = []
+        self._stirred = asyncio.Event()
+
+    def joined(self, wanted: str | datetime) -> None:
+        """Have it asked for."""
+        self._unasked.append(wanted)
+        self._stirred.set()
+
+    async def run(
+        self,
+    ) -> AsyncIterator[tuple[str | datetime, TriggerEvent[RunEnded] | AioflowError]]:
+        """Yield each when it has ended. Nothing is polled: the daemon tells of it."""
+        endings: RunEndings[str | datetime] = RunEndings(self._hear)
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            unasked, self._unasked = self._unasked, []
+            for wanted in unasked:
+                self._ask(endings, wanted)
+            told, self._told = self._told, []
+            for wanted, ending in told:
+                yield wanted, self._event(ending)
+
+    def _ask(self, endings: RunEndings[str | datetime], wanted: str | datetime) -> None:
+        if isinstance(wanted, str):
+            endings.ask(wanted, self._dag, task_id=self._task, run_id=wanted, since=_NEVER)
+        elif self._instants == "for":
+            endings.ask(wanted, self._dag, task_id=self._task, logical_date=wanted, since=wanted)
+        else:
+            endings.ask(wanted, self._dag, task_id=self._task, since=wanted)
+
+    def _hear(self, wanted: str | datetime, ending: RunEnding | AioflowError) -> None:
+        self._told.append((wanted, ending))
+        self._stirred.set()
+
+    def _event(self, ending: RunEnding | AioflowError) -> TriggerEvent[RunEnded] | AioflowError:
+        if isinstance(ending, AioflowError):
+            return ending
+        payload = RunEnded(state=ending.state, run_id=ending.run_id, result=ending.result)
+        key = ending.run_id if self._task is None else f"{ending.run_id}/{self._task}"
+        return TriggerEvent(payload, key=key)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict, TypeVar
 
-from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
-from aioflow_triggers.folders import Found, Look, Seat, matches, watching
+from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
+from aioflow_triggers.folders import Crowd, Found, Look, Seat, Wanted, matches, watching
 
 __all__ = (
     "FileGone",
@@ -21,6 +21,7 @@ __all__ = (
     "FilesTrigger",
     "NewFile",
     "NewFiles",
+    "RestingFiles",
 )
 
 T = TypeVar("T")
@@ -104,22 +105,79 @@ class FileTrigger(Trigger[FileSeen]):
         _check_path(self.path)
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
-    async def run(self) -> AsyncIterator[TriggerEvent[FileSeen]]:
-        """Yield one event once the file is complete."""
-        seen = await self._seen(patient=True)
-        if seen is not None:
-            yield TriggerEvent(seen, key=f"{self.path}:{seen['size_bytes']}")
+    def share(self) -> Share:
+        """All files of a folder that are looked for in the same way are in one watch."""
+        name = os.path.basename(self.path)  # noqa: PTH119
+        rest = _rest_seconds(self.stable, self.poll_seconds)
+        before = self.path.removesuffix(name)
+        return Share(RestingFiles, name, of=(before, self.poll_seconds, rest))
 
     async def look(self) -> FileSeen | None:
         """Return the file if it is there and does not change for ``stable``, else ``None``."""
-        return await self._seen(patient=False)
-
-    async def _seen(self, *, patient: bool) -> FileSeen | None:
         folder, name = os.path.split(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, name, self.poll_seconds) as seat:
-            found = await _rested(seat, rest, lambda look: look.files.get(name), patient=patient)
+            found = await _rested(seat, rest, lambda look: look.files.get(name), patient=False)
         return None if found is None else FileSeen(path=self.path, size_bytes=found.size_bytes)
+
+
+class RestingFiles(Watch[str, FileSeen]):
+    """Files of one folder that are to come and to rest; wanted are their names.
+
+    Nothing is kept of those that are not there.
+
+    Args:
+        before: What stands before a name in its path.
+    """
+
+    def __init__(self, before: str, poll_seconds: float, rest_seconds: float) -> None:
+        self._before = before
+        self._poll_seconds = poll_seconds
+        self._rest_seconds = rest_seconds
+        self._resting: dict[str, tuple[Found, float]] = {}
+        self._seat: Seat | None = None
+
+    def joined(self, wanted: str) -> None:
+        """Have it looked for."""
+        if self._seat is not None:
+            self._seat.stir()
+
+    def left(self, wanted: str) -> None:
+        """Forget what was seen of it."""
+        self._resting.pop(wanted, None)
+
+    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen]]]:
+        """Yield each once it is complete."""
+        folder, _ = os.path.split(self._before)
+        self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
+        try:
+            look = await self._seat.look()
+            while True:
+                for name in self._rested(look):
+                    yield name, self._event(name, look.files[name])
+                first = min((since for _, since in self._resting.values()), default=math.inf)
+                look = await self._seat.next_look(first + self._rest_seconds - look.at)
+        finally:
+            self._seat.leave()
+
+    def _rested(self, look: Look) -> list[str]:
+        """Return which have not changed for long enough."""
+        resting: dict[str, tuple[Found, float]] = {}
+        for name, found in look.files.items():
+            if name in self.wanted:  # others may look at the folder too
+                before, since = self._resting.get(name, (found, look.at))
+                resting[name] = (found, since if before == found else look.at)
+        self._resting = resting
+        return [
+            name
+            for name, (_, since) in resting.items()
+            if _is_over(look.at - since, self._rest_seconds)
+        ]
+
+    def _event(self, name: str, found: Found) -> TriggerEvent[FileSeen]:
+        path = self._before + name
+        seen = FileSeen(path=path, size_bytes=found.size_bytes)
+        return TriggerEvent(seen, key=f"{path}:{found.size_bytes}")
 
 
 @dataclass(frozen=True)
@@ -262,7 +320,7 @@ class NewFiles(Trigger[NewFile]):
         """Yield an event for each."""
         folder, glob = os.path.split(self.pattern)
         arrivals = _Arrivals(_rest_seconds(self.stable, self.poll_seconds), self._horizon_ns())
-        seat = Seat(folder, glob, self.poll_seconds, is_glob=True)
+        seat = Seat(folder, Wanted(glob, is_glob=True), self.poll_seconds)
         try:
             look = await seat.look()
             while True:

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from aioflow_triggers.inotify import Kernel
 
-__all__ = ("Found", "Look", "Seat", "matches", "watching")
+__all__ = ("Crowd", "Found", "Look", "Seat", "Wanted", "matches", "watching")
 
 _SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
 
@@ -69,12 +69,42 @@ class Wanted(NamedTuple):
     text: str
     is_glob: bool
 
+    @property
+    def is_one(self) -> bool:
+        """Whether that is one name."""
+        return not self.is_glob
+
     def is_fit_by(self, name: str) -> bool:
         """Return whether a file of this name is meant."""
         return matches(name, self.text) if self.is_glob else name == self.text
 
 
-class Watch:
+class Crowd:
+    """Names that many wait for, in a collection that changes while they do.
+
+    Attributes:
+        few: The names themselves, as of the last look, if they were few.
+    """
+
+    is_one = False
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.few: tuple[str, ...] | None = None
+
+    def is_fit_by(self, name: str) -> bool:
+        """Return whether somebody waits for this name."""
+        return name in self.names
+
+    def count(self) -> None:
+        """See whether they are few. Not in a thread, where names may come while one looks."""
+        self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
+
+
+Sought: TypeAlias = Wanted | Crowd
+
+
+class Folder:
     """One folder, looked at once per period however many wait for something in it.
 
     The periods are those of the loop's clock, so that everyone wakes for the same look.
@@ -83,34 +113,34 @@ class Watch:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, kernel: Kernel, folder: str, poll_seconds: float
     ) -> None:
-        self.wanted: Counter[Wanted] = Counter()
-        self._globs: set[Wanted] = set()
+        self.wanted: Counter[Sought] = Counter()
+        self._many: set[Sought] = set()
         self._loop = loop
         self._kernel = kernel
         self._folder = folder
         self._poll_seconds = poll_seconds
         self._began = -math.inf
         self._gap = _SHORTEST_GAP_SECONDS
-        self._looked_for: frozenset[Wanted] = frozenset()
-        self._hinted_at: dict[Wanted, float] = {}
-        self._napping: dict[Wanted, list[asyncio.Future[None]]] = {}
+        self._looked_for: frozenset[Sought] = frozenset()
+        self._hinted_at: dict[Sought, float] = {}
+        self._napping: dict[Sought, list[asyncio.Future[None]]] = {}
         self._look: asyncio.Future[Look] | None = None
 
-    def join(self, wanted: Wanted) -> None:
+    def join(self, wanted: Sought) -> None:
         """One more waits for this."""
         self.wanted[wanted] += 1
-        if wanted.is_glob:
-            self._globs.add(wanted)
+        if not wanted.is_one:
+            self._many.add(wanted)
 
-    def leave(self, wanted: Wanted) -> None:
+    def leave(self, wanted: Sought) -> None:
         """One less does."""
         self.wanted[wanted] -= 1
         if not self.wanted[wanted]:
             del self.wanted[wanted]
-            self._globs.discard(wanted)
+            self._many.discard(wanted)
             self._hinted_at.pop(wanted, None)
 
-    async def look(self, wanted: Wanted) -> Look:
+    async def look(self, wanted: Sought) -> Look:
         """Return the look of this period at ``wanted``; who comes first takes it.
 
         Raises:
@@ -128,7 +158,7 @@ class Watch:
     def _period(self, at: float | None = None) -> float:
         return (self._loop.time() if at is None else at) // self._poll_seconds
 
-    async def next_look(self, wanted: Wanted, within: float) -> Look:
+    async def next_look(self, wanted: Sought, within: float) -> Look:
         """Return a newer look: of the next period, or sooner.
 
         Args:
@@ -148,21 +178,23 @@ class Watch:
 
     def hint(self, name: str | None) -> None:
         """Have those look who wait for ``name``, or everybody if it is ``None``."""
-        now = self._loop.time()
         for wanted in self._concerned(name):
-            self._hinted_at[wanted] = now
-            for napping in self._napping.get(wanted, ()):
-                if not napping.done():
-                    napping.set_result(None)
+            self.stir(wanted)
 
-    def _concerned(self, name: str | None) -> list[Wanted]:
+    def stir(self, wanted: Sought) -> None:
+        """Have those look who wait for this."""
+        self._hinted_at[wanted] = self._loop.time()
+        for napping in self._napping.get(wanted, ()):
+            _wake(napping)
+
+    def _concerned(self, name: str | None) -> list[Sought]:
         if name is None:
             return list(self.wanted)
         plain = Wanted(name, is_glob=False)
-        found = [plain] if plain in self.wanted else []
-        return found + [glob for glob in self._globs if glob.is_fit_by(name)]
+        found: list[Sought] = [plain] if plain in self.wanted else []
+        return found + [many for many in self._many if many.is_fit_by(name)]
 
-    async def _nap(self, wanted: Wanted, seconds: float) -> None:
+    async def _nap(self, wanted: Sought, seconds: float) -> None:
         # One future each: a shared one makes cancelling thousands quadratic.
         napping = self._loop.create_future()
         timer = self._loop.call_later(seconds, _wake, napping)
@@ -179,6 +211,9 @@ class Watch:
     def _take(self) -> None:
         began = self._began = self._loop.time()
         self._looked_for = frozenset(self.wanted)
+        for many in self._many:
+            if isinstance(many, Crowd):
+                many.count()
         self._look = self._loop.run_in_executor(
             _threads, _look, began, self._folder, self._looked_for, self._kernel
         )
@@ -202,7 +237,7 @@ class _Loop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.kernel = Kernel(loop)
-        self.watches: dict[tuple[str, float], Watch] = {}
+        self.watches: dict[tuple[str, float], Folder] = {}
 
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
@@ -214,14 +249,12 @@ class Seat:
     All who share the folder and the period share the looks.
 
     Args:
-        name: What one waits for in the folder; with ``is_glob`` all names that fit it.
+        wanted: What one waits for in the folder.
     """
 
     __slots__ = ("_key", "_loop", "_shared", "_wanted", "_watch")
 
-    def __init__(
-        self, folder: str, name: str, poll_seconds: float, *, is_glob: bool = False
-    ) -> None:
+    def __init__(self, folder: str, wanted: Sought, poll_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         shared = _loops.get(loop)
         if shared is None:
@@ -230,11 +263,11 @@ class Seat:
         self._key = (folder, poll_seconds)
         watch = shared.watches.get(self._key)
         if watch is None:
-            watch = shared.watches[self._key] = Watch(loop, shared.kernel, folder, poll_seconds)
+            watch = shared.watches[self._key] = Folder(loop, shared.kernel, folder, poll_seconds)
             shared.kernel.listen(folder, watch.hint)
         self._watch = watch
-        self._wanted = Wanted(name, is_glob)
-        watch.join(self._wanted)
+        self._wanted = wanted
+        watch.join(wanted)
 
     # No coroutine of its own in between: there are tens of thousands of these.
 
@@ -245,6 +278,10 @@ class Seat:
     def next_look(self, within: float = math.inf) -> Coroutine[Any, Any, Look]:
         """See ``Watch``."""
         return self._watch.next_look(self._wanted, within)
+
+    def stir(self) -> None:
+        """Have a look taken soon, at what is wanted by then."""
+        self._watch.stir(self._wanted)
 
     def leave(self) -> None:
         """Take part no more. Once."""
@@ -260,8 +297,12 @@ class Seat:
 def watching(
     folder: str, name: str, poll_seconds: float, *, is_glob: bool = False
 ) -> Iterator[Seat]:
-    """Take a seat and leave it; see ``Seat``."""
-    seat = Seat(folder, name, poll_seconds, is_glob=is_glob)
+    """Take a seat and leave it; see ``Seat``.
+
+    Args:
+        name: What one waits for; with ``is_glob`` all names that fit it.
+    """
+    seat = Seat(folder, Wanted(name, is_glob), poll_seconds)
     try:
         yield seat
     finally:
@@ -288,25 +329,32 @@ def _wake(napping: asyncio.Future[None]) -> None:
 # ── in a thread ─────────────────────────────────────────────────────────────────────────
 
 
-def _look(at: float, folder: str, wanted: Collection[Wanted], kernel: Kernel) -> Look:
+def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> Look:
     # Before looking, so that nothing can happen unnoticed in between.
     kernel.follow(folder)
-    names = {name.text for name in wanted if not name.is_glob}
-    globs = [glob for glob in wanted if glob.is_glob]
-    if len(names) <= _SINGLY and not globs:
+    names: set[str] = set()
+    many: list[Sought] = []
+    for sought in wanted:
+        if isinstance(sought, Crowd) and sought.few is not None:
+            names.update(sought.few)
+        elif isinstance(sought, Wanted) and sought.is_one:
+            names.add(sought.text)
+        else:
+            many.append(sought)
+    if len(names) <= _SINGLY and not many:
         found = {name: _found(os.path.join(folder, name)) for name in names}  # noqa: PTH118
     else:
-        found = _listed(folder, names, globs)
+        found = _listed(folder, names, many)
     return Look(at, {name: file for name, file in found.items() if file is not None})
 
 
-def _listed(folder: str, names: Collection[str], globs: list[Wanted]) -> dict[str, Found | None]:
+def _listed(folder: str, names: Collection[str], many: list[Sought]) -> dict[str, Found | None]:
     try:
         with os.scandir(folder) as entries:
             return {
                 entry.name: _found(entry.path)
                 for entry in entries
-                if entry.name in names or any(glob.is_fit_by(entry.name) for glob in globs)
+                if entry.name in names or any(sought.is_fit_by(entry.name) for sought in many)
             }
     except FileNotFoundError:
         return {}

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from heapq import heapify, heappop, heappush
 
-from aioflow import Cron, DagError, Duration, Trigger, TriggerEvent, as_timedelta
+from aioflow import Cron, DagError, Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
 
-__all__ = ("CronTrigger", "DateTimeTrigger", "TimeDeltaTrigger")
+__all__ = ("CronTrigger", "DateTimeTrigger", "Instants", "TimeDeltaTrigger")
 
 _LONGEST_SLEEP_SECONDS = 60.0
+_FEW = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -41,10 +45,9 @@ class DateTimeTrigger(Trigger[datetime]):
         if self.moment.tzinfo is None:
             raise ValueError(f"moment={self.moment} needs a time zone")
 
-    async def run(self) -> AsyncIterator[TriggerEvent[datetime]]:
-        """Yield one event when the moment has come."""
-        moment = await _wait_until(self.moment)
-        yield TriggerEvent(moment, key=moment.isoformat())
+    def share(self) -> Share:
+        """All instants are in one watch."""
+        return Share(Instants, _microseconds(self.moment))
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,9 @@ class TimeDeltaTrigger(Trigger[datetime]):
     def __post_init__(self) -> None:
         as_timedelta(self.delta, "delta")
 
-    async def run(self) -> AsyncIterator[TriggerEvent[datetime]]:
-        """Yield one event when the time is over."""
-        moment = await _wait_until(self.since + as_timedelta(self.delta, "delta"))
-        yield TriggerEvent(moment, key=moment.isoformat())
+    def share(self) -> Share:
+        """All instants are in one watch."""
+        return Share(Instants, _microseconds(self.since + as_timedelta(self.delta, "delta")))
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,61 @@ class CronTrigger(Trigger[datetime]):
         while (tick := cron.next_after(after, self.timezone)) is not None:
             after = await _wait_until(tick)
             yield TriggerEvent(after, key=after.isoformat())
+
+
+class Instants(Watch[int, datetime]):
+    """One heap of instants, in microseconds since 1970, and one timer: for the first of them."""
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._sleep: asyncio.Future[None] | None = None
+
+    def joined(self, wanted: int) -> None:
+        """Sleep no longer than until then."""
+        heappush(self._heap, wanted)
+        if self._heap[0] == wanted:
+            _wake(self._sleep)
+
+    def left(self, wanted: int) -> None:
+        """Forget those that were given up, as soon as they are the most."""
+        if len(self._heap) > 2 * len(self.wanted) + _FEW:
+            self._heap = list(self.wanted)
+            heapify(self._heap)
+
+    async def run(self) -> AsyncIterator[tuple[int, TriggerEvent[datetime]]]:
+        """Yield each instant when it has come."""
+        while True:
+            now = _microseconds(_now())
+            while self._heap and self._heap[0] <= now:
+                due = heappop(self._heap)
+                if due in self.wanted:  # else it was given up, or is in the heap twice
+                    moment = _EPOCH + timedelta(microseconds=due)
+                    yield due, TriggerEvent(moment, key=moment.isoformat())
+            await self._rest(now)
+
+    async def _rest(self, now: int) -> None:
+        """Sleep until the first of them may have come."""
+        seconds = _LONGEST_SLEEP_SECONDS
+        if self._heap:
+            # To the next millisecond: a loop knows no smaller unit, and would turn and turn.
+            seconds = min(seconds, -(-(self._heap[0] - now) // 1000) / 1000)
+        loop = asyncio.get_running_loop()
+        self._sleep = loop.create_future()
+        timer = loop.call_later(seconds, _wake, self._sleep)
+        try:
+            await self._sleep
+        finally:
+            timer.cancel()
+            self._sleep = None
+
+
+def _wake(sleep: asyncio.Future[None] | None) -> None:
+    if sleep is not None and not sleep.done():
+        sleep.set_result(None)
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _instant(event: TriggerEvent[datetime]) -> datetime:

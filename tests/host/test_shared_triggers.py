@@ -1,0 +1,293 @@
+"""Triggers that share a watch end as those do that have a coroutine of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import msgspec
+import pytest
+
+from aioflow.author.codec import decode, encode
+from aioflow.messages import Fired, Output, TriggerEnded
+from aioflow.orders import End, Host, Ping
+from tests.host.peer import VERSION, write_version
+
+pytestmark = pytest.mark.process
+
+SINCE = 1_767_225_600_000_000  # 2026-01-01
+
+SOURCE = """
+import asyncio, os, sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from aioflow import *
+
+def note(text):
+    with open(HOME + "/notes", "a") as file:
+        file.write(text + "\\n")
+
+def act(what):
+    match what.partition(":")[0]:
+        case "ring": return TriggerEvent(what, key="k" + what)
+        case "odd": return 5
+        case "odd-key": return TriggerEvent(1, key=5)
+        case "odd-payload": return TriggerEvent(object())
+        case "large": return TriggerEvent("x" * 2**20)
+        case "exit": sys.exit(1)
+        case "crash": os.kill(os.getpid(), 11)
+        case "break": raise RuntimeError("broken")
+
+class Street(Watch):
+    def __init__(self, name):
+        note("made")
+        self.name = name
+        self.heard = asyncio.Queue()
+
+    def joined(self, wanted):
+        if wanted == "unwelcome":
+            raise RuntimeError("not here")
+        note(f"joined {wanted}")
+        self.heard.put_nowait(wanted)
+
+    def left(self, wanted):
+        note(f"left {wanted}")
+
+    async def run(self):
+        try:
+            while True:
+                what = await self.heard.get()
+                print("heard", what)
+                match what.partition(":")[0]:
+                    case "never": pass
+                    case "end": return
+                    case "refuse": yield what, ValueError("refused")
+                    case "bare": yield 5
+                    case "all":
+                        for wanted in list(self.wanted):
+                            yield wanted, TriggerEvent(wanted)
+                    case _: yield what, act(what)
+        finally:
+            note("closed")
+
+@dataclass(frozen=True)
+class Shared(Trigger):
+    what: str
+    street: str = "high street"
+    def share(self):
+        return Share(Street, self.what, of=(self.street,))
+
+@dataclass(frozen=True)
+class Tidy(Shared):
+    async def cleanup(self, reason): note(f"cleanup {reason} {self.what} {self.since.year}")
+    async def on_kill(self): note(f"killed {self.what}")
+
+@dataclass(frozen=True)
+class Own(Shared):
+    async def run(self):
+        if self.what == "end": return
+        if self.what == "refuse": raise ValueError("refused")
+        yield act(self.what)
+
+@dataclass(frozen=True)
+class Talks(Shared):
+    def __post_init__(self): print("made of", self.what)
+"""
+
+
+@pytest.fixture
+def host(home, spawn):
+    write_version(home, flow=f"HOME = {str(home)!r}\n{SOURCE}")
+    return spawn("triggers")
+
+
+def hosting(name: str, what: str, trigger_no: int = 1, hosting: int = 1, **fields: object) -> Host:
+    fields = {"what": what, **fields}
+    at = (VERSION, f"flow:{name}", encode(fields, ""), SINCE, None)
+    return Host(trigger_no, hosting, 1, 100, *at)
+
+
+def notes(home):
+    return (home / "notes").read_text().splitlines()
+
+
+def ended(host, count):
+    return {end.trigger_no: end for end in (host.expect(TriggerEnded) for _ in range(count))}
+
+
+@pytest.mark.parametrize("form", ["Shared", "Tidy", "Own"])
+def test_its_event_resumes_the_task_and_ends_the_hosting(host, form):
+    host.send(hosting(form, "ring", 7, 3))
+
+    fired, end = host.expect(Fired), host.expect(TriggerEnded)
+    assert (fired.trigger_no, fired.hosting, fired.index) == (7, 3, 0)
+    assert (decode(fired.payload), fired.key) == ("ring", "kring")
+    assert (end.trigger_no, end.hosting, end.failure, end.reason) == (7, 3, None, "")
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "reason"),
+    [
+        pytest.param("break", "RuntimeError", "trigger", id="raises"),
+        pytest.param("refuse", "ValueError", "trigger", id="refuses"),
+        pytest.param("exit", "SystemExit", "trigger", id="exits"),
+        pytest.param("end", "TriggerWrong", "trigger_ended", id="ends"),
+        pytest.param("odd", "TriggerWrong", "trigger_yield", id="yields-no-event"),
+        pytest.param("odd-key", "TriggerWrong", "trigger_yield", id="bad-key"),
+        pytest.param("odd-payload", "Unserializable", "unserializable", id="bad-payload"),
+        pytest.param("large", "TriggerWrong", "payload_too_large", id="too-large"),
+    ],
+)
+@pytest.mark.parametrize("form", ["Shared", "Tidy", "Own"])
+def test_what_goes_wrong_fails_with_the_same_reason(host, form, what, kind, reason):
+    host.send(hosting(form, what))
+
+    failure = host.expect(TriggerEnded).failure
+    assert (failure.type, failure.reason) == (kind, reason)
+    host.send(hosting(form, "ring", 2))  # the host lives
+    assert host.expect(TriggerEnded).failure is None
+
+
+def test_thousands_share_one_watch_and_each_has_its_event(host, home):
+    count = 3_000
+    waits = [hosting("Shared", f"never:{n}", n) for n in range(count)]
+
+    host.send(*waits[:1_500])
+    host.send(*waits[1_500:], hosting("Shared", "all", count))
+
+    fired = {f.trigger_no: decode(f.payload) for f in (host.expect(Fired) for _ in waits)}
+    assert fired == {n: f"never:{n}" for n in range(count)}
+    assert notes(home).count("made") == 1
+
+
+def test_those_who_want_the_same_are_told_together(host, home):
+    host.send(*(hosting("Shared", "never", n) for n in range(5)))
+    host.send(hosting("Shared", "all", 5))
+
+    assert set(ended(host, 6)) == set(range(6))
+    assert notes(home) == ["made", "joined never", "joined all", "left never", "left all", "closed"]
+
+
+def test_what_is_looked_at_elsewhere_has_a_watch_of_its_own(host, home):
+    host.send(hosting("Shared", "never", 1), hosting("Shared", "break", 2, street="side street"))
+
+    end = host.expect(TriggerEnded)
+    assert (end.trigger_no, end.failure.message) == (2, "broken")
+    host.send(End(1, 1, "cancelled"))
+    assert host.expect(TriggerEnded).failure is None
+
+
+def test_a_watch_that_breaks_fails_those_it_looked_for_and_says_why_in_their_logs(host, home):
+    host.send(*(hosting("Shared", f"never:{n}", n) for n in range(3)))
+    host.send(hosting("Shared", "never", 3, street="side street"), hosting("Shared", "break", 4))
+
+    failures = {number: end.failure.message for number, end in ended(host, 4).items()}
+    assert failures == dict.fromkeys([0, 1, 2, 4], "broken")
+    logs = {out.task_no: out.data for out in (host.expect(Output) for _ in failures)}
+    assert set(logs) == set(failures)
+    assert all(b"RuntimeError: broken" in log for log in logs.values())
+    host.send(hosting("Shared", "ring", 5))  # another watch of the same street
+    assert host.expect(Fired).trigger_no == 5
+
+
+def test_one_that_is_refused_takes_no_other_with_it(host):
+    host.send(hosting("Shared", "never", 1), hosting("Shared", "refuse", 2))
+
+    end = host.expect(TriggerEnded)
+    assert (end.trigger_no, end.failure.message) == (2, "refused")
+    host.send(hosting("Shared", "unwelcome", 3))
+    end = host.expect(TriggerEnded)
+    assert (end.trigger_no, end.failure.message) == (3, "not here")
+    host.send(hosting("Shared", "all", 4))
+    assert {host.expect(Fired).trigger_no, host.expect(Fired).trigger_no} == {1, 4}
+
+
+def test_an_end_is_confirmed_and_the_last_one_closes_the_watch(host, home):
+    host.send(hosting("Shared", "never:a", 1), hosting("Shared", "never:b", 2))
+
+    host.send(End(1, 1, "timeout"))
+    end = host.expect(TriggerEnded)
+    assert (end.trigger_no, end.reason, end.failure) == (1, "timeout", None)
+    assert "closed" not in notes(home)
+    host.send(End(2, 1, "cancelled"), hosting("Shared", "ring", 3))
+    assert set(ended(host, 2)) == {2, 3}
+    assert notes(home).count("made") == 2
+
+
+def test_an_end_right_behind_its_hosting_is_confirmed(host):
+    host.send(hosting("Shared", "ring", 1))
+    host.expect(TriggerEnded)
+
+    host.send(hosting("Shared", "ring", 2), End(2, 1, "cancelled"))
+
+    end = host.expect(TriggerEnded)
+    assert (end.trigger_no, end.reason, end.failure) == (2, "cancelled", None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("cancelled", ["killed never", "cleanup cancelled never 2026"]),
+        ("timeout", ["cleanup timeout never 2026"]),
+        ("reassigned", ["cleanup reassigned never 2026"]),
+    ],
+)
+def test_what_it_does_at_its_end_is_done_by_an_instance(host, home, reason, said):
+    host.send(hosting("Shared", "ring", 1))
+    host.expect(TriggerEnded)
+    host.send(hosting("Tidy", "ring", 2), hosting("Tidy", "never", 3))
+    host.expect(TriggerEnded)
+
+    host.send(End(3, 1, reason))
+
+    assert host.expect(TriggerEnded).reason == reason
+    assert [note for note in notes(home) if note.endswith("never 2026") or "killed" in note] == said
+
+
+def test_a_cleanup_runs_behind_the_event_too(host, home):
+    host.send(hosting("Tidy", "ring"))
+
+    host.expect(TriggerEnded)
+
+    assert notes(home)[-1] == "cleanup finished ring 2026"
+
+
+def test_a_repeated_hosting_is_one_and_a_newer_one_takes_over(host, home):
+    host.send(hosting("Shared", "never", 1, 1))
+    host.send(hosting("Shared", "never", 1, 1), hosting("Shared", "ring", 1, 2))
+
+    fired = host.expect(Fired)
+    assert (fired.trigger_no, fired.hosting) == (1, 2)
+    ends = [host.expect(TriggerEnded) for _ in range(2)]
+    assert [(end.hosting, end.reason) for end in ends] == [(1, "reassigned"), (2, "")]
+
+
+def test_a_stream_is_hosted_by_its_run(host):
+    host.send(msgspec.structs.replace(hosting("Shared", "ring"), window=64))
+
+    assert decode(host.expect(Fired).payload) == "ring"
+    assert host.expect(TriggerEnded).failure is None
+
+
+def test_what_it_prints_while_it_is_made_is_in_its_log_and_what_the_watch_prints_in_no_log(host):
+    host.send(hosting("Talks", "never:a", 1))
+    assert host.expect(Output, lambda out: out.task_no == 1).data == b"made of never:a\n"
+
+    host.send(hosting("Talks", "never:b", 2))
+
+    assert host.expect(Output).data == b"made of never:b\n"
+    assert host.printed(lambda printed: b"heard never:b\n" in printed)
+
+
+def test_a_crash_of_a_watch_leaves_one_of_its_triggers_in_the_black_box(home, spawn):
+    write_version(home, flow=f"HOME = {str(home)!r}\n{SOURCE}")
+    box = os.memfd_create("box")
+    host = spawn("triggers", box=box)
+
+    host.send(hosting("Shared", "ring", 5), hosting("Shared", "never", 6), Ping())
+    host.expect(Fired)
+    host.send(hosting("Shared", "never", 7), hosting("Shared", "crash", 8))
+
+    assert host.process.wait(host.PATIENCE) == -signal.SIGSEGV
+    assert int.from_bytes(os.pread(box, 8, 0), "little", signed=True) in {6, 7, 8}
+    os.close(box)
