@@ -40,9 +40,9 @@ class Trigger(Generic[T]):
     path and the arguments that make an equal one. ``T`` is the type of the payloads.
     """
 
-    _hosted_since: datetime | None
-    _hosted_last: TriggerEvent[T] | None
-    _hosted_number: TriggerNo | None
+    _hosted_since: datetime | None = None
+    _hosted_last: TriggerEvent[T] | None = None
+    _hosted_number: TriggerNo | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse a field that cannot travel, or is of another type, on the line that wrote it.
@@ -92,11 +92,9 @@ class Trigger(Generic[T]):
         Raises:
             RuntimeError: Unless it is hosted.
         """
-        since = self.__dict__.get("_hosted_since")
-        if since is None:
+        if self._hosted_since is None:
             raise RuntimeError("a trigger knows `since` only while it is hosted")
-        assert isinstance(since, datetime)  # noqa: S101 - set by prepare() alone
-        return since
+        return self._hosted_since
 
     @property
     def last(self) -> TriggerEvent[T] | None:
@@ -104,7 +102,7 @@ class Trigger(Generic[T]):
 
         The payload is what it was, but for dataclasses and the like, which are dicts.
         """
-        return self.__dict__.get("_hosted_last")
+        return self._hosted_last
 
     @property
     def log(self) -> logging.Logger:
@@ -120,14 +118,17 @@ def prepare(
     number: TriggerNo | None = None,
 ) -> Trigger[T]:
     """Tell a trigger what it may know while it is hosted, and return it."""
-    # Also a frozen dataclass is told: this is not one of its fields.
-    trigger.__dict__.update(_hosted_since=since, _hosted_last=last, _hosted_number=number)
+    # Also a frozen dataclass is told: these are no fields of it. Nor is its dict asked for, which
+    # is not made until somebody does.
+    object.__setattr__(trigger, "_hosted_since", since)
+    object.__setattr__(trigger, "_hosted_last", last)
+    object.__setattr__(trigger, "_hosted_number", number)
     return trigger
 
 
 def note_last(trigger: Trigger[T], event: TriggerEvent[T]) -> None:
     """Tell a trigger that an event of it is stored."""
-    trigger.__dict__["_hosted_last"] = event
+    object.__setattr__(trigger, "_hosted_last", event)
 
 
 def shares(cls: type[Trigger[Any]]) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from aioflow.host.blackbox import NOBODY, BlackBox, Stepped
 
@@ -81,6 +80,7 @@ class Nursery(Generic[Guest]):
         self._limit_seconds = limit_seconds
         self._on_ended = on_ended
         self._on_abandoned = on_abandoned
+        self._on_end = self._ended
         self._services: set[asyncio.Task[None]] = set()
         self.abandoned_count = 0
         self._loop.set_task_factory(self._make_task)
@@ -96,7 +96,8 @@ class Nursery(Generic[Guest]):
         context = self._context.copy()
         context.run(guest.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
-        hosted.task.add_done_callback(partial(self._ended, hosted))
+        # In its own context, which names it: of each callback there is one for all.
+        hosted.task.add_done_callback(self._on_end, context=context)
 
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine of the host itself; the box stays unsigned."""
@@ -119,7 +120,8 @@ class Nursery(Generic[Guest]):
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
-    def _ended(self, hosted: Guest, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        hosted: Guest = cast("Guest", guest.get())  # nobody else sets it in there
         if hosted.limit is not None:
             hosted.limit.cancel()
         hosted.task = None  # each holds the other: do not leave that to the collector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +212,10 @@ class TriggerHost:
         """Make a shared trigger anew to tell its event, if there is one, and to clean up."""
         try:
             trigger = self._told(await self._maker.make(order, hosted.enter), order)
+            hosted.trigger = trigger
             if event is not None:
-                await self._fire(hosted, event, type(trigger).__name__)
+                await self._fire(hosted, event)
+                await asyncio.sleep(0)  # as in `_host`
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             if not hosted.ending:
                 hosted.failure = hosted.failure or _failure(exc, hosted.stage)
@@ -224,16 +226,24 @@ class TriggerHost:
     # ── one hosting ─────────────────────────────────────────────────────────────────────
 
     async def _host(self, hosted: HostedTrigger, order: Host) -> None:
+        # All that is parked for days stands in this one frame, and in that of `run`.
         try:
-            trigger = self._told(await self._maker.make(order, hosted.enter), order)
-            if hosted.ending:
-                raise asyncio.CancelledError  # told to end, it swallowed that and went on
-            hosted.enter(_RUN)
-            if self._join(hosted, order, trigger):
+            events = await self._begin(hosted, order)
+            del order
+            if events is None:
                 return
-            del order  # what is hosted for days holds no more than it needs
-            hosted.trigger = trigger
-            await self._watch(trigger, hosted)
+            try:
+                async for event in events:
+                    if not await self._fire(hosted, event):
+                        # Have it sent before what lets go may hold up the loop, or take the
+                        # host down.
+                        await asyncio.sleep(0)
+                        break
+            finally:
+                await _close(events)
+            if not hosted.is_over and hosted.flow is None:
+                name = type(hosted.trigger).__name__
+                raise TriggerWrong("trigger_ended", f"{name} ended without an event")
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             if not hosted.ending:
                 hosted.failure = _failure(exc, hosted.stage)
@@ -242,6 +252,17 @@ class TriggerHost:
         self._over(hosted)
         if hosted.trigger is not None:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
+
+    async def _begin(self, hosted: HostedTrigger, order: Host) -> AsyncIterator[object] | None:
+        """Make a trigger and have it run; ``None`` if it goes on as data."""
+        trigger = self._told(await self._maker.make(order, hosted.enter), order)
+        if hosted.ending:
+            raise asyncio.CancelledError  # told to end, it swallowed that and went on
+        hosted.enter(_RUN)
+        if self._join(hosted, order, trigger):
+            return None
+        hosted.trigger = trigger
+        return await events_of(trigger.run(), type(trigger).__name__)
 
     def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
         since, last = as_datetime(order.since), _last(order)
@@ -252,41 +273,11 @@ class TriggerHost:
         hosted.is_over = True
         self._nursery.bound(hosted)
 
-    async def _watch(self, trigger: Trigger[Any], hosted: HostedTrigger) -> None:
-        """Report the first event, or all of them if it is a stream.
-
-        The generator is closed in every case. What it does against that is its own failure
-        only if it had not delivered yet.
-        """
-        name = type(trigger).__name__
-        events = await events_of(trigger.run(), name)
-        delivered = False
-        try:
-            async for event in events:
-                await self._fire(hosted, event, name)
-                if hosted.flow is not None:
-                    await hosted.flow.room()
-                    continue
-                self._over(hosted)
-                delivered = True
-                # Have it sent before what lets go may hold up the loop, or take the host down.
-                await asyncio.sleep(0)
-                break
-            delivered = delivered or hosted.flow is not None
-        finally:
-            if isinstance(events, AsyncGenerator):
-                try:
-                    await events.aclose()
-                except BaseException as exc:
-                    print_traceback(exc)
-                    if isinstance(exc, asyncio.CancelledError):
-                        raise
-        if not delivered:
-            raise TriggerWrong("trigger_ended", f"{name} ended without an event")
-
-    async def _fire(self, hosted: HostedTrigger, event: object, name: str) -> None:
+    async def _fire(self, hosted: HostedTrigger, event: object) -> bool:
+        """Report an event; whether there may be another one."""
         if hosted.ending:
             raise asyncio.CancelledError  # told to end, it swallowed that and went on
+        name = type(hosted.trigger).__name__
         checked = check(event, name)
         hosted.enter(_SERIALISE)
         sent = 0 if hosted.flow is None else hosted.flow.sent
@@ -299,9 +290,13 @@ class TriggerHost:
         self._output.flush(hosted.key)
         self._line.report(fired)
         hosted.enter(_RUN)
-        if hosted.flow is not None:
-            hosted.flow.sent += 1
-            hosted.flow.unstored.append(checked)
+        if hosted.flow is None:
+            self._over(hosted)
+            return False
+        hosted.flow.sent += 1
+        hosted.flow.unstored.append(checked)
+        await hosted.flow.room()
+        return True
 
     async def _success(
         self, hosted: HostedTrigger, start: Start, event: TaskSuccessEvent, sent: int
@@ -361,6 +356,17 @@ def _last(order: Host) -> TriggerEvent[Any] | None:
 def lets_go(cls: type[Trigger[Any]]) -> bool:
     """Return whether triggers of a class have something to do when their hosting ends."""
     return cls.cleanup is not Trigger.cleanup or cls.on_kill is not Trigger.on_kill
+
+
+async def _close(events: AsyncIterator[object]) -> None:
+    """Close a generator. What it does against that is for the log, but for a cancellation."""
+    if isinstance(events, AsyncGenerator):
+        try:
+            await events.aclose()
+        except BaseException as exc:
+            print_traceback(exc)
+            if isinstance(exc, asyncio.CancelledError):
+                raise
 
 
 def _kill(trigger: Any) -> object:

@@ -4,12 +4,14 @@ import asyncio
 import os
 import threading
 from contextlib import aclosing
+from typing import Any
 
 import anyio
 import pytest
 
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
+from aioflow.author.watch import show_wanted
 from aioflow_triggers import files, folders
 from aioflow_triggers.files import FilesTrigger, FileTrigger
 from aioflow_triggers.folders import watching
@@ -208,3 +210,52 @@ def test_it_survives_storing():
 
     assert path == "aioflow_triggers.files:FileTrigger"
     assert construct(FileTrigger, stored) == trigger
+
+
+# ── many files in one watch ─────────────────────────────────────────────────────────────
+
+
+async def test_a_watch_of_a_folder_sees_what_is_wanted_only_later(tmp_path, monkeypatch):
+    wants = dict.fromkeys(str(n) for n in range(100))
+    watch = files.RestingFiles(f"{tmp_path}/", 3600.0, 0.0)
+    show_wanted(watch, wants.keys())
+    for name in ("7", "70", "late"):
+        (tmp_path / name).write_text(name)
+    found = {}
+
+    run: Any = watch.run()
+    async with aclosing(run) as events:
+        for _ in range(2):
+            name, event = await anext(events)
+            del wants[name]
+            found[name] = event.payload["size_bytes"]
+        wants["late"] = None
+        watch.joined("late")  # the period is an hour: only this leads to another look
+        name, event = await anext(events)
+
+    assert found == {"7": 1, "70": 2}
+    assert (name, event.payload["path"]) == ("late", f"{tmp_path}/late")
+
+
+async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_path, monkeypatch):
+    looks = [
+        folders.Look(at, {"a": folders.Found(size, 0, 0, True), "b": folders.Found(1, 0, 0, True)})
+        for at, size in [(0, 1), (5, 2), (9, 2), (10, 2)]
+    ]
+    seat = Scripted()
+    seat.looks = looks
+    monkeypatch.setattr(files, "Seat", lambda *_: seat)
+    watch = files.RestingFiles("/in/", 5.0, 5.0)
+    wants = {"a": None, "b": None}
+    show_wanted(watch, wants.keys())
+    found = []
+
+    run: Any = watch.run()
+    async with aclosing(run) as events:
+        for _ in range(2):
+            name, event = await anext(events)
+            del wants[name]
+            watch.left(name)
+            found.append((name, event.payload["size_bytes"], len(seat.looks)))
+
+    assert found == [("b", 1, 2), ("a", 2, 0)]

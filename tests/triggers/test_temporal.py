@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from aioflow import DagError, TriggerEvent, Unserializable
 from aioflow.author.trigger import construct, serialize
-from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, TimeDeltaTrigger
+from aioflow.author.watch import show_wanted
+from aioflow_triggers.temporal import CronTrigger, DateTimeTrigger, Instants, TimeDeltaTrigger
 from tests.triggers.conftest import NOON
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 virtual = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -180,3 +184,90 @@ def test_a_cron_survives_storing():
 
     assert path == "aioflow_triggers.temporal:CronTrigger"
     assert construct(CronTrigger, stored) == CronTrigger("@daily", "Asia/Kolkata")
+
+
+# ── many instants in one watch ──────────────────────────────────────────────────────────
+
+
+class Seated:
+    """A watch of instants as a host would have it, and what it has yielded."""
+
+    def __init__(self):
+        self.wants = {}
+        self.found = []
+        self.watch = Instants()
+        show_wanted(self.watch, self.wants.keys())
+
+    def join(self, *seconds):
+        for wanted in map(instant, seconds):
+            self.wants[wanted] = None
+            self.watch.joined(wanted)
+
+    def leave(self, *seconds):
+        for wanted in map(instant, seconds):
+            del self.wants[wanted]
+            self.watch.left(wanted)
+
+    async def look(self, count):
+        """Take so many; return after how many seconds of the loop's clock each came."""
+        loop = asyncio.get_running_loop()
+        began, came = loop.time(), []
+        run: Any = self.watch.run()
+        async with aclosing(run) as found:
+            for _ in range(count):
+                wanted, event = await anext(found)
+                del self.wants[wanted]
+                self.watch.left(wanted)
+                assert event.key == event.payload.isoformat()
+                self.found.append((event.payload - NOON).total_seconds())
+                came.append(loop.time() - began)
+        return came
+
+
+def instant(seconds):
+    return (NOON + timedelta(seconds=seconds) - EPOCH) // timedelta(microseconds=1)
+
+
+@virtual
+async def test_instants_come_in_order_whatever_the_order_they_were_wanted_in(wall_clock):
+    seated = Seated()
+    seated.join(300, 10, 200.5, 10.0001)
+
+    came = await seated.look(4)
+
+    assert seated.found == [10, 10.0001, 200.5, 300]
+    assert came == pytest.approx(seated.found, abs=0.0011)
+
+
+@virtual
+async def test_one_that_comes_later_and_is_due_sooner_is_not_overslept(wall_clock):
+    seated = Seated()
+    seated.join(50)
+    asyncio.get_running_loop().call_later(5, seated.join, 7)
+
+    came = await seated.look(2)
+
+    assert came == pytest.approx([7, 50], abs=0.0011)
+
+
+@virtual
+async def test_what_was_given_up_does_not_come_and_is_not_kept(wall_clock):
+    seated = Seated()
+    seated.join(*range(1, 5_000))
+    seated.leave(*range(2, 5_000))
+    seated.join(3)
+    seated.leave(3)
+    seated.join(3)
+
+    assert await seated.look(2) == pytest.approx([1, 3], abs=0.0011)
+    assert len(seated.watch._heap) < 1_100
+
+
+@virtual
+async def test_a_loop_sleeps_whole_milliseconds_and_never_ends_early(wall_clock):
+    seated = Seated()
+    seated.join(1.0001, 1.0004)
+
+    came = await seated.look(2)
+
+    assert came == pytest.approx([1.001, 1.001], abs=1e-5)
