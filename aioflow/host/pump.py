@@ -38,7 +38,8 @@ class OutputPump:
 
     def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
         """Add to what one has printed."""
-        self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
+        if text:
+            self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
         """Report what one has printed, before something that shall not overtake it."""

@@ -13,6 +13,7 @@ import msgspec
 
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.author.watch import Share, Watch
 from tests.sim.script import StreamPlan
 
 __all__ = ("Misbehaving", "Streaming", "draw", "draw_stream")
@@ -26,6 +27,8 @@ _BADLY = (
 )  # fmt: skip
 _FOR_EVER = ("hang", "swallow")
 _ELSEWHERE = ("Returns", "Refuses", "Missing", "NoTrigger")
+_FORMS = ("Misbehaving", "Together", "Quietly")
+"""With a coroutine of its own; in a watch, with something to do at its end; without."""
 _ENDINGS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}
 _LEAVING = ("", "", "raise", "exit", "hang", "swallow")
 _DELAYS = (0.0, 0.001, 5.0, 600.0)
@@ -65,7 +68,7 @@ def draw(
     ways: tuple[str, ...] = _WELL
     if badly:
         ways = (*_BADLY, *_FOR_EVER) if has_timeout else _BADLY
-    name = rng.choice(_ELSEWHERE) if badly and rng.random() < 0.2 else "Misbehaving"
+    name = rng.choice(_ELSEWHERE) if badly and rng.random() < 0.2 else rng.choice(_FORMS)
     fields = {
         "carried": msgspec.msgpack.decode(carried),
         "way": rng.choice(ways),
@@ -110,7 +113,7 @@ class Misbehaving(Trigger[Any]):
         if self.way in _FOR_EVER:
             await _never(swallow=self.way == "swallow")
         try:
-            for event in self._events():
+            for event in self.events():
                 yield event
         finally:
             if self.way == "stubborn":
@@ -118,7 +121,8 @@ class Misbehaving(Trigger[Any]):
             elif self.way == "slow to close":
                 await asyncio.sleep(_TOO_LONG_SECONDS)
 
-    def _events(self) -> list[Any]:
+    def events(self) -> list[Any]:
+        """Return what is yielded."""
         payload = [f"event {next(self.payloads)}", self.carried["token"]]
         if self.ends:
             return [_ENDINGS[self.ends]("as drawn")]
@@ -143,6 +147,59 @@ class Misbehaving(Trigger[Any]):
                 await _never(swallow=how == "swallow")
             case _:
                 return
+
+
+class Corner(Watch[bytes, Any]):
+    """Where triggers misbehave together that do it in the same way."""
+
+    def __init__(self, way: str, delay: float) -> None:
+        self._way = way
+        self._delay = delay
+        self._due: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def joined(self, wanted: bytes) -> None:
+        """Be done with it after the delay; with hanging never."""
+        if self._way not in _FOR_EVER:
+            asyncio.get_running_loop().call_later(self._delay, self._due.put_nowait, wanted)
+
+    async def run(self) -> AsyncIterator[tuple[bytes, Any]]:
+        """Yield the events of all, or what else was drawn."""
+        try:
+            while True:
+                if self._way == "swallow":
+                    await _never(swallow=True)
+                wanted = await self._due.get()
+                if self._way == "none":
+                    return
+                if (raised := _RAISED.get(self._way)) is not None:
+                    if self._way == "raise":
+                        yield wanted, OSError("as drawn")
+                        continue
+                    raise raised("as drawn")
+                token, ends = msgspec.msgpack.decode(wanted)
+                told = Misbehaving({"token": token}, self._way, self._delay, "", ends)
+                for event in told.events():
+                    yield wanted, event
+        finally:
+            if self._way == "stubborn":
+                yield b"", TriggerEvent("I do not go")
+            elif self._way == "slow to close":
+                await asyncio.sleep(_TOO_LONG_SECONDS)
+
+
+class Together(Misbehaving):
+    """Shares a watch, and has a ``cleanup``."""
+
+    def share(self) -> Share | None:
+        """One watch for each way."""
+        wanted = msgspec.msgpack.encode([self.carried["token"], self.ends])
+        return Share(Corner, wanted, of=(self.way, self.delay))
+
+
+class Quietly(Together):
+    """Shares a watch, and is nothing but its data."""
+
+    cleanup = Trigger.cleanup
 
 
 class Returns(Misbehaving):

@@ -26,7 +26,7 @@ import msgspec
 from aioflow.author.trigger import Trigger
 from aioflow.children.room import Room
 from aioflow.clock import Clock
-from aioflow.host import triggers
+from aioflow.host import triggers, watches
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.link import frames
 from aioflow.host.outcome import Packed
@@ -68,6 +68,8 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
         patch.object(sys, "stderr", sys.stderr),
         patch.object(triggers, "now", now),
         patch.object(triggers, "print_traceback", lambda problem: None),
+        patch.object(triggers, "traceback_of", lambda problem: ""),
+        patch.object(watches, "print_traceback", lambda problem: None),
         patch.object(triggers, "pack", _pack),
     ):
         yield
@@ -121,6 +123,10 @@ class _Maker:
         self._real = real
         self._world = world
         self.runs = _Runs(world)
+
+    def known(self, order: Host) -> type[Trigger[Any]] | None:
+        """See ``host.trigger_making``."""
+        return self._real.known(order)
 
     async def make(self, order: Host, enter: Callable[[str], None]) -> Trigger[Any]:
         """See ``host.trigger_making``."""
@@ -325,9 +331,9 @@ class InlineChild:
     def _note_guests(self, nursery: Any) -> None:
         start = nursery.start
 
-        def noting(number: int, hosted: Any, coroutine: Any) -> None:
+        def noting(hosted: Any, coroutine: Any) -> None:
             self._guests.append(hosted)
-            start(number, hosted, coroutine)
+            start(hosted, coroutine)
 
         nursery.start = noting
 
