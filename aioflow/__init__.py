@@ -7,10 +7,12 @@ What a DAG file, a trigger or a sensor imports. Everything else is the daemon's 
 
 from __future__ import annotations
 
-from aioflow.author.asking import RunEnding, RunEndings, run_ending
+from aioflow.author.asking import NamedEvent, RunEnding, RunEndings, named_events, run_ending
+from aioflow.author.child_runs import RunOutcome, run_dag
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
 from aioflow.author.duration import Duration, as_timedelta
+from aioflow.author.events import emit
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.ref import Ref, chain
 from aioflow.author.retry import Retry
@@ -33,7 +35,7 @@ from aioflow.author.task import sensor, task
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
-from aioflow.errors import AioflowError, DagError, Unserializable
+from aioflow.errors import AioflowError, DagError, DagRunFailed, Unserializable
 from aioflow.model import TriggerRule
 
 __all__ = (
@@ -42,10 +44,12 @@ __all__ = (
     "Context",
     "Cron",
     "DagError",
+    "DagRunFailed",
     "DataInterval",
     "Duration",
     "Every",
     "Fail",
+    "NamedEvent",
     "NotReady",
     "Operator",
     "PokeReturnValue",
@@ -54,6 +58,7 @@ __all__ = (
     "RetryAfter",
     "RunEnding",
     "RunEndings",
+    "RunOutcome",
     "Sensor",
     "Share",
     "Skip",
@@ -73,7 +78,10 @@ __all__ = (
     "chain",
     "current",
     "dag",
+    "emit",
+    "named_events",
     "now",
+    "run_dag",
     "run_ending",
     "sensor",
     "sleep",

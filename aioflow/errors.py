@@ -18,6 +18,7 @@
     │   ├── UnknownTask
     │   ├── RunExists
     │   ├── BadConf
+    │   ├── BadEvent
     │   ├── BadPool
     │   └── DagBroken
     ├── StoreError                the database failed us
@@ -37,6 +38,7 @@
         ├── StepFailed
         ├── CallCutShort
         ├── CallMismatch
+        ├── DagRunFailed
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
@@ -53,6 +55,7 @@ from typing import ClassVar
 __all__ = (
     "AioflowError",
     "BadConf",
+    "BadEvent",
     "BadPool",
     "BadSchedule",
     "BatchRefused",
@@ -62,6 +65,7 @@ __all__ = (
     "DaemonAway",
     "DagBroken",
     "DagError",
+    "DagRunFailed",
     "DuplicateDag",
     "DuplicateTask",
     "FanOutCapped",
@@ -279,6 +283,12 @@ class BadConf(RequestError):
     code = "request.conf"
 
 
+class BadEvent(RequestError):
+    """A named event cannot be stored like that."""
+
+    code = "request.event"
+
+
 class BadPool(RequestError):
     """A pool cannot be made like that."""
 
@@ -449,6 +459,24 @@ class CallMismatch(TaskError):
         )
         self.recorded = recorded
         self.called = called
+
+
+class DagRunFailed(TaskError):
+    """A run that ``run_dag`` started has failed or was cancelled.
+
+    Attributes:
+        dag_id: Of which DAG.
+        run_id: Which run.
+        state: ``failed`` or ``cancelled``.
+    """
+
+    code = "task.dag_run_failed"
+
+    def __init__(self, dag_id: str, run_id: str, state: str) -> None:
+        super().__init__(f"run {run_id!r} of DAG {dag_id!r} ended {state}")
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.state = state
 
 
 class FanOutCapped(TaskError):

@@ -19,6 +19,7 @@ from aioflow.messages import (
     CallAnswered,
     DagFailure,
     Deferred,
+    EventEmitted,
     Failed,
     Fired,
     NextWanted,
@@ -26,6 +27,7 @@ from aioflow.messages import (
     NotReadyYet,
     Recalled,
     RecordDropped,
+    RunCalled,
     Skipped,
     StreamOpened,
     Succeeded,
@@ -46,6 +48,7 @@ __all__ = (
     "Drain",
     "Due",
     "Effect",
+    "EmitEvent",
     "EndHosting",
     "Explain",
     "FileBroken",
@@ -136,8 +139,23 @@ class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     class_path: str
 
 
+class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Store a named event. Answered with ``(event_no, created)``.
+
+    Asking again with the same ``request`` answers with the same event.
+
+    Attributes:
+        data: msgpack.
+    """
+
+    name: str
+    key: str | None
+    data: bytes
+    request: str | None = None
+
+
 Request: TypeAlias = (
-    CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain | Unquarantine
+    CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain | Unquarantine | EmitEvent
 )
 
 
@@ -336,6 +354,8 @@ Input: TypeAlias = (
     | Awaiting
     | CallAnswered
     | NextWanted
+    | EventEmitted
+    | RunCalled
     | NotParked
     | RecordDropped
     | StreamOpened

@@ -23,6 +23,7 @@ __all__ = (
     "DagFailure",
     "Deferred",
     "Ended",
+    "EventEmitted",
     "Failed",
     "Fired",
     "Inspected",
@@ -36,11 +37,13 @@ __all__ = (
     "Recalled",
     "RecordDropped",
     "Report",
+    "RunCalled",
     "Skipped",
     "StreamOpened",
     "Succeeded",
     "TriggerEnded",
     "TriggerKind",
+    "Withdraw",
 )
 
 
@@ -226,6 +229,45 @@ class NextWanted(_Wire, frozen=True):
     timeout_us: int | None = None
 
 
+class EventEmitted(_Wire, frozen=True):
+    """A coroutine emits a named event: a durable call. Answered by ``CallRecorded``.
+
+    Attributes:
+        data: msgpack.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    event: str
+    key: str | None
+    data: bytes
+
+
+class RunCalled(_Wire, frozen=True):
+    """A coroutine starts a run of another DAG and is parked until that has ended.
+
+    Answered by ``CallRecorded`` if there can be no such run, else by ``Resume``.
+
+    Attributes:
+        conf: msgpack of the parameters that were given; ``None`` if none were.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    began_at: Instant
+    at: Instant
+    ordinal: int
+    kind: str
+    name: str
+    place: str
+    dag_id: str
+    conf: bytes | None
+
+
 class RecordDropped(_Wire, frozen=True):
     """The code has changed, and its author wants no call from ``first`` on to be remembered.
 
@@ -319,7 +361,8 @@ class Ask(_Wire, frozen=True):
 
     Attributes:
         question: Names the asker's wait; comes back in the answer.
-        kind: ``results`` (a page of a parent's results) or ``run`` (a run or task ending).
+        kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``run``
+            (a run or task ending) or ``events`` (those of a name).
         body: msgpack of the kind's own fields, see ``host.questions``.
     """
 
@@ -327,6 +370,16 @@ class Ask(_Wire, frozen=True):
     run_no: RunNo
     kind: str
     body: bytes
+
+
+class Withdraw(_Wire, frozen=True):
+    """A child wants no answer any more to what it asked.
+
+    Attributes:
+        question: -1 for all it has asked, which the daemon says of one that has died.
+    """
+
+    question: int
 
 
 class Pong(_Wire, frozen=True):
@@ -390,6 +443,8 @@ Report: TypeAlias = (
     | CallAnswered
     | StreamOpened
     | NextWanted
+    | EventEmitted
+    | RunCalled
     | NotParked
     | RecordDropped
     | Recalled
@@ -398,6 +453,7 @@ Report: TypeAlias = (
     | Fired
     | TriggerEnded
     | Ask
+    | Withdraw
     | Pong
     | Parsed
     | Inspected

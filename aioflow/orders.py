@@ -136,12 +136,14 @@ class CallRecorded(_Wire, frozen=True):
 
     Attributes:
         answer: What the host does not know itself: the event a stream had at hand.
+        failure: Why the call failed, where core said so; ``answer`` is then what to make it of.
     """
 
     task_no: TaskNo
     start_no: StartNo
     ordinal: int
     answer: bytes | None = None
+    failure: Failure | None = None
 
 
 class Recall(_Wire, frozen=True):

@@ -29,6 +29,7 @@ __all__ = (
     "ExpansionRow",
     "JournalRow",
     "LiveRun",
+    "NamedEventRow",
     "OutboxRow",
     "PoolRow",
     "Progress",
@@ -103,11 +104,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        cause: ``manual`` or ``schedule``.
+        cause: ``manual``, ``schedule``, or ``task`` for one that ``run_dag`` made.
         logical_date: The slot it stands for; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
         quarantine: Why the engine holds it still; ``None`` for a healthy run.
+        caller: The wait of the durable call that made it.
     """
 
     run_no: RunNo
@@ -124,6 +126,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Instant | None = None
     ended_at: Instant | None = None
     quarantine: str | None = None
+    caller: TriggerNo | None = None
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +274,27 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes | None
 
 
+class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody emitted under a name, for whoever waits for that.
+
+    Attributes:
+        event_no: Grows with each event that is stored, and is behind the number of every run
+            that was there before it.
+        key: Tells events of one name apart, for waits that want one of them only.
+        data: msgpack.
+        run_no: The run whose task emitted it; ``None`` if it came from outside.
+        request: Idempotency key of the request that brought it, unique in its name.
+    """
+
+    event_no: int
+    name: str
+    key: str | None
+    data: bytes
+    at: Instant
+    run_no: RunNo | None = None
+    request: str | None = None
+
+
 class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     """A named limit on running tasks. The default pool has no row and no limit."""
 
@@ -390,6 +414,7 @@ class Batch(msgspec.Struct, kw_only=True):
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
     trigger_changes: list[TriggerChange] = msgspec.field(default_factory=list)
+    named_events: list[NamedEventRow] = msgspec.field(default_factory=list)
     new_events: list[EventRow] = msgspec.field(default_factory=list)
     consumed_events: list[tuple[TriggerNo, int]] = msgspec.field(default_factory=list)
     gone_events: list[TriggerNo] = msgspec.field(default_factory=list)

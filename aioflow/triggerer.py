@@ -20,7 +20,7 @@ from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import EndHosting, HostTrigger, Input, RoomChanged, TakeEvents
-from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded
+from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded, Withdraw
 from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
@@ -259,6 +259,8 @@ class Triggerer:
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
+            elif isinstance(report, Withdraw):
+                self._wiring.ask(self, report)
             else:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
@@ -314,6 +316,7 @@ class Triggerer:
         _logger.info("the %s host printed: %r", self._role, data[:500])
 
     def _forget_all(self) -> None:
+        self._wiring.ask(self, Withdraw(-1))
         self._hosted, self._waiting, self._per_run = Pages(), Pages(), Pages()
         self._classes = Shared()
         self._order.clear()

@@ -14,6 +14,8 @@ from aioflow.errors import StoreUnavailable
 from aioflow.host.questions import (
     PAGE_BYTES,
     PAGE_ITEMS,
+    EventsPage,
+    EventsWanted,
     RecordsPage,
     RecordsWanted,
     ResultsPage,
@@ -21,13 +23,14 @@ from aioflow.host.questions import (
     RunEnding,
     RunWanted,
 )
-from aioflow.messages import Ask
+from aioflow.messages import Ask, Withdraw
 from aioflow.model import DagSpec, Failure, MapSpec, RecordState, RunState, TaskSpec, TaskState
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import (
     Batch,
     DagRow,
     ExpansionRow,
+    NamedEventRow,
     RecordRow,
     ResultRow,
     RunChange,
@@ -51,6 +54,7 @@ class Tables:
         self.results: dict[int, ResultRow] = {}
         self.records: list[RecordRow] = []
         self.expansions: list[ExpansionRow] = []
+        self.events: list[NamedEventRow] = []
         tasks = (
             TaskSpec(task_id="a"),
             TaskSpec(task_id="b", mapped=MapSpec(())),
@@ -105,6 +109,10 @@ class Tables:
         found = [r for r in self.records if r.task_no == task_no and r.ordinal > after]
         return await self._read(found[:limit])
 
+    async def list_named_events(self, name, *, after=-1, limit=1000):
+        found = [e for e in self.events if e.name == name and e.event_no > after]
+        return await self._read(found[:limit])
+
     async def list_results(self, first, end, limit=1000):
         found = [self.results[no] for no in range(first, end) if no in self.results]
         return await self._read(found[:limit])
@@ -155,11 +163,13 @@ class World:
             **columns,
         )
 
-    def commit(self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=()):
+    def commit(self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=(), events=()):
         """Apply to the tables, then say so, as the engine does."""
         self.number += 1
         batch = Batch(number=self.number, at=0, new_runs=list(runs), new_tasks=list(new_tasks))
         batch.new_expansions = list(expansions)
+        batch.named_events = list(events)
+        self.tables.events += events
         self.tables.expansions += expansions
         self.tables.runs |= {row.run_no: row for row in runs}
         self.tables.tasks |= {row.task_no: row for row in new_tasks}
@@ -493,3 +503,130 @@ async def test_calls_of_another_run_are_not_told():
         page = await w.records(100)
 
     assert (page.items, page.more) == ([], False)
+
+
+# ── named events ────────────────────────────────────────────────────────────────────────
+
+
+def event(number, name="e", *, size=1):
+    return NamedEventRow(event_no=number, name=name, key=None, data=b"x" * size, at=0)
+
+
+def ask_events(w, child, after, *, until=None, question=1):
+    wanted = msgspec.msgpack.encode(EventsWanted("e", after, until))
+    w.answers.ask(child, Ask(question, 7, "events", wanted))
+
+
+def numbers(page):
+    return [item.event_no for item in page.items]
+
+
+async def test_events_that_are_there_are_told_at_once():
+    w, child = World(), Child()
+    w.tables.events = [event(1), event(2, "other"), event(3), event(5)]
+    async with running(w.answers):
+        ask_events(w, child, 1)
+        page = await child.answer(EventsPage)
+
+    assert (numbers(page), page.last, w.answers.waiting) == ([3, 5], 5, 0)
+
+
+async def test_a_question_for_events_waits_for_one_of_that_name():
+    w, child = World(), Child()
+    w.tables.events = [event(1)]
+    async with running(w.answers):
+        ask_events(w, child, 1)
+        await anyio.wait_all_tasks_blocked()
+        w.commit(events=[event(2, "other")])
+        await anyio.wait_all_tasks_blocked()
+        assert (child.answers, w.answers.waiting) == ([], 1)
+        w.commit(events=[event(3), event(4)])
+        page = await child.answer(EventsPage)
+
+    assert (numbers(page), w.answers.waiting) == ([3, 4], 0)
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+async def test_no_event_slips_by_between_the_look_and_the_wait(moment):
+    w, child = World(), Child()
+
+    def emit():
+        if w.tables.reads == moment:
+            w.commit(events=[event(3)])
+
+    w.tables.between = emit
+    async with running(w.answers):
+        ask_events(w, child, 1)
+        await anyio.wait_all_tasks_blocked()
+        if not w.tables.events:
+            w.commit(events=[event(3)])
+        assert numbers(await child.answer(EventsPage)) == [3]
+
+
+async def test_what_is_asked_up_to_a_number_is_told_at_once_however_little_it_is():
+    w, child, other = World(), Child(), Child()
+    w.tables.events = [event(1), event(3), event(9)]
+    async with running(w.answers):
+        ask_events(w, child, 0, until=5)
+        ask_events(w, other, 3, until=5)
+        page, empty = await child.answer(EventsPage), await other.answer(EventsPage)
+
+    assert (numbers(page), page.last) == ([1, 3], 5)
+    assert (numbers(empty), empty.last) == ([], 5)
+
+
+@pytest.mark.parametrize("size", [10, 900_000])
+async def test_events_come_in_pages_that_are_bounded_and_leave_none_out(size):
+    w, count = World(), 30 if size > 10 else 3 * PAGE_ITEMS
+    w.tables.events = [event(number, size=size) for number in range(1, count + 1)]
+    told = []
+    async with running(w.answers):
+        while len(told) < count:
+            child = Child()
+            ask_events(w, child, told[-1] if told else 0)
+            page = await child.answer(EventsPage)
+            assert len(page.items) <= PAGE_ITEMS
+            assert sum(len(item.data) for item in page.items) < 2 * PAGE_BYTES
+            told += numbers(page)
+
+    assert told == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("number", [1, -1])
+async def test_what_is_withdrawn_is_not_answered(number):
+    w, child = World(), Child()
+    async with running(w.answers):
+        ask_events(w, child, 0)
+        await anyio.wait_all_tasks_blocked()
+        w.answers.ask(child, Withdraw(number))
+        w.commit(events=[event(3)])
+        await anyio.wait_all_tasks_blocked()
+
+    assert (child.answers, w.answers.waiting) == ([], 0)
+
+
+async def test_what_is_withdrawn_while_it_is_looked_into_is_not_answered():
+    w, child = World(), Child()
+    w.tables.events = [event(3)]
+    w.tables.between = lambda: w.answers.ask(child, Withdraw(1))
+    async with running(w.answers):
+        ask_events(w, child, 0)
+        await anyio.wait_all_tasks_blocked()
+
+    assert (child.answers, w.answers.waiting) == ([], 0)
+
+
+async def test_only_what_is_named_is_withdrawn_and_only_of_who_asked():
+    w, child, other = World(), Child(), Child()
+    async with running(w.answers):
+        for number in (1, 2):
+            ask_events(w, child, 0, question=number)
+        ask_events(w, other, 0)
+        await anyio.wait_all_tasks_blocked()
+        w.answers.ask(child, Withdraw(1))
+        w.answers.ask(child, Withdraw(77))
+        w.commit(events=[event(3)])
+        await anyio.wait_all_tasks_blocked()
+
+    assert [answer.question for answer in child.answers] == [2]
+    assert [answer.question for answer in other.answers] == [1]

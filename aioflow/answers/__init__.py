@@ -1,14 +1,14 @@
-"""Answers what children ask: results of their own run, and how other runs end.
+"""Answers what children ask: results of their own run, how other runs end, named events.
 
-A question about an ending waits here as data, an entry under each key whose change may answer
-it. It is entered *before* the store is read, so that what is committed meanwhile leads to
-another look and nothing slips in between. No task stands behind a waiting question.
+A question about an ending or an event waits here as data, an entry under each key whose change
+may answer it. It is entered *before* the store is read, so that what is committed meanwhile
+leads to another look and nothing slips in between. No task stands behind a waiting question.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -16,11 +16,14 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from aioflow.answers.events import read_events
 from aioflow.answers.pages import Reader, find_expansion, read_page, read_records
 from aioflow.clock import Clock
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Asker, refuse
 from aioflow.host.questions import (
+    EventsPage,
+    EventsWanted,
     RecordsPage,
     RecordsWanted,
     ResultsPage,
@@ -28,7 +31,7 @@ from aioflow.host.questions import (
     RunEnding,
     RunWanted,
 )
-from aioflow.messages import Ask
+from aioflow.messages import Ask, Withdraw
 from aioflow.model import RunNo, TaskNo, TaskSpec, TaskState
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import Batch, RunRow
@@ -52,6 +55,14 @@ _WORST_FIRST = (
 _logger = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[str, object] | tuple[str, object, object]
+Wanted: TypeAlias = RunWanted | ResultsWanted | RecordsWanted | EventsWanted
+
+_KINDS: dict[str, type[Wanted]] = {
+    "run": RunWanted,
+    "results": ResultsWanted,
+    "records": RecordsWanted,
+    "events": EventsWanted,
+}
 
 
 class _Refused(Exception):
@@ -67,6 +78,7 @@ class _Question:
         missing: How many of them had not ended at the last look; fewer endings than that
             cannot answer it, so they lead to no look.
         is_stale: Something changed since the last look began.
+        is_withdrawn: Whoever asked wants no answer any more.
     """
 
     __slots__ = (
@@ -75,15 +87,14 @@ class _Question:
         "children",
         "is_queued",
         "is_stale",
+        "is_withdrawn",
         "keys",
         "missing",
         "seen",
         "wanted",
     )
 
-    def __init__(
-        self, asker: Asker, ask: Ask, wanted: RunWanted | ResultsWanted | RecordsWanted
-    ) -> None:
+    def __init__(self, asker: Asker, ask: Ask, wanted: Wanted) -> None:
         self.asker = asker
         self.ask = ask
         self.wanted = wanted
@@ -93,6 +104,7 @@ class _Question:
         self.seen = 0
         self.is_queued = False
         self.is_stale = False
+        self.is_withdrawn = False
 
 
 class Answers:
@@ -105,6 +117,7 @@ class Answers:
         self._queued = anyio.Event()
         self._entered: dict[Key, set[_Question]] = {}
         self._waiting: set[_Question] = set()
+        self._open: defaultdict[Asker, dict[int, _Question]] = defaultdict(dict)
         self._counting: set[_Question] = set()
         self._purge_at = 1_000
         self._dags: set[str] = set()
@@ -115,19 +128,30 @@ class Answers:
         """How many questions wait for something to end."""
         return len(self._waiting)
 
-    def ask(self, asker: Asker, ask: Ask) -> None:
+    def ask(self, asker: Asker, ask: Ask | Withdraw) -> None:
         """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
-        kinds: dict[str, type[RunWanted | ResultsWanted | RecordsWanted]] = {
-            "run": RunWanted,
-            "results": ResultsWanted,
-            "records": RecordsWanted,
-        }
+        if isinstance(ask, Withdraw):
+            self._withdraw(asker, ask.question)
+            return
         try:
-            wanted = msgspec.msgpack.decode(ask.body, type=kinds[ask.kind])
+            wanted = msgspec.msgpack.decode(ask.body, type=_KINDS[ask.kind])
         except (KeyError, msgspec.DecodeError) as exc:
             refuse(asker, ask, f"the question cannot be understood: {exc}")
             return
-        self._look_soon(_Question(asker, ask, wanted))
+        question = _Question(asker, ask, wanted)
+        self._open[asker][ask.question] = question
+        self._look_soon(question)
+
+    def _withdraw(self, asker: Asker, number: int) -> None:
+        of_asker = self._open.get(asker, {})
+        for question in list(of_asker.values() if number < 0 else ()):
+            self._drop(question)
+        if number in of_asker:
+            self._drop(of_asker[number])
+
+    def _drop(self, question: _Question) -> None:
+        question.is_withdrawn = True
+        self._leave(question)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
         """A batch is durable: look again where it may answer a question.
@@ -151,6 +175,8 @@ class Answers:
                 row = run(change.run_no)
                 if row is not None:
                     self._wake(("end", row.dag_id))
+        for name in {event.name for event in batch.named_events}:
+            self._wake(("event", name))
         for expansion in batch.new_expansions:
             self._wake(("expanded", expansion.run_no, expansion.position))
         for task in batch.task_changes:
@@ -207,23 +233,29 @@ class Answers:
     async def _look(self, question: _Question) -> None:
         question.is_stale = False
         question.seen = 0
-        if not question.asker.is_open:
+        if question.is_withdrawn or not question.asker.is_open:
             self._leave(question)
             return
         wanted = question.wanted
         try:
-            answer: ResultsPage | RecordsPage | RunEnding | None
+            answer: ResultsPage | RecordsPage | RunEnding | EventsPage | None
             if isinstance(wanted, ResultsWanted):
                 answer = await read_page(self._store, _info(question), wanted)
             elif isinstance(wanted, RecordsWanted):
                 answer = await read_records(self._store, _info(question), wanted)
+            elif isinstance(wanted, EventsWanted):
+                if wanted.until is None:
+                    self._enter(question, ("event", wanted.name))
+                answer = await read_events(self._store, wanted)
             else:
                 answer = await self._ending(question, wanted)
         except _Refused as exc:
             self._leave(question)
             refuse(question.asker, question.ask, str(exc))
             return
-        if answer is not None:
+        if question.is_withdrawn:
+            self._leave(question)
+        elif answer is not None:
             self._leave(question)
             body = msgspec.msgpack.encode(answer)
             question.asker.send([Answer(question.ask.question, body)])
@@ -244,6 +276,10 @@ class Answers:
                 del self._entered[key]
         question.keys.clear()
         question.is_stale = False
+        of_asker = self._open[question.asker]
+        of_asker.pop(question.ask.question, None)
+        if not of_asker:
+            del self._open[question.asker]
         self._waiting.discard(question)
         self._counting.discard(question)
 

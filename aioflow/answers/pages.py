@@ -17,7 +17,16 @@ from aioflow.host.questions import (
 )
 from aioflow.model import Instant, RunNo, TaskNo, TaskState
 from aioflow.orders import RunInfo
-from aioflow.rows import DagRow, ExpansionRow, RecordRow, ResultRow, RunRow, TaskRow, VersionRow
+from aioflow.rows import (
+    DagRow,
+    ExpansionRow,
+    NamedEventRow,
+    RecordRow,
+    ResultRow,
+    RunRow,
+    TaskRow,
+    VersionRow,
+)
 
 __all__ = ("Reader", "find_expansion", "read_page", "read_records")
 
@@ -62,6 +71,11 @@ class Reader(Protocol):
     async def list_records(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[RecordRow]:
+        """See ``Store``."""
+
+    async def list_named_events(
+        self, name: str, *, after: int = -1, limit: int = 1000
+    ) -> list[NamedEventRow]:
         """See ``Store``."""
 
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:

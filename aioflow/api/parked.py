@@ -17,6 +17,7 @@ _KINDS = {
     "aioflow_triggers.temporal": "time",
     "aioflow_triggers.files": "file",
     "aioflow_triggers.external": "run",
+    "aioflow_triggers.events": "event",
     "aioflow_triggers.http": "http",
     "aioflow_triggers.pages": "http",
     "aioflow_triggers.objects": "object",

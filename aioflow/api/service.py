@@ -12,10 +12,13 @@ import anyio
 import msgspec
 
 from aioflow.api.causes import Chain, Explained
+from aioflow.api.events import NamedEvents
 from aioflow.api.parked import Parked, kind_of
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import (
     ChainView,
+    EmittedView,
+    EventView,
     HealthView,
     SlowView,
     Triggered,
@@ -128,6 +131,7 @@ class Api(RunReader):
         self._home = home
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
+        self._events = NamedEvents(store, self._ask)
         self._commits = 0
         self._changes = 0
 
@@ -219,6 +223,18 @@ class Api(RunReader):
         """Limit a pool; ``None`` lifts the limit."""
         changed = await self._ask(SetPool(name=name, slots=slots))
         return {"name": name, "slots": slots, "changed": changed}
+
+    async def emit(
+        self, name: str, *, key: str | None = None, data: Any = None, request: str | None = None
+    ) -> EmittedView:
+        """Store a named event; see ``NamedEvents``. ``request`` is its idempotency key."""
+        return await self._events.emit(name, key=key, data=data, request=_checked_key(request))
+
+    async def list_events(
+        self, *, name: str | None = None, limit: int = 100, before: int | None = None
+    ) -> list[EventView]:
+        """Return named events, the newest first; ``before`` is the last id of the page before."""
+        return await self._events.list(name=name, limit=limit, before=before)
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
         """End a run now; an ended one stays as it is."""
@@ -322,6 +338,7 @@ class Api(RunReader):
                 batch.results,
                 batch.new_triggers,
                 batch.trigger_changes,
+                batch.named_events,
             )
         )
 

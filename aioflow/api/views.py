@@ -121,6 +121,32 @@ class Triggered(msgspec.Struct, frozen=True, kw_only=True):
     created: bool
 
 
+class EmittedView(msgspec.Struct, frozen=True, kw_only=True):
+    """The event a request brought, or had brought before: then ``created`` is false."""
+
+    event_id: int
+    name: str
+    key: str | None
+    at: str
+    created: bool
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """A named event.
+
+    Attributes:
+        run_id: The run whose task emitted it; ``None`` if it came from outside.
+        data: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
+    """
+
+    event_id: int
+    name: str
+    key: str | None
+    at: str
+    run_id: str | None
+    data: Any
+
+
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from aioflow.errors import AioflowError
 
-__all__ = ("Asker", "RunEnding", "RunEndings", "RunFollower", "asker", "run_ending")
+__all__ = (
+    "Asker",
+    "NamedEvent",
+    "RunEnding",
+    "RunEndings",
+    "RunFollower",
+    "asker",
+    "named_events",
+    "run_ending",
+)
 
 Of = TypeVar("Of", bound=Hashable)
 
@@ -27,6 +36,20 @@ class RunEnding:
     run_id: str
     state: str
     result: object = None
+
+
+@dataclass(frozen=True)
+class NamedEvent:
+    """What somebody has emitted under a name.
+
+    Attributes:
+        id: Grows with each event; no two have the same.
+    """
+
+    id: int
+    name: str
+    key: str | None = None
+    data: object = None
 
 
 class Asker(Protocol):
@@ -48,6 +71,12 @@ class Asker(Protocol):
         self, tell: Callable[[Hashable, RunEnding | AioflowError], None]
     ) -> RunFollower:
         """Return what asks for many runs; see ``RunEndings``."""
+        ...
+
+    def named_events(
+        self, name: str, *, key: str | None, after: int | None
+    ) -> AsyncGenerator[NamedEvent, None]:
+        """Yield the events of a name as they are stored; see the function of that name."""
         ...
 
 
@@ -94,7 +123,7 @@ async def run_ending(
         ValueError: If an instant has no time zone.
     """
     _check_zones(logical_date, since)
-    return await _host().run_ending(
+    return await _host("a run").run_ending(
         dag_id, task_id=task_id, run_id=run_id, logical_date=logical_date, since=since
     )
 
@@ -112,7 +141,7 @@ class RunEndings(Generic[Of]):
 
     def __init__(self, tell: Callable[[Of, RunEnding | AioflowError], None]) -> None:
         told: Any = tell  # it is told of no other `of` than it asked for
-        self._follower = _host().follow_runs(told)
+        self._follower = _host("a run").follow_runs(told)
 
     def ask(
         self,
@@ -143,14 +172,32 @@ class RunEndings(Generic[Of]):
         )
 
 
+def named_events(
+    name: str, *, key: str | None = None, after: int | None = None
+) -> AsyncGenerator[NamedEvent, None]:
+    """Yield the events of a name in the order they were stored, without end.
+
+    However many wait for a name in one process, the daemon is asked once for all. Close what
+    this returns, by ``aclose``, where you leave it early.
+
+    Args:
+        key: Only those of this key.
+        after: Only those behind this ``id``; without it those stored since the run began.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+    """
+    return _host("named events").named_events(name, key=key, after=after)
+
+
 def _check_zones(logical_date: datetime | None, since: datetime) -> None:
     for name, instant in (("logical_date", logical_date), ("since", since)):
         if instant is not None and instant.tzinfo is None:
             raise ValueError(f"{name}={instant} needs a time zone")
 
 
-def _host() -> Asker:
+def _host(what: str) -> Asker:
     try:
         return asker.get()
     except LookupError:
-        raise RuntimeError("only a hosted trigger or task can wait for a run") from None
+        raise RuntimeError(f"only a hosted trigger or task can wait for {what}") from None

@@ -85,6 +85,18 @@ class Trigger(Generic[T]):
     async def on_kill(self) -> None:
         """Undo what was started outside; called only when a person cancels the task."""
 
+    def series(self) -> str | None:
+        """Name what several waits of one task go through together, each event once.
+
+        A wait of the same class and name is made by ``behind``, with what the one before it in
+        the same ``async def`` task was given. ``None``: each wait is on its own.
+        """
+        return None
+
+    def behind(self, payload: T) -> Trigger[T]:
+        """Return the wait for what comes after this event; see ``series``."""
+        return self
+
     @property
     def since(self) -> datetime:
         """When its task began to wait: the same after every re-hosting. UTC.

@@ -28,6 +28,7 @@ __all__ = (
     "all_of",
     "any_of",
     "calls",
+    "current_calls",
     "now",
     "sleep",
     "step",
@@ -65,8 +66,9 @@ class Call:
     """A durable call, as it is compared when it is made again.
 
     Attributes:
-        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now`` or ``uuid``.
-        name: The trigger classes, or the function.
+        kind: ``wait``, ``any_of``, ``all_of``, ``sleep``, ``step``, ``now``, ``uuid``, ``emit``,
+            ``run_dag``.
+        name: The trigger classes, the function or the DAG.
         place: The line that made it.
     """
 
@@ -96,6 +98,14 @@ class Calls(Protocol):
         self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
     ) -> Any:
         """Return what ``work`` returned, from the record if it has run before."""
+        ...
+
+    async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
+        """Have a named event stored."""
+        ...
+
+    async def run_dag(self, call: Call, dag_id: str, conf: bytes | None) -> Any:
+        """Start a run and park the task until it has ended; return its outcome."""
         ...
 
 
@@ -177,7 +187,7 @@ class stream(Generic[T]):  # noqa: N801 - it is called and iterated, like `range
             yield taken[0]
 
     async def _next(self) -> tuple[T, ...]:
-        made, name = _calls("stream"), type(self._trigger).__qualname__
+        made, name = current_calls("stream"), type(self._trigger).__qualname__
         if self._ordinal < 0:
             opening = Call("stream", name, here())
             self._ordinal = await made.open_stream(opening, self._trigger, self._window)
@@ -261,23 +271,31 @@ def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], .
 async def _await(kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None) -> Any:
     name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
     call = Call(kind, name, here())
-    return await _calls(kind).await_triggers(call, triggers, timeout_us)
+    return await current_calls(kind).await_triggers(call, triggers, timeout_us)
 
 
 async def _record(
     kind: str, name: str, work: Callable[[], Any], annotation: Any, *, in_thread: bool = False
 ) -> Any:
     call = Call(kind, name, here())
-    return await _calls(kind).record(call, work, annotation, in_thread=in_thread)
+    return await current_calls(kind).record(call, work, annotation, in_thread=in_thread)
 
 
-def _calls(kind: str) -> Calls:
+def current_calls(kind: str, *, instead: str = "a `def` task waits by Operator.defer()") -> Calls:
+    """Return what makes the durable calls of the task that runs this.
+
+    Args:
+        kind: What was called, for the error.
+        instead: What to do elsewhere.
+
+    Raises:
+        RuntimeError: Outside an ``async def`` task.
+    """
     try:
         return calls.get()
     except LookupError:
         raise RuntimeError(
-            f"{kind}() works in `async def` tasks that aioflow runs, and nowhere else; "
-            "a `def` task waits by Operator.defer()"
+            f"{kind}() works in `async def` tasks that aioflow runs, and nowhere else; {instead}"
         ) from None
 
 

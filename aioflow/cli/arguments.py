@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ("Command", "Nouns", "add_command", "conf", "positive")
+__all__ = ("Command", "Nouns", "add_command", "conf", "json_value", "positive")
 
 Nouns: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -51,13 +51,22 @@ def conf(text: str) -> dict[str, Any]:
     Raises:
         argparse.ArgumentTypeError: If it is anything else.
     """
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {exc}") from exc
+    value = json_value(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError('a conf is a JSON object, such as {"day": "2026-01-31"}')
     return value
+
+
+def json_value(text: str) -> Any:
+    """Return what a piece of JSON says.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {exc}") from exc
 
 
 def positive(text: str) -> int:

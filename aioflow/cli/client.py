@@ -96,6 +96,12 @@ class Client:
         """Ask for a change and return what came of it."""
         return self._change("POST", path, body)
 
+    def emit(self, name: str, *, key: str | None = None, data: object = None) -> Any:
+        """Emit a named event; see ``api.Api.emit``."""
+        query = "" if key is None else f"?{urlencode({'key': key})}"
+        body = None if data is None else json.dumps(data).encode()
+        return json.loads(self._ask("POST", f"{_joined(('events', name))}{query}", body))
+
     def put(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
         """Have something be as ``body`` says."""
         return self._change("PUT", path, body)

@@ -51,6 +51,9 @@ class Source(Protocol):
     def trigger(self, trigger_id: int) -> Any:
         """``show_trigger``."""
 
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        """``list_events``."""
+
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
     """Ask the daemon; where none runs, ask its database.
@@ -120,6 +123,9 @@ class _Daemon:
     def trigger(self, trigger_id: int) -> Any:
         return self._client.get("triggers", str(trigger_id))
 
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        return self._client.get("events", name=name, limit=limit, before=before)
+
 
 class _Database:
     """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
@@ -170,6 +176,9 @@ class _Database:
 
     def trigger(self, trigger_id: int) -> Any:
         return self._ask(lambda api: api.show_trigger(trigger_id))
+
+    def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
+        return self._ask(lambda api: api.list_events(name=name, limit=limit, before=before))
 
     def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         from aioflow.cli.database import ask_database

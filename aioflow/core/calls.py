@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core import streams
+from aioflow.core import named_events, streams
 from aioflow.core.attempt import requeue, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import SLEEP
 from aioflow.core.memory import Live, WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.inputs import ConfirmCall
-from aioflow.messages import Awaiting, CallAnswered, Fired, NextWanted, NotParked, StreamOpened
-from aioflow.model import Failure, Instant, RecordState, TaskState, TriggerState
+from aioflow.messages import (
+    Awaiting,
+    CallAnswered,
+    EventEmitted,
+    Fired,
+    NextWanted,
+    NotParked,
+    RunCalled,
+    StreamOpened,
+)
+from aioflow.model import Failure, Instant, RecordState, TaskState, TriggerNo, TriggerState
 from aioflow.orders import CallRecorded
 from aioflow.rows import RecordRow, TriggerRow
 
@@ -26,13 +35,19 @@ __all__ = (
     "answer_next",
     "answered",
     "await_triggers",
+    "confirm",
     "deadline",
+    "emit",
     "fire",
+    "give_answer",
     "is_after",
     "next_event",
     "not_parked",
     "open_stream",
+    "park",
+    "record",
     "time_out",
+    "wait_for",
 )
 
 NEXT = "next"
@@ -45,20 +60,30 @@ def answered(live: Live, report: CallAnswered, draft: Draft) -> None:
     """A call that waits for nothing has its answer: keep it, then let the coroutine go on."""
     if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
-        _record(live, report, state, draft, answer=report.answer, failure=report.failure)
+        record(live, report, state, draft, answer=report.answer, failure=report.failure)
     if report.ordinal < live.recorded:  # also one that is reported twice
-        _confirm(live, report.ordinal, draft)
+        confirm(live, report.ordinal, draft)
+
+
+def emit(live: Live, report: EventEmitted, draft: Draft) -> None:
+    """A named event, stored with the record that says so: once, whatever is lost or repeated."""
+    if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
+        record(live, report, RecordState.ANSWERED, draft)
+        event = (report.event, report.key, report.data)
+        named_events.store(*event, draft, run_no=live.run.run_no)
+    if report.ordinal < live.recorded:
+        confirm(live, report.ordinal, draft)
 
 
 def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> list[WaitRecord]:
     """A coroutine waits: it gives its place back, and is parked. Returns what is to be hosted."""
     if report.ordinal != live.recorded:
         raise ValueError(f"call {report.ordinal} of task {live.task_no} after {live.recorded}")
-    _park(live, report, draft, slots)
+    park(live, report, draft, slots)
     until = deadline(live, report.timeout_us, draft.now)
     triggers = report.triggers or ((SLEEP, b"\x80"),)
     live.waits = tuple(
-        _wait(live, branch, trigger, until, draft) for branch, trigger in enumerate(triggers)
+        wait_for(live, branch, trigger, until, draft) for branch, trigger in enumerate(triggers)
     )
     draft.wake_task(live, until)
     return list(live.waits)
@@ -68,12 +93,12 @@ def open_stream(live: Live, report: StreamOpened, draft: Draft) -> WaitRecord | 
     """Make the trigger of a stream; it is recorded at once, and to be hosted."""
     wait = None
     if report.ordinal == live.recorded and live.state is TaskState.RUNNING:
-        _record(live, report, RecordState.ANSWERED, draft)
+        record(live, report, RecordState.ANSWERED, draft)
         trigger = (report.class_path, report.kwargs)
-        wait = _wait(live, 0, trigger, None, draft, window=report.window)
+        wait = wait_for(live, 0, trigger, None, draft, window=report.window)
         live.streams = {**live.streams, report.ordinal: wait}
     if report.ordinal < live.recorded:
-        _confirm(live, report.ordinal, draft)
+        confirm(live, report.ordinal, draft)
     return wait
 
 
@@ -84,15 +109,15 @@ def next_event(live: Live, report: NextWanted, draft: Draft, slots: Slots) -> Fa
     wait = live.streams.get(report.stream)
     payload = None if wait is None else streams.consume(wait, draft)
     if payload is None and wait is not None and not streams.is_over(wait):
-        _park(live, report, draft, slots)
+        park(live, report, draft, slots)
         live.waits = (wait,)
         live.deadline_at = deadline(live, report.timeout_us, draft.now)
         draft.wake_task(live, live.deadline_at)
         return None
     if payload is None and wait is not None and wait.row.failure is not None:
         return wait.row.failure
-    _record(live, report, RecordState.ANSWERED, draft, answer=payload)
-    _confirm(live, report.ordinal, draft, payload)
+    record(live, report, RecordState.ANSWERED, draft, answer=payload)
+    confirm(live, report.ordinal, draft, payload)
     return None
 
 
@@ -106,7 +131,7 @@ def answer_next(live: Live, wait: WaitRecord, draft: Draft) -> bool:
     payload = streams.consume(wait, draft)
     if payload is None and not streams.is_over(wait):
         return False  # what came was known already
-    _answer(live, payload, None, draft)
+    give_answer(live, payload, None, draft)
     live.waits, live.deadline_at = (), None
     return True
 
@@ -120,11 +145,11 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft) -> bool:
         if any(other.state is TriggerState.WAITING for other in live.waits):
             return False
         events = [_raw(other.row.event) for other in live.waits]
-        _answer(live, _encode(events), None, draft)
+        give_answer(live, _encode(events), None, draft)
     elif live.open_kind == "any_of":
-        _answer(live, _encode([wait.row.branch, _raw(report.payload)]), None, draft)
+        give_answer(live, _encode([wait.row.branch, _raw(report.payload)]), None, draft)
     else:
-        _answer(live, report.payload, None, draft)
+        give_answer(live, report.payload, None, draft)
     return True
 
 
@@ -135,7 +160,7 @@ def time_out(live: Live, draft: Draft, slots: Slots) -> None:
         assert live.wait is not None  # noqa: S101 - the caller looked
         message = f"{live.wait.row.class_path} gave no event in time"
         failure = Failure(type="TimeoutError", message=message, reason="timeout")
-    _answer(live, None, failure, draft)
+    give_answer(live, None, failure, draft)
     live.deadline_at = None
     requeue(live, draft, slots)
 
@@ -149,8 +174,9 @@ def not_parked(live: Live, report: NotParked, draft: Draft, slots: Slots) -> Non
         requeue(live, draft, slots)
 
 
-def _park(live: Live, report: Awaiting | NextWanted, draft: Draft, slots: Slots) -> None:
-    _record(live, report, RecordState.OPEN, draft)
+def park(live: Live, report: Awaiting | NextWanted | RunCalled, draft: Draft, slots: Slots) -> None:
+    """A call is open: its coroutine is parked, and gives its place back."""
+    record(live, report, RecordState.OPEN, draft)
     live.open_kind = report.kind
     live.parked_start = live.start_no
     draft.move(live, TaskState.DEFERRED)
@@ -158,20 +184,28 @@ def _park(live: Live, report: Awaiting | NextWanted, draft: Draft, slots: Slots)
     slots.unblock(live)
 
 
-def _confirm(live: Live, ordinal: int, draft: Draft, answer: bytes | None = None) -> None:
-    recorded = CallRecorded(live.task_no, live.start_no, ordinal, answer)
+def confirm(
+    live: Live,
+    ordinal: int,
+    draft: Draft,
+    answer: bytes | None = None,
+    failure: Failure | None = None,
+) -> None:
+    """Let the coroutine go on: its call is recorded."""
+    recorded = CallRecorded(live.task_no, live.start_no, ordinal, answer, failure)
     draft.effects.append(ConfirmCall(recorded))
 
 
-def _record(
+def record(
     live: Live,
-    report: Awaiting | CallAnswered | NextWanted | StreamOpened,
+    report: Awaiting | CallAnswered | EventEmitted | NextWanted | RunCalled | StreamOpened,
     state: RecordState,
     draft: Draft,
     *,
     answer: bytes | None = None,
     failure: Failure | None = None,
 ) -> None:
+    """Write a call down; it is the task's next one."""
     row = RecordRow(
         task_no=live.task_no,
         ordinal=report.ordinal,
@@ -191,7 +225,7 @@ def _record(
         draft.touch(live)
 
 
-def _answer(live: Live, answer: bytes | None, failure: Failure | None, draft: Draft) -> None:
+def give_answer(live: Live, answer: bytes | None, failure: Failure | None, draft: Draft) -> None:
     """The open call has its answer, stored with the move of the task that follows."""
     draft.answer_record(live, answer, failure)
     _note_failure(live, failure)
@@ -213,7 +247,7 @@ def deadline(live: Live, timeout_us: int | None, now: Instant) -> Instant | None
     return min(limits, default=None)
 
 
-def _wait(
+def wait_for(
     live: Live,
     branch: int,
     trigger: tuple[str, bytes],
@@ -221,10 +255,12 @@ def _wait(
     draft: Draft,
     *,
     window: int = 0,
+    number: TriggerNo | None = None,
 ) -> WaitRecord:
+    """Make a trigger that the last recorded call waits for; ``number`` if it has one already."""
     class_path, kwargs = trigger
     row = TriggerRow(
-        trigger_no=draft.numbers.take(),
+        trigger_no=draft.numbers.take() if number is None else number,
         task_no=live.task_no,
         run_no=live.run.run_no,
         state=TriggerState.WAITING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core import dag, waits
+from aioflow.core import child_runs, dag, waits
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.memory import Run
@@ -23,6 +23,7 @@ def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
     if was.is_live:
         draft.change_run(run, state=RunState.CANCELLED)
         dag.run_ended(run, was=was, draft=draft, slots=slots)
+        child_runs.ended(run, draft, slots)
         cancel_tasks(run, draft, slots)
     return RunState.CANCELLED
 

@@ -16,7 +16,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.versions import arm_schedule, put_dag
 from aioflow.errors import BadConf, DagBroken, RequestError, RunExists, UnknownDag
 from aioflow.inputs import CreateRun
-from aioflow.model import DagSpec, Instant, RunState
+from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.rows import RunRow
 
 __all__ = (
@@ -25,6 +25,7 @@ __all__ = (
     "begin_queued",
     "count_runs",
     "create_run",
+    "make_run",
     "run_ended",
     "set_paused",
     "slot_due",
@@ -72,6 +73,21 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
         raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
     if same is not None:
         return same.row.run_id, False
+    return make_run(request, draft, slots, cause="manual").row.run_id, True
+
+
+def make_run(
+    request: CreateRun, draft: Draft, slots: Slots, *, cause: str, caller: TriggerNo | None = None
+) -> Run:
+    """Make a run that nobody has asked for before.
+
+    Args:
+        cause: See ``rows.RunRow``, as for ``caller``.
+
+    Raises:
+        RequestError: If there is no such DAG, or the conf does not fit it. Nothing has changed.
+    """
+    memory = draft.memory
     row = memory.dags.get(request.dag_id)
     if row is None:
         raise UnknownDag(request.dag_id)
@@ -79,17 +95,17 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
         raise DagBroken(request.dag_id, f"{row.file} no longer defines it")
     plan = memory.plans[row.version, row.dag_id]
     _check_conf(plan.graph.spec, request.conf)
-    run = _add_run(
+    return _add_run(
         plan,
         draft,
         slots,
-        cause="manual",
+        cause=cause,
         run_id=request.run_id,
         logical_date=request.logical_date,
         conf=request.conf,
         key=request.key,
+        caller=caller,
     )
-    return run.row.run_id, True
 
 
 def _same_run(request: CreateRun, memory: Memory) -> Run | None:
@@ -132,6 +148,7 @@ def _add_run(
     logical_date: Instant | None = None,
     conf: bytes | None = None,
     key: str | None = None,
+    caller: TriggerNo | None = None,
 ) -> Run:
     spec = plan.graph.spec
     run_no = draft.numbers.take()
@@ -148,6 +165,7 @@ def _add_run(
         conf=conf,
         key=key,
         created_at=draft.now,
+        caller=caller,
     )
     run = Run(row, plan)
     draft.memory.add_run(run)

@@ -316,6 +316,9 @@ class Draft:
     def put_back(self) -> None:
         """The batch never was: the memory has the waits, refusals and plans it had before."""
         self.memory.plans.update(self.pruned)
+        for event in self.batch.named_events:
+            if event.request is not None:
+                self.memory.event_requests.pop((event.name, event.request), None)
         if self._refused is not None:
             self.memory.refused = self._refused
         for wait, index, taken in self._streams.values():

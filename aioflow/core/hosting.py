@@ -16,7 +16,9 @@ from aioflow.rows import FROM_START, RESUMES
 
 __all__ = (
     "HANDED_AT_ONCE",
+    "HOSTLESS",
     "QUARANTINE",
+    "RUN",
     "SLEEP",
     "TRIGGERS",
     "hand_over",
@@ -32,7 +34,13 @@ TRIGGERS, QUARANTINE = "triggers", "quarantine"
 """The roles of the hosts that have triggers."""
 
 SLEEP = "sleep"
-"""The class path of a trigger that is its deadline and nothing else; no host ever has it."""
+"""The class path of a trigger that is its deadline and nothing else."""
+
+RUN = "run"
+"""That of one which a run of another DAG answers, the one it has started."""
+
+HOSTLESS = frozenset({SLEEP, RUN})
+"""Those that no host ever has."""
 
 HANDED_AT_ONCE = 1_000
 """Triggers handed in one turn to a host that came up; the others follow in the next ones."""
@@ -49,7 +57,7 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     draft.rehost(wait)
     unhost(wait)
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
-    if not is_up or row.kwargs is None or row.class_path == SLEEP:
+    if not is_up or row.kwargs is None or row.class_path in HOSTLESS:
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role

@@ -343,7 +343,7 @@ class Plan:
         """Row numbers one run of it may need at most."""
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
-        return mapped + len(tasks) + 2
+        return mapped + len(tasks) + 3
 
 
 class Run:

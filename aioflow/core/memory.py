@@ -48,6 +48,8 @@ class Memory:
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
+        event_requests: Idempotency keys of named events, the latest ones: their numbers by name
+            and key. Not over a restart.
         stalls: Who has held up a loop; not over a restart.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
@@ -71,6 +73,7 @@ class Memory:
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
+        self.event_requests: dict[tuple[str, str], int] = {}
         self.stalls = Stalls()
         self.suspects = Suspects()
         self.commit_us = 1_000.0

@@ -8,7 +8,7 @@ from aioflow.core.kept import Kept
 from aioflow.core.live import Live, Plan, Run
 from aioflow.core.pages import Pages, packed
 from aioflow.core.shared import Shared
-from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo
+from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TriggerNo
 from aioflow.rows import RunRow
 
 __all__ = ("ParkedRuns",)
@@ -32,6 +32,7 @@ class _Folded(msgspec.Struct, frozen=True, array_like=True):
     key: str | None
     created_at: Instant
     started_at: Instant | None
+    caller: TriggerNo | None
     states: bytes
     known: bytes
     results: dict[int, bytes]
@@ -126,6 +127,7 @@ class ParkedRuns(Kept[Run]):
             row.key,
             row.created_at,
             row.started_at,
+            row.caller,
             bytes(run.states),
             bytes(run.known) if any(run.known) else b"",
             run.results,
@@ -152,6 +154,7 @@ class ParkedRuns(Kept[Run]):
             key=one.key,
             created_at=one.created_at,
             started_at=one.started_at,
+            caller=one.caller,
         )
         run = Run(row, plan)
         run.states[:] = one.states

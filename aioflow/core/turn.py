@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aioflow.core import calls, dag, quarantine, rehosting, versions, waits
+from aioflow.core import (
+    calls,
+    child_runs,
+    dag,
+    named_events,
+    quarantine,
+    rehosting,
+    versions,
+    waits,
+)
 from aioflow.core.attempt import (
     drop_record,
     fail_or_retry,
@@ -45,6 +54,7 @@ from aioflow.inputs import (
     Drain,
     Due,
     Effect,
+    EmitEvent,
     Explain,
     FileBroken,
     FileGone,
@@ -71,6 +81,7 @@ from aioflow.messages import (
     CallAnswered,
     Deferred,
     Ended,
+    EventEmitted,
     Failed,
     Fired,
     NextWanted,
@@ -78,6 +89,7 @@ from aioflow.messages import (
     NotReadyYet,
     Recalled,
     RecordDropped,
+    RunCalled,
     Skipped,
     StreamOpened,
     Succeeded,
@@ -147,6 +159,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
     while draft.ended_runs:
         run = draft.ended_runs.pop()
         dag.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
+        child_runs.ended(run, draft, slots)
 
 
 def _grant(draft: Draft, slots: Slots) -> None:
@@ -165,7 +178,9 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
     match entry:
         case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
             _take_report(entry, draft, slots)
-        case CallAnswered() | StreamOpened() | NextWanted() | NotParked() | RecordDropped():
+        case CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
+            _take_call(entry, draft, slots)
+        case NotParked() | RecordDropped():
             _take_call(entry, draft, slots)
         case Fired() | TriggerEnded() | RoomChanged() | Rehost() | MoveClass():
             _take_trigger_report(entry, draft, slots)
@@ -259,7 +274,13 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
 
 
 def _take_call(
-    report: CallAnswered | StreamOpened | NextWanted | NotParked | RecordDropped,
+    report: CallAnswered
+    | StreamOpened
+    | NextWanted
+    | EventEmitted
+    | RunCalled
+    | NotParked
+    | RecordDropped,
     draft: Draft,
     slots: Slots,
 ) -> None:
@@ -273,6 +294,10 @@ def _take_call(
             waits.open_stream(live, report, draft)
         case NextWanted():
             waits.next_event(live, report, draft, slots)
+        case EventEmitted():
+            calls.emit(live, report, draft)
+        case RunCalled():
+            child_runs.call(live, report, draft, slots)
         case NotParked():
             calls.not_parked(live, report, draft, slots)
         case RecordDropped():
@@ -432,6 +457,8 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = _set_pool(name, count, draft, slots)
             case ShowPools():
                 answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
+            case EmitEvent() as request:
+                answer = named_events.emit(request, draft)
             case Unquarantine(class_path=class_path):
                 answer = quarantine.release(class_path, draft)
             case Explain() as request:

@@ -19,12 +19,14 @@ from aioflow.messages import (
     Began,
     CallAnswered,
     Deferred,
+    EventEmitted,
     Failed,
     Fired,
     NextWanted,
     NotParked,
     NotReadyYet,
     RecordDropped,
+    RunCalled,
     Skipped,
     StreamOpened,
     Succeeded,
@@ -103,7 +105,10 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
         case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
-        case CallAnswered() | StreamOpened() | NextWanted() | NotParked() | RecordDropped() | Due():
+        case CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
+            live = memory.live.get(entry.task_no)
+            run = None if live is None else live.run
+        case NotParked() | RecordDropped() | Due():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
         case Fired() | TriggerEnded():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aioflow.core.hosting import SLEEP
+import msgspec
+
+from aioflow.core.hosting import HOSTLESS, RUN
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run
 from aioflow.core.slots import Slots
 from aioflow.model import DEFAULT_POOL, RunState, TaskState, TriggerState, Wait, WaitKind
@@ -76,24 +78,33 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 until=live.due_at or live.deadline_at,
             )
         case TaskState.DEFERRED:
-            return _explain_wait(live)
+            return _explain_wait(live, memory)
         case _:
             return None
 
 
-def _explain_wait(live: Live) -> Wait | None:
+def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     wait = next((wait for wait in live.waits if wait.state is TriggerState.WAITING), None)
     if wait is None:
         return None
     kind = WaitKind.TRIGGER
     if wait.row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
-    elif wait.hosting == 0 and wait.row.class_path != SLEEP:
+    elif wait.hosting == 0 and wait.row.class_path not in HOSTLESS:
         kind = WaitKind.HOST
     elif not wait.has_room:
         kind = WaitKind.TRIGGER_CAPACITY
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
+    if wait.row.class_path == RUN and wait.row.kwargs is not None:
+        detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     return Wait(kind=kind, detail=detail, since=wait.row.since, until=wait.row.deadline_at)
+
+
+def _called(fields: dict[str, str], memory: Memory) -> str:
+    """Name the run that a call waits for, and how that stands."""
+    run = memory.find_run(fields["run_id"])
+    state = "" if run is None else f", which is {run.state.label}"
+    return f"run {fields['run_id']} of {fields['dag']}{state}"
 
 
 def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:

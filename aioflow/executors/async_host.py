@@ -20,6 +20,7 @@ from aioflow.messages import (
     Began,
     CallAnswered,
     Deferred,
+    EventEmitted,
     Failed,
     Left,
     NextWanted,
@@ -28,9 +29,11 @@ from aioflow.messages import (
     Output,
     RecordDropped,
     Report,
+    RunCalled,
     Skipped,
     StreamOpened,
     Succeeded,
+    Withdraw,
 )
 from aioflow.model import RunNo, StartNo, TaskNo
 from aioflow.orders import ForgetRun, RunInfo, Stop
@@ -40,7 +43,15 @@ __all__ = ("AsyncExecutor",)
 
 _ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, Awaiting, NotParked)
 
-_PASSED = (Began, CallAnswered, StreamOpened, NextWanted, RecordDropped)
+_PASSED = (
+    Began,
+    CallAnswered,
+    EventEmitted,
+    NextWanted,
+    RecordDropped,
+    RunCalled,
+    StreamOpened,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -139,6 +150,8 @@ class AsyncExecutor:
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
+            elif isinstance(report, Withdraw):
+                self._wiring.ask(self, report)
             else:
                 _logger.warning("the async host reported %s", type(report).__name__)
         if passed:
@@ -149,5 +162,6 @@ class AsyncExecutor:
         _logger.info("the async host printed: %r", data[:500])
 
     def _forget_all(self) -> None:
+        self._wiring.ask(self, Withdraw(-1))
         self._told.clear()
         self._logs.clear()

@@ -12,7 +12,7 @@ import msgspec
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
 from aioflow.inputs import Input
-from aioflow.messages import Ask
+from aioflow.messages import Ask, Withdraw
 from aioflow.model import RunNo
 from aioflow.orders import Answer, RunInfo, Welcome
 from aioflow.tasklog import TaskLog
@@ -40,8 +40,8 @@ class Asker(Protocol):
 ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 """Takes what children report, at once and from the loop's thread."""
 
-AskSink: TypeAlias = Callable[[Asker, Ask], None]
-"""Takes what children ask; answers later, by ``Asker.send``."""
+AskSink: TypeAlias = Callable[[Asker, Ask | Withdraw], None]
+"""Takes what children ask; answers later, by ``Asker.send``, unless that is withdrawn."""
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):

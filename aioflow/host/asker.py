@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from aioflow.author import codec
-from aioflow.author.asking import RunEnding
+from aioflow.author.asking import NamedEvent, RunEnding
 from aioflow.errors import AioflowError, TaskError
 from aioflow.host import questions
+from aioflow.host.named_events import Subscriptions
 from aioflow.host.nursery import guest
 from aioflow.host.shared import Line
 from aioflow.model import Instant
@@ -40,11 +41,12 @@ class LineAsker:
     Fulfils ``aioflow.author.asking.Asker``.
     """
 
-    __slots__ = ("_line", "_run_no")
+    __slots__ = ("_line", "_run_no", "_subscriptions")
 
-    def __init__(self, line: Line, run_no: int) -> None:
+    def __init__(self, line: Line, run_no: int, subscriptions: Subscriptions) -> None:
         self._line = line
         self._run_no = run_no
+        self._subscriptions = subscriptions
 
     @property
     def run_no(self) -> int:
@@ -66,14 +68,21 @@ class LineAsker:
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
         return Follower(self, self._line, tell)
 
+    def named_events(
+        self, name: str, *, key: str | None, after: int | None
+    ) -> AsyncGenerator[NamedEvent, None]:
+        # Numbers are of one series: whatever was stored since the run was made is behind its own.
+        behind = self.run_no if after is None else after
+        return self._subscriptions.events(self.run_no, name, key, behind)
+
 
 class GuestAsker(LineAsker):
     """Asks for the run of whatever trigger, or watch, asks: one for all that a host has."""
 
     __slots__ = ()
 
-    def __init__(self, line: Line) -> None:
-        super().__init__(line, NO_RUN)
+    def __init__(self, line: Line, subscriptions: Subscriptions) -> None:
+        super().__init__(line, NO_RUN, subscriptions)
 
     @property
     def run_no(self) -> int:

@@ -21,8 +21,18 @@ from aioflow.errors import CallCutShort, CallMismatch, StepFailed, TaskError, Un
 from aioflow.host.failures import failure_of
 from aioflow.host.loader import portable
 from aioflow.host.outcome import bounded, now
+from aioflow.host.positions import Positions
 from aioflow.host.questions import RecordItem
-from aioflow.messages import Awaiting, CallAnswered, NextWanted, RecordDropped, Report, StreamOpened
+from aioflow.messages import (
+    Awaiting,
+    CallAnswered,
+    EventEmitted,
+    NextWanted,
+    RecordDropped,
+    Report,
+    RunCalled,
+    StreamOpened,
+)
 from aioflow.model import Failure
 from aioflow.orders import Start
 
@@ -81,6 +91,7 @@ class DurableCalls:
         self._awaited: Call | None = None
         self._cut_short: CallCutShort | None = None
         self._reply: asyncio.Future[tuple[bytes | None, Failure | None]] | None = None
+        self._positions = Positions()
 
     @property
     def is_parked(self) -> bool:
@@ -94,10 +105,14 @@ class DurableCalls:
     ) -> Any:
         async with self._making(call) as known:
             if known is not None:
-                return self._outcome(known.answer, known.failure)
-            sealed = tuple(_serialized(trigger) for trigger in triggers)
-            self._tell(self._awaiting(call, sealed, timeout_us))
-            return self._outcome(*await self._awaited_answer(call))
+                answer = self._outcome(known.answer, known.failure)
+            else:
+                placed = (self._positions.place(trigger) for trigger in triggers)
+                sealed = tuple(_serialized(trigger) for trigger in placed)
+                self._tell(self._awaiting(call, sealed, timeout_us))
+                answer = self._outcome(*await self._awaited_answer(call))
+            self._positions.note(call.kind, triggers, answer)
+            return answer
 
     async def record(
         self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
@@ -129,8 +144,10 @@ class DurableCalls:
     async def open_stream(self, call: Call, trigger: Trigger[Any], window: int) -> int:
         async with self._making(call) as known:
             ordinal = self._made
+            self._positions.open(ordinal, trigger)
             if known is None:
                 start = self._talk.start
+                placed = self._positions.place(trigger)
                 self._tell(
                     StreamOpened(
                         start.task_no,
@@ -139,7 +156,7 @@ class DurableCalls:
                         call.kind,
                         call.name,
                         self._place(call),
-                        *_serialized(trigger),
+                        *_serialized(placed),
                         window,
                     )
                 )
@@ -169,7 +186,28 @@ class DurableCalls:
                 answer, failure = await self._awaited_answer(call)
             if failure is None and answer is None:
                 return ()
-            return (self._outcome(answer, failure),)
+            taken = self._outcome(answer, failure)
+            self._positions.took(stream, taken)
+            return (taken,)
+
+    async def emit(self, call: Call, name: str, key: str | None, data: bytes) -> None:
+        async with self._making(call) as known:
+            if known is None:
+                at, start = self._place(call), self._talk.start
+                made = (start.task_no, start.start_no, self._made, call.kind, call.name, at)
+                self._tell(EventEmitted(*made, name, key, data))
+                await self._answer()
+
+    async def run_dag(self, call: Call, dag_id: str, conf: bytes | None) -> Any:
+        async with self._making(call) as known:
+            if known is not None:
+                return self._outcome(known.answer, known.failure)
+            start, began_at = self._talk.start, self._talk.began_at
+            made = (self._made, call.kind, call.name, self._place(call))
+            self._tell(
+                RunCalled(start.task_no, start.start_no, began_at, now(), *made, dag_id, conf)
+            )
+            return self._outcome(*await self._awaited_answer(call))
 
     def answered(
         self,

@@ -21,6 +21,7 @@ from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
+from aioflow.host.named_events import Subscriptions
 from aioflow.host.nursery import Hosted, Nursery, guest
 from aioflow.host.outcome import LostInHost, ended_badly, not_begun, now, pack, succeeded
 from aioflow.host.pressure import LOOK_SECONDS, Pressure, own_memory
@@ -34,7 +35,16 @@ from aioflow.host.questions import (
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
-from aioflow.messages import Awaiting, Began, Ended, Left, NextWanted, NotParked, Report
+from aioflow.messages import (
+    Awaiting,
+    Began,
+    Ended,
+    Left,
+    NextWanted,
+    NotParked,
+    Report,
+    RunCalled,
+)
 from aioflow.orders import CallRecorded, ForgetRun, Order, Resume, RunInfo, Start, Stop, Welcome
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
@@ -129,6 +139,7 @@ class CoroutineHost:
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._output = OutputPump(line, self._nursery.serve, guest.get)
+        self._subscriptions = Subscriptions(line)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -186,13 +197,13 @@ class CoroutineHost:
             return
         if self._parked.get(order.task_no) is confirmed:  # what it asked for was there already
             del self._parked[order.task_no]
-        confirmed.calls.answered(order.answer, ordinal=order.ordinal)
+        confirmed.calls.answered(order.answer, order.failure, ordinal=order.ordinal)
 
     def report_for(self, hosted: HostedTry, report: Report) -> None:
         """Tell the engine of a durable call; what was printed before stands in the log first."""
         self._output.flush(hosted.key)
         self._line.report(report)
-        if isinstance(report, Awaiting | NextWanted):
+        if isinstance(report, Awaiting | NextWanted | RunCalled):
             self._parked[hosted.start.task_no] = hosted
             self._relieve()
 
@@ -221,7 +232,7 @@ class CoroutineHost:
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        asker.set(LineAsker(self._line, start.run_no))
+        asker.set(LineAsker(self._line, start.run_no, self._subscriptions))
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]

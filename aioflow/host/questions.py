@@ -1,6 +1,6 @@
 """What a child may ask the daemon over its link: the bodies of ``Ask`` and ``Answer``.
 
-A child is told what its own run holds, and how other runs ended; nothing else.
+A child is told what its own run holds, how other runs ended, and of named events; nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from aioflow.model import Failure, Instant, TaskState
 __all__ = (
     "PAGE_BYTES",
     "PAGE_ITEMS",
+    "EventItem",
+    "EventsPage",
+    "EventsWanted",
     "RecordItem",
     "RecordsPage",
     "RecordsWanted",
@@ -83,6 +86,38 @@ class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
 
     items: list[RecordItem]
     more: bool
+
+
+class EventsWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "events"``: the events of a name, answered once there is one.
+
+    Attributes:
+        after: Only those behind this number.
+        until: Answered at once, of what there is up to this number.
+    """
+
+    name: str
+    after: int
+    until: int | None = None
+
+
+class EventItem(msgspec.Struct, frozen=True, array_like=True):
+    """One named event; ``data`` is msgpack."""
+
+    event_no: int
+    key: str | None
+    data: bytes
+
+
+class EventsPage(msgspec.Struct, frozen=True, array_like=True):
+    """Events in order, at most ``PAGE_ITEMS`` and about ``PAGE_BYTES``.
+
+    Attributes:
+        last: Up to which number this page speaks for; ask on with ``after=last``.
+    """
+
+    items: list[EventItem]
+    last: int
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):

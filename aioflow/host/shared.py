@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from aioflow.host.blackbox import BlackBox
 from aioflow.host.link import Link, child_link, packed
 from aioflow.host.streams import configure_logging, line_by_line
 from aioflow.host.watchdog import Watchdog, announcer
-from aioflow.messages import Ask, Pong, Report
+from aioflow.messages import Ask, Pong, Report, Withdraw
 from aioflow.orders import Answer, Order, Ping, Welcome
 
 __all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "serve")
@@ -47,8 +48,9 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
-        self._questions: dict[int, asyncio.Future[Answer] | _Then] = {}
-        self._numbers = itertools.count(1)
+        self._questions: dict[int, Callable[[Answer], None] | _Then] = {}
+        # No number of this process is one of an earlier process, which may be answered late.
+        self._numbers = itertools.count(time.monotonic_ns())
 
     def connect(self, link: Link[Order]) -> None:
         """Take the link. Before that reports are kept."""
@@ -89,16 +91,31 @@ class Line:
             TaskError: If it has none to give.
             Unserializable: If the question cannot travel.
         """
-        number = next(self._numbers)
-        answer = self._questions[number] = self._loop.create_future()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+
+        def take(got: Answer) -> None:
+            if not answer.done():
+                answer.set_result(got)
+
+        number = self.ask_soon(run_no, kind, body, take)
         try:
-            self.report(Ask(number, run_no, kind, body))
-            got: Answer = await answer
+            got = await answer
         finally:
-            self._questions.pop(number, None)
+            self.withdraw(number)
         if got.error:
             raise TaskError(got.error)
         return got.body
+
+    def ask_soon(self, run_no: int, kind: str, body: bytes, take: Callable[[Answer], None]) -> int:
+        """Ask, and have the answer taken once it is there; return the number of the question.
+
+        Raises:
+            Unserializable: If the question cannot travel.
+        """
+        number = next(self._numbers)
+        self.report(Ask(number, run_no, kind, body))
+        self._questions[number] = take
+        return number
 
     def ask_then(self, run_no: int, kind: str, body: bytes, then: Told, of: Hashable) -> None:
         """Ask, and have ``then`` called with ``of`` and the answer, however late that comes.
@@ -110,15 +127,19 @@ class Line:
         self.report(Ask(number, run_no, kind, body))
         self._questions[number] = (then, of)
 
+    def withdraw(self, number: int) -> None:
+        """Have a question forgotten that has no answer yet; else nothing is left to do."""
+        if self._questions.pop(number, None) is not None:
+            self.report(Withdraw(number))
+
     def answered(self, answer: Answer) -> None:
         """Hand an answer to whoever asked, if that one still waits."""
-        waiting = self._questions.get(answer.question)
+        waiting = self._questions.pop(answer.question, None)
         if isinstance(waiting, tuple):
-            del self._questions[answer.question]
             then, of = waiting
             then(of, answer)
-        elif waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        elif waiting is not None:
+            waiting(answer)
 
 
 class Role(Protocol):

@@ -25,6 +25,7 @@ from aioflow.rows import (
     ExpansionRow,
     JournalRow,
     LiveRun,
+    NamedEventRow,
     RecordRow,
     ResultRow,
     RunRow,
@@ -153,6 +154,19 @@ class Store(Protocol):
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
     ) -> list[RecordRow]:
         """Return the recorded calls of a task after an ordinal, in order."""
+
+    async def list_named_events(
+        self, name: str, *, after: int = -1, limit: int = 1000
+    ) -> list[NamedEventRow]:
+        """Return the events of a name after a number, in the order they were stored."""
+
+    async def latest_named_events(
+        self, *, name: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[NamedEventRow]:
+        """Return named events, the newest first; ``before`` is the last of the page before."""
+
+    async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
+        """Return the event that a request with that idempotency key brought."""
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs unsealed."""

@@ -23,6 +23,7 @@ from aioflow.rows import (
     DagRow,
     EventRow,
     ExpansionRow,
+    NamedEventRow,
     OutboxRow,
     PoolRow,
     RecordChange,
@@ -194,6 +195,7 @@ def _new_runs(batch: Batch, vault: Vault) -> list[Parameters]:
             row.started_at,
             row.ended_at,
             row.quarantine,
+            row.caller,
         )
         for row in batch.new_runs
     ]
@@ -319,6 +321,14 @@ def _gone_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
         return (change.trigger_no, int(change.was))
 
     return [values(change) for change in batch.trigger_changes if change.state is None]
+
+
+def _named_events(batch: Batch, vault: Vault) -> list[Parameters]:
+    def values(row: NamedEventRow) -> Parameters:
+        called = (row.event_no, row.name, row.key)
+        return (*called, row.data, row.at, row.run_no, row.request)
+
+    return [values(row) for row in batch.named_events]
 
 
 def _new_events(batch: Batch, vault: Vault) -> list[Parameters]:
@@ -448,6 +458,7 @@ KINDS: tuple[Kind, ...] = (
         _gone_triggers,
         guards=("trigger_no", "state"),
     ),
+    _kind("named event", tables.named_event, Action.INSERT, _named_events),
     _kind("new event", tables.event, Action.INSERT, _new_events),
     _kind(
         "consumed event",

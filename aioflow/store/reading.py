@@ -17,6 +17,7 @@ from aioflow.rows import (
     ExpansionRow,
     JournalRow,
     LiveRun,
+    NamedEventRow,
     Progress,
     RecordRow,
     ResultRow,
@@ -222,6 +223,29 @@ class Reading(ABC):
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)
+
+    # ── named events ────────────────────────────────────────────────────────────────────
+
+    async def list_named_events(
+        self, name: str, *, after: int = -1, limit: int = 1000
+    ) -> list[NamedEventRow]:
+        """See ``Store``."""
+        return await self._all(
+            rows.named_event_row, selects.NAMED_EVENTS_PAGE, name=name, after=after, limit=limit
+        )
+
+    async def latest_named_events(
+        self, *, name: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[NamedEventRow]:
+        """See ``Store``."""
+        page = selects.latest_named_events(of_name=name is not None, before=before is not None)
+        return await self._all(rows.named_event_row, page, name=name, before=before, limit=limit)
+
+    async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
+        """See ``Store``."""
+        return await self._one(
+            rows.named_event_row, selects.NAMED_EVENT_BY_REQUEST, name=name, request=request
+        )
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 

@@ -29,7 +29,8 @@ REPLAYED: tuple[Table, ...] = tuple(dict.fromkeys(kind.table for kind in KINDS))
 """The tables the journal tells everything about."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
-    "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""}
+    "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""},
+    "new run": {"caller": None},
 }
 """Columns a later schema added at the end of a table, and what older rows hold there."""
 

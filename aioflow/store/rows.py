@@ -15,6 +15,7 @@ from aioflow.rows import (
     EventRow,
     ExpansionRow,
     JournalRow,
+    NamedEventRow,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -35,6 +36,7 @@ __all__ = (
     "event_row",
     "expansion_row",
     "journal_row",
+    "named_event_row",
     "outbox_row",
     "pool_row",
     "record_row",
@@ -113,6 +115,7 @@ def run_row(values: Values) -> RunRow:
         started_at=values[11],
         ended_at=values[12],
         quarantine=values[13],
+        caller=values[14],
     )
 
 
@@ -194,6 +197,14 @@ def event_row(values: Values) -> EventRow:
     trigger_no, sequence, run_no, key, payload = values
     return EventRow(
         trigger_no=trigger_no, sequence=sequence, run_no=run_no, key=key, payload=payload
+    )
+
+
+def named_event_row(values: Values) -> NamedEventRow:
+    """Return a row of ``named_event``."""
+    event_no, name, key, data, at, run_no, request = values
+    return NamedEventRow(
+        event_no=event_no, name=name, key=key, data=data, at=at, run_no=run_no, request=request
     )
 
 

@@ -39,6 +39,8 @@ __all__ = (
     "LIVE_RUNS",
     "LIVE_TASKS",
     "LIVE_WIDTHS",
+    "NAMED_EVENTS_PAGE",
+    "NAMED_EVENT_BY_REQUEST",
     "NEEDED_VERSIONS",
     "PROGRESS_OF_RUN",
     "RECORDS_OF_TASK",
@@ -56,6 +58,7 @@ __all__ = (
     "TRIGGERS_PAGE",
     "VERSION",
     "WIDTHS_OF_RUN",
+    "latest_named_events",
     "runs_page",
     "whole",
 )
@@ -227,6 +230,32 @@ TRIES = (
     .where(tables.try_.c.task_no == _number("task_no"))
     .order_by(tables.try_.c.start_no)
 )
+
+# ── named events ────────────────────────────────────────────────────────────────────────
+
+_named = tables.named_event
+NAMED_EVENTS_PAGE = (
+    select(_named)
+    .where(_named.c.name == _text("name"), _named.c.event_no > _number("after"))
+    .order_by(_named.c.event_no)
+    .limit(_number("limit"))
+)
+NAMED_EVENT_BY_REQUEST = select(_named).where(
+    _named.c.name == _text("name"),
+    _named.c.request == _text("request"),
+)
+
+
+@cache
+def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
+    """Return the newest named events first, narrowed down by what is asked for."""
+    page = select(_named).order_by(_named.c.event_no.desc()).limit(_number("limit"))
+    if of_name:
+        page = page.where(_named.c.name == _text("name"))
+    if before:
+        page = page.where(_named.c.event_no < _number("before"))
+    return page
+
 
 # ── the rest ────────────────────────────────────────────────────────────────────────────
 

@@ -30,6 +30,7 @@ __all__ = (
     "journal",
     "meta",
     "metadata",
+    "named_event",
     "node",
     "number_lease",
     "outbox",
@@ -144,6 +145,7 @@ run = Table(
     _number("started_at", null=True),
     _number("ended_at", null=True),
     _text("quarantine", null=True),
+    _number("caller", null=True),
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
@@ -272,6 +274,29 @@ event = Table(
     sqlite_with_rowid=False,
 )
 Index("event_by_run", event.c.run_no)
+
+named_event = Table(
+    "named_event",
+    metadata,
+    _key("event_no"),
+    _text("name", CheckConstraint("length(name) <= 250")),
+    _text("key", CheckConstraint("length(key) <= 250"), null=True),
+    _blob("data"),
+    _number("at"),
+    _number("run_no", null=True),
+    _text("request", CheckConstraint("length(request) <= 250"), null=True),
+    sqlite_strict=True,
+)
+Index("named_event_by_name", named_event.c.name, named_event.c.event_no)
+_requested = named_event.c.request.is_not(None)
+Index(
+    "named_event_by_request",
+    named_event.c.name,
+    named_event.c.request,
+    unique=True,
+    sqlite_where=_requested,
+    postgresql_where=_requested,
+)
 
 record = Table(
     "record",

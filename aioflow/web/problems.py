@@ -11,6 +11,7 @@ from starlette.responses import Response
 from aioflow.errors import (
     AioflowError,
     BadConf,
+    BadEvent,
     DaemonAway,
     DagBroken,
     RequestError,
@@ -33,6 +34,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (RunExists, 409),
     (DagBroken, 409),
     (BadConf, 422),
+    (BadEvent, 422),
     (Unserializable, 422),
     (RequestError, 400),
     (StoreError, 503),

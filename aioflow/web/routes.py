@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api, instant
+from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
 
 __all__ = ("PoolBody", "TriggerBody", "api_routes")
@@ -54,6 +55,7 @@ def api_routes(api: Api) -> APIRouter:
     _add_runs(router, api)
     _add_tasks(router, api)
     _add_triggers(router, api)
+    _add_events(router, api)
     _add_pools(router, api)
     return router
 
@@ -191,6 +193,29 @@ def _add_triggers(router: APIRouter, api: Api) -> None:
     async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""
         return _Json(await api.show_trigger(trigger_id))
+
+
+def _add_events(router: APIRouter, api: Api) -> None:
+    @router.get("/events")
+    async def list_events(
+        name: str | None = None,
+        limit: _COUNT = 100,
+        before: Annotated[int | None, Query(ge=0, le=_ROW)] = None,
+    ) -> Response:
+        """List named events, the newest first; ``before`` is the last id of the page before."""
+        return _Json(await api.list_events(name=name, limit=limit, before=before))
+
+    @router.post("/events/{name:path}", status_code=201)
+    async def emit(
+        name: str,
+        request: Request,
+        key: str | None = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
+        data = body_of(await request.body())
+        made = await api.emit(name, key=key, data=data, request=idempotency_key)
+        return _Json(made, status_code=201 if made.created else 200)
 
 
 def _add_pools(router: APIRouter, api: Api) -> None:

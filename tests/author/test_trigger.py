@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,7 +21,7 @@ from aioflow import (
     Unserializable,
     run_ending,
 )
-from aioflow.author.asking import RunEnding, asker
+from aioflow.author.asking import NamedEvent, RunEnding, asker, named_events
 from aioflow.author.codec import encode_fields
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
@@ -375,6 +375,9 @@ class Recorder:
     async def run_ending(self, dag_id: str, **wanted: Any) -> RunEnding:
         return RunEnding("r1", "success", (dag_id, wanted))
 
+    async def named_events(self, name: str, **wanted: Any) -> AsyncGenerator[NamedEvent, None]:
+        yield NamedEvent(7, name, data=wanted)
+
 
 async def test_a_question_reaches_the_host_as_it_was_asked():
     token = asker.set(Recorder())
@@ -408,9 +411,20 @@ def test_nobody_asks_for_many_runs_outside_of_a_host():
         RunEndings(lambda of, ending: None)
 
 
+async def test_named_events_come_from_the_host():
+    token = asker.set(Recorder())
+
+    events = [event async for event in named_events("n", key="k")]
+
+    asker.reset(token)
+    assert events == [NamedEvent(7, "n", data={"key": "k", "after": None})]
+
+
 async def test_nobody_answers_outside_of_a_host():
     with pytest.raises(RuntimeError, match="hosted"):
         await run_ending("d", since=NOW)
+    with pytest.raises(RuntimeError, match="hosted"):
+        named_events("n")
 
 
 async def test_an_instant_without_a_zone_is_refused():

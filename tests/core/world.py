@@ -40,6 +40,7 @@ from aioflow.rows import (
     Batch,
     EventRow,
     LiveRun,
+    NamedEventRow,
     OutboxRow,
     Progress,
     RecordRow,
@@ -64,6 +65,7 @@ class Rows:
         self.records: dict[tuple[int, int], RecordRow] = {}
         self.results: dict[int, Any] = {}
         self.events: dict[tuple[int, int], EventRow] = {}
+        self.named_events: dict[int, NamedEventRow] = {}
         self.tries: list[Any] = []
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
@@ -95,6 +97,9 @@ class Rows:
                 ended_at=change.ended_at,
                 quarantine=change.quarantine,
             )
+        for event in batch.named_events:
+            assert event.event_no not in self.named_events
+            self.named_events[event.event_no] = event
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
         for number in batch.done_outbox:
             del self.outbox[number]

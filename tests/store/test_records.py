@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 
 from aioflow.errors import BatchRefused
 from aioflow.model import RecordState, TaskState, TriggerState
-from aioflow.rows import Progress, RecordChange, RecordRow, TriggerChange
+from aioflow.rows import NamedEventRow, Progress, RecordChange, RecordRow, TriggerChange
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from tests.store.samples import (
@@ -254,6 +254,19 @@ async def test_an_older_database_is_brought_up_to_date_and_keeps_its_waits(older
     assert found == []
 
 
+async def test_an_older_database_takes_named_events_once_it_is_up_to_date(older_url):
+    event = NamedEventRow(event_no=40, name="e", key=None, data=b"\x01", at=NOON, request="r")
+    async with open_store(older_url, VAULT, migrate=True) as store:
+        await store.claim()
+        await store.commit(batch(1, named_events=[event]))
+
+        with pytest.raises(BatchRefused):
+            await store.commit(batch(2, named_events=[replace(event, event_no=41)]))
+
+        assert await store.list_named_events("e") == [event]
+        assert (await store.find_run("r")).caller is None
+
+
 async def test_an_older_database_takes_records_once_it_is_up_to_date(older_url):
     async with open_store(older_url, VAULT, migrate=True) as store:
         await store.claim()
@@ -270,4 +283,4 @@ async def test_a_database_is_migrated_once(older_url):
             pass
 
     columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
-    assert columns == ["0002"]
+    assert columns == ["0003"]

@@ -1,0 +1,63 @@
+"""Runs of other DAGs that a task starts and awaits."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from aioflow.author import codec
+from aioflow.author.dag import DAG
+from aioflow.author.place import here
+from aioflow.author.waiting import Call, current_calls
+from aioflow.errors import BadConf
+
+__all__ = ("CONF_LIMIT", "RunOutcome", "run_dag")
+
+CONF_LIMIT = 1024 * 1024
+"""Bytes of msgpack the parameters may have."""
+
+
+class RunOutcome(TypedDict):
+    """How a run ended, as ``RunTrigger`` tells it.
+
+    ``state`` is ``success`` or ``partial``; ``result`` is always ``None``, as of any whole run.
+    """
+
+    state: str
+    run_id: str
+    result: object
+
+
+async def run_dag(dag: DAG | str, /, **params: object) -> RunOutcome:
+    """Start a run of another DAG and wait for its end. Holds no slot meanwhile.
+
+    A durable call: the run is made together with the record of the call, so it is one run,
+    however often this task is cut short and runs again from the top. A further *try* of the task
+    starts a new run where this call had failed or not been answered. The run belongs to nobody:
+    it goes on if this task fails, times out or is cancelled.
+
+    Args:
+        dag: The DAG, or its name.
+        params: Its parameters, as they would be given with ``--conf``.
+
+    Raises:
+        DagRunFailed: If the run failed or was cancelled.
+        UnknownDag: If there is no DAG of that name.
+        DagBroken: If its file no longer defines it.
+        BadConf: If the parameters do not fit it.
+        RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
+    """
+    dag_id = dag.dag_id if isinstance(dag, DAG) else dag
+    if not isinstance(dag_id, str):
+        raise TypeError(f"run_dag() takes a DAG or its name, not a {type(dag).__name__}")
+    made = current_calls("run_dag")
+    outcome: RunOutcome = await made.run_dag(Call("run_dag", dag_id, here()), dag_id, _conf(params))
+    return outcome
+
+
+def _conf(params: dict[str, object]) -> bytes | None:
+    if not params:
+        return None
+    conf = codec.encode(dict(sorted(params.items())), "the parameters of run_dag()")
+    if len(conf) > CONF_LIMIT:
+        raise BadConf(f"the parameters take {len(conf)} bytes; at most {CONF_LIMIT} are allowed")
+    return conf

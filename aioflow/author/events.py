@@ -1,0 +1,84 @@
+"""Named events: what a task emits for whoever waits for that name."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from aioflow.author import codec
+from aioflow.author.place import here
+from aioflow.author.waiting import Call, Calls, current_calls
+from aioflow.errors import BadEvent
+
+__all__ = ("EVENT_LIMIT", "NAME_LENGTH", "checked_event", "emit")
+
+EVENT_LIMIT = 1024 * 1024
+"""Bytes of msgpack an event may have, with its name and key."""
+
+NAME_LENGTH = 250
+"""Characters of a name, and of a key."""
+
+_FRAME_BYTES = 64  # what stands around them when a trigger passes the event on
+
+_INSTEAD = "make the task `async def`, or use `aioflow events emit` or POST /api/v1/events/NAME"
+
+
+def emit(name: str, *, key: str | None = None, data: object = None) -> Coroutine[Any, Any, None]:
+    """Emit a named event; to be awaited.
+
+    A durable call: the event is stored together with its record, so it is emitted exactly once,
+    however often the task runs again from the top. Whoever waits with
+    ``EventTrigger("approved")`` is told of it once it is stored; so is who begins to wait later,
+    in a run that was there before the event.
+
+    Args:
+        name: 1 to 250 printable characters.
+        key: Tells events of one name apart; the same limits.
+        data: What may travel, at most 1 MiB in all.
+
+    Raises:
+        RuntimeError: Outside an ``async def`` task: in a ``def`` task, or in a ``def`` step.
+        BadEvent: If the name, the key or the size is not as it must be.
+        Unserializable: If the data cannot travel.
+    """
+    import asyncio  # a DAG file that only describes tasks does without
+
+    made = current_calls("emit", instead=_INSTEAD)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            f"emit() was called in a thread, as in a `def` step; {_INSTEAD}"
+        ) from None
+    call = Call("emit", "emit", here())
+    return _emit(made, call, name, key, checked_event(name, key, data))
+
+
+async def _emit(made: Calls, call: Call, name: str, key: str | None, data: bytes) -> None:
+    await made.emit(call, name, key, data)
+
+
+def checked_event(name: str, key: str | None, data: object) -> bytes:
+    """Return the msgpack of an event's data.
+
+    Raises:
+        BadEvent: If the event cannot be stored like that.
+        Unserializable: If the data cannot travel.
+    """
+    _check_name(name, "name")
+    if key is not None:
+        _check_name(key, "key")
+    packed = codec.encode(data, f"the data of event {name!r}")
+    size = len(packed) + len(name.encode()) + len((key or "").encode()) + _FRAME_BYTES
+    if size > EVENT_LIMIT:
+        raise BadEvent(
+            f"event {name!r} has {size} bytes, {EVENT_LIMIT} are allowed; "
+            "write the data to a file or a bucket and emit where it is"
+        )
+    return packed
+
+
+def _check_name(text: object, what: str) -> None:
+    good = isinstance(text, str) and 0 < len(text) <= NAME_LENGTH and text.isprintable()
+    if not good:
+        raise BadEvent(f"the {what} of an event is 1 to {NAME_LENGTH} printable characters")

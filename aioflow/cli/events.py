@@ -1,0 +1,92 @@
+"""``aioflow events``: emitting named events, and what has been emitted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command, json_value, positive
+from aioflow.cli.client import connect
+from aioflow.cli.output import print_json, print_table, safe
+from aioflow.cli.reading import Source, read
+
+__all__ = ("add_parser",)
+
+_PAGE = 1_000
+_DATA_SHOWN = 60
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("events", help="emit named events, and list them")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    emit = add_command(
+        verbs,
+        "emit",
+        _emit,
+        text="emit a named event: whoever waits for that name goes on",
+        example='aioflow events emit approved --key order-17 --data \'{"by": "mia"}\'',
+    )
+    emit.add_argument("name", metavar="NAME")
+    emit.add_argument("--key", metavar="KEY", help="tells events of one name apart")
+    emit.add_argument("--data", type=json_value, metavar="JSON", help="what it brings; any JSON")
+    listing = add_command(
+        verbs,
+        "list",
+        _list,
+        text="list what has been emitted, the newest first",
+        example="aioflow events list --name approved --limit 20",
+    )
+    listing.add_argument("--name", metavar="NAME", help="of this name only")
+    listing.add_argument("--limit", type=positive, default=50, metavar="N", help="50 by default")
+
+
+def _emit(arguments: argparse.Namespace) -> int:
+    made = connect(arguments).emit(arguments.name, key=arguments.key, data=arguments.data)
+    if arguments.json:
+        print_json(made)
+        return 0
+    print(f"{safe(made['name'])} emitted: event {made['event_id']}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: _pages(source, arguments.name, arguments.limit))
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("EVENT", "NAME", "KEY", "AT", "RUN", "DATA"),
+        (
+            (
+                event["event_id"],
+                event["name"],
+                event["key"],
+                event["at"],
+                event["run_id"],
+                _shown(event["data"]),
+            )
+            for event in found
+        ),
+        empty="nothing has been emitted",
+    )
+    return 0
+
+
+def _pages(source: Source, name: str | None, limit: int) -> list[Any]:
+    found: list[Any] = []
+    before: int | None = None
+    while len(found) < limit:
+        wanted = min(limit - len(found), _PAGE)
+        page = source.events(name=name, limit=wanted, before=before)
+        found += page
+        if len(page) < wanted:
+            break
+        before = page[-1]["event_id"]
+    return found
+
+
+def _shown(data: Any) -> str:
+    text = "" if data is None else json.dumps(data, ensure_ascii=False)
+    return text if len(text) <= _DATA_SHOWN else f"{text[: _DATA_SHOWN - 3]}..."

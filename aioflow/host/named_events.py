@@ -1,0 +1,249 @@
+"""Named events in a host: one subscription per name, however many wait for it.
+
+A subscription asks the daemon for what comes after the last event it has, and is answered once
+there is something. Whoever joins it later and needs what was before catches up first, all such
+with the same pages, and is then told with the others. No task stands behind any of this: an
+answer is taken by a callback, and each listener is woken when there is something for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.asking import NamedEvent
+from aioflow.errors import TaskError
+from aioflow.host.questions import EventItem, EventsPage, EventsWanted
+from aioflow.host.shared import Line
+from aioflow.model import RunNo
+from aioflow.orders import Answer
+
+__all__ = ("QUEUE_LIMIT", "Listener", "Subscription", "Subscriptions")
+
+QUEUE_LIMIT = 64
+"""Events kept for a listener that does not take them; then it is left out until it has."""
+
+
+class Subscriptions:
+    """All that one host is subscribed to, by name."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._by_name: dict[str, Subscription] = {}
+
+    async def events(
+        self, run_no: RunNo, name: str, key: str | None, after: int
+    ) -> AsyncGenerator[NamedEvent, None]:
+        """Yield the events of a name behind ``after``, without end.
+
+        Raises:
+            TaskError: If the daemon does not tell of them.
+        """
+        listener = Listener(run_no, key, after)
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            subscription = self._by_name[name] = Subscription(name, self._line)
+        subscription.members += 1
+        subscription.join(listener)
+        try:
+            while True:
+                while listener.events:
+                    yield _event(name, listener.events.popleft())
+                if listener.is_left_out:
+                    subscription.join(listener)
+                await listener.more()
+        finally:
+            subscription.leave(listener)
+            subscription.members -= 1
+            if not subscription.members:
+                del self._by_name[name]
+
+
+class Listener:
+    """Somebody who waits for events of a name.
+
+    Attributes:
+        key: Of the events it wants; ``None`` for all.
+        position: It has been told of everything up to here.
+        events: What it has not taken yet.
+        is_left_out: It has had more than it takes, and joins again when it has taken that.
+    """
+
+    __slots__ = ("_woken", "error", "events", "is_left_out", "key", "position", "run_no")
+
+    def __init__(self, run_no: RunNo, key: str | None, position: int) -> None:
+        self.run_no = run_no
+        self.key = key
+        self.position = position
+        self.events: deque[EventItem] = deque()
+        self.is_left_out = False
+        self.error = ""
+        self._woken: asyncio.Future[None] | None = None
+
+    async def more(self) -> None:
+        """Return when there is something to take.
+
+        Raises:
+            TaskError: If there never will be.
+        """
+        while not self.events:
+            if self.error:
+                raise TaskError(self.error)
+            self._woken = asyncio.get_running_loop().create_future()
+            await self._woken
+
+    def wake(self) -> None:
+        """There is something."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+
+class _Audience:
+    """Listeners, found by the key they want."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str | None, dict[Listener, None]] = {}
+
+    def __iter__(self) -> Iterator[Listener]:
+        return (listener for of_key in self._by_key.values() for listener in of_key)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def add(self, listener: Listener) -> None:
+        self._by_key.setdefault(listener.key, {})[listener] = None
+
+    def discard(self, listener: Listener) -> None:
+        of_key = self._by_key.get(listener.key)
+        if of_key is not None:
+            of_key.pop(listener, None)
+            if not of_key:
+                del self._by_key[listener.key]
+
+    def tell(self, item: EventItem) -> None:
+        """Give an event to whoever wants it and has not had it."""
+        keys = (None,) if item.key is None else (None, item.key)
+        for listener in [one for key in keys for one in self._by_key.get(key, ())]:
+            if item.event_no <= listener.position:
+                continue
+            listener.events.append(item)
+            listener.position = item.event_no
+            listener.wake()
+            if len(listener.events) >= QUEUE_LIMIT:
+                listener.is_left_out = True
+                self.discard(listener)
+
+
+class Subscription:
+    """What a host is told of one name.
+
+    Attributes:
+        members: Who listens, those that are left out at the moment included.
+    """
+
+    def __init__(self, name: str, line: Line) -> None:
+        self._name = name
+        self._line = line
+        self._present = _Audience()
+        self._late = _Audience()
+        self._latest: dict[Listener, None] = {}
+        self._tip = 0
+        self.members = 0
+        self._waiting: int | None = None
+        self._reading: int | None = None
+
+    def join(self, listener: Listener) -> None:
+        """Tell a listener of everything behind its position."""
+        listener.is_left_out = False
+        if not self._present and self._waiting is None:
+            self._tip = listener.position
+        if listener.position >= self._tip:
+            self._present.add(listener)
+            self._wait_for_more()
+        else:
+            self._latest[listener] = None
+            self._read_on()
+
+    def leave(self, listener: Listener) -> None:
+        """Tell it nothing more; the last one withdraws what was asked."""
+        self._present.discard(listener)
+        self._late.discard(listener)
+        self._latest.pop(listener, None)
+        if self._waiting is not None and not self._present and not self._late:
+            self._line.withdraw(self._waiting)
+            self._waiting = None
+        if self._reading is not None and not self._late:
+            self._line.withdraw(self._reading)
+            self._reading = None
+            self._read_on()
+
+    # ── what comes ──────────────────────────────────────────────────────────────────────
+
+    def _wait_for_more(self) -> None:
+        """Ask for what comes next, for all who have had everything before."""
+        if self._waiting is None and self._present:
+            wanted = EventsWanted(self._name, self._tip)
+            self._waiting = self._ask(wanted, self._present, self._take_new)
+
+    def _take_new(self, page: EventsPage) -> None:
+        self._waiting = None
+        for item in page.items:
+            self._present.tell(item)
+        self._tip = max(self._tip, page.last)
+        self._wait_for_more()
+
+    # ── what was ────────────────────────────────────────────────────────────────────────
+
+    def _read_on(self) -> None:
+        """Ask for what some have missed, from the first of them on."""
+        if self._reading is not None:
+            return
+        for listener in self._latest:
+            self._late.add(listener)
+        self._latest.clear()
+        if self._late:
+            first = min(listener.position for listener in self._late)
+            wanted = EventsWanted(self._name, first, self._tip)
+            self._reading = self._ask(wanted, self._late, self._take_old)
+
+    def _take_old(self, page: EventsPage) -> None:
+        self._reading = None
+        for item in page.items:
+            self._late.tell(item)
+        for listener in list(self._late):
+            listener.position = max(listener.position, page.last)
+            if listener.position >= self._tip:
+                self._late.discard(listener)
+                self._present.add(listener)
+        self._wait_for_more()
+        self._read_on()
+
+    # ── how ─────────────────────────────────────────────────────────────────────────────
+
+    def _ask(
+        self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]
+    ) -> int:
+        """Ask on behalf of the run of one of those who want to know."""
+        run_no = next(iter(audience)).run_no
+
+        def answered(answer: Answer) -> None:
+            if answer.error:
+                self._fail(answer.error)
+            else:
+                take(msgspec.msgpack.decode(answer.body, type=EventsPage))
+
+        return self._line.ask_soon(run_no, "events", msgspec.msgpack.encode(wanted), answered)
+
+    def _fail(self, error: str) -> None:
+        self._waiting = self._reading = None
+        for listener in (*self._present, *self._late, *self._latest):
+            listener.error = error
+            listener.wake()
+
+
+def _event(name: str, item: EventItem) -> NamedEvent:
+    return NamedEvent(item.event_no, name, item.key, codec.decode(item.data))

@@ -1,0 +1,189 @@
+"""Named events and runs that a task starts, on a real daemon that is killed in between."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.process.test_durable_calls import state, strike
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+from aioflow import DagRunFailed, dag, emit, run_dag, sleep, stream, task, wait
+from aioflow_triggers.events import EventTrigger
+
+
+@task(retries=9, retry_delay=0)
+async def reviews(count: int) -> list[object]:
+    seen = []
+    for _ in range(count):
+        review = await wait(EventTrigger("reviewed", key="mine"))
+        seen.append(review["data"])
+    return seen
+
+
+@task(retries=9, retry_delay=0)
+async def emits(count: int) -> None:
+    for number in range(count):
+        await emit("tick", key=str(number % 2), data=number)
+        await sleep(0.02)
+
+
+@task(retries=9, retry_delay=0)
+async def collects(count: int) -> list[object]:
+    seen = []
+    async for tick in stream(EventTrigger("tick"), window=4):
+        seen.append(tick["data"])
+        if len(seen) == count:
+            return seen
+
+
+@task(retries=9, retry_delay=0)
+async def calls(good: bool) -> dict[str, object]:
+    try:
+        return await run_dag(child, good=good)
+    except DagRunFailed as exc:
+        return {"state": exc.state, "run_id": exc.run_id}
+
+
+@task(retries=0)
+async def works(good: bool) -> None:
+    await wait(EventTrigger("go"))
+    if not good:
+        raise ValueError("no good")
+
+
+@dag
+def approvals(count: int) -> None:
+    reviews(count)
+
+
+@dag
+def ticking(count: int) -> None:
+    emits(count)
+    collects(count)
+
+
+@dag
+def parent(good: bool) -> None:
+    calls(good)
+
+
+@dag
+def child(good: bool) -> None:
+    works(good)
+"""
+
+
+@pytest.fixture
+def dags(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "talk.py").write_text(DAGS)
+    return tmp_path / "dags"
+
+
+def emit(daemon: DaemonProcess, name: str, data: object, key: str = "") -> None:
+    query = f"?key={key}" if key else ""
+    daemon.request("POST", f"/api/v1/events/{name}{query}", data)
+
+
+def has_seen(daemon: DaemonProcess, run_id: str, count: int) -> bool:
+    """Whether a task has been told of so many events, and waits for the next."""
+    answered = [row for row in records(daemon, run_id) if row is not None]
+    return len(answered) == count and state(daemon, run_id) == "deferred"
+
+
+def records(daemon: DaemonProcess, run_id: str) -> list[Any]:
+    question = (
+        "SELECT record.answer FROM record JOIN run USING (run_no) WHERE run_id = ? ORDER BY ordinal"
+    )
+    with daemon.database() as database:
+        return [answer for (answer,) in database.execute(question, (run_id,))]
+
+
+def results(daemon: DaemonProcess, run_id: str) -> dict[str, Any]:
+    return {task["task_id"]: task["result"] for task in daemon.run(run_id)["tasks"]}
+
+
+def children(daemon: DaemonProcess) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.get("/api/v1/runs?dag=child")[1]
+    return found
+
+
+@pytest.mark.parametrize("what", ["daemon", "everything", "async", "triggers"])
+def test_each_wait_of_a_task_is_given_the_next_event_whatever_is_killed(tmp_path, dags, what):
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("approvals", {"count": 3})
+        emit(daemon, "reviewed", "not for it", key="other")
+        for number in range(3):
+            eventually(partial(has_seen, daemon, run_id, number))
+            strike(daemon, what)
+            eventually(partial(has_seen, daemon, run_id, number))
+            emit(daemon, "reviewed", number, key="mine")
+        daemon.wait(run_id)
+        told = results(daemon, run_id)
+
+    assert told == {"reviews": [0, 1, 2]}
+
+
+def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(tmp_path, dags):
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        daemon.trigger("child", {"good": True})
+        emit(daemon, "reviewed", "before the run", key="mine")
+        run_id = daemon.trigger("approvals", {"count": 2})
+        for data in ("first", "second"):
+            emit(daemon, "reviewed", data, key="mine")
+        daemon.wait(run_id)
+        told = results(daemon, run_id)
+
+    assert told == {"reviews": ["first", "second"]}
+
+
+def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(tmp_path, dags):
+    count = 40
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("ticking", {"count": count})
+        run_id = daemon.trigger("ticking", {"count": count})
+        for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):
+            eventually(partial(has_emitted, daemon, number))
+            strike(daemon, what)
+        daemon.wait(run_id)
+        told, stored = results(daemon, run_id), listed(daemon, "tick")
+
+    assert told["collects"] == list(range(count))
+    assert [event["data"] for event in reversed(stored)] == list(range(count))
+    assert {event["run_id"] for event in stored} == {run_id}
+
+
+def has_emitted(daemon: DaemonProcess, count: int) -> bool:
+    return len(listed(daemon, "tick")) >= count
+
+
+def listed(daemon: DaemonProcess, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.get(f"/api/v1/events?name={name}&limit=1000")[1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("what", "good"), [("daemon", True), ("everything", False), ("async", True)]
+)
+def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
+    tmp_path, dags, what, good
+):
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("parent", {"good": good})
+        eventually(lambda: children(daemon) and state(daemon, run_id) == "deferred")
+        strike(daemon, what)
+        waits = daemon.get(f"/api/v1/runs/{run_id}/tasks/calls/why")[1]["causes"][0]["waiting_on"]
+        emit(daemon, "go", None)
+        daemon.wait(run_id)
+        [run] = children(daemon)
+        told = results(daemon, run_id)["calls"]
+
+    assert waits["detail"] == f"run {run['run_id']} of child, which is running"
+    assert (told["state"], told["run_id"]) == (run["state"], run["run_id"])
+    assert run["state"] == ("success" if good else "failed")
