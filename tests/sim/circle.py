@@ -23,12 +23,14 @@ from aioflow.messages import (
     Awaiting,
     CallAnswered,
     Deferred,
+    EventEmitted,
     Failed,
     Fired,
     NextWanted,
     NotParked,
     NotReadyYet,
     RecordDropped,
+    RunCalled,
     Skipped,
     StreamOpened,
     Succeeded,
@@ -45,7 +47,16 @@ from tests.sim.workload import SECOND
 __all__ = ("Circle", "Crash", "Paused")
 
 RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "Skipped"} | {
-    *("NextWanted", "StreamOpened", "MoveClass", "Rehost", "RoomChanged", "Stalled"),
+    *(
+        "EventEmitted",
+        "RunCalled",
+        "NextWanted",
+        "StreamOpened",
+        "MoveClass",
+        "Rehost",
+        "RoomChanged",
+        "Stalled",
+    ),
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }
 RARELY, OFTEN = 1.0, 12.0
@@ -68,6 +79,8 @@ _BLAMED = (
     | CallAnswered
     | StreamOpened
     | NextWanted
+    | EventEmitted
+    | RunCalled
     | NotParked
     | RecordDropped
 )

@@ -16,10 +16,12 @@ from aioflow.inputs import HostUp, Input, StartTry
 from aioflow.messages import (
     Awaiting,
     CallAnswered,
+    EventEmitted,
     Failed,
     NextWanted,
     NotParked,
     RecordDropped,
+    RunCalled,
     StreamOpened,
 )
 from aioflow.model import Failure
@@ -27,6 +29,7 @@ from aioflow.orders import CallRecorded, Resume
 from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
 from tests.sim.broken import Broken
+from tests.sim.called import Positions, outcome_is_true
 from tests.sim.script import Call, carried, script
 
 __all__ = ("AsyncHost",)
@@ -95,7 +98,7 @@ class AsyncHost:
             if self._is_up:
                 self.line.say(NotParked(order.task_no, order.start_no))
         elif isinstance(hosted, Coroutine) and order.ordinal == hosted.made:
-            hosted.answered(order.answer)
+            hosted.answered(order.answer, order.failure)
 
     def stop(self, key: Key) -> None:
         """Cancel a coroutine."""
@@ -191,6 +194,7 @@ class Coroutine:
         self._is_waiting = False
         self._has_dropped = False
         self._own: tuple[bytes | None, Failure | None] = (None, None)
+        self._positions = Positions()
 
     @property
     def task_no(self) -> int:
@@ -241,6 +245,12 @@ class Coroutine:
     def _hear(self, body: bytes | None, failure: Failure | None) -> None:
         call = self._calls[self.made]
         self._told.hears(self.body.key, self.made, call, body, failure)
+        tables = self._host.stage.tables
+        if call.kind == "run_dag":
+            outcome_is_true(tables, self.task_no, body, failure)
+        elif call.kind == "wait" and call.topic and failure is None:
+            if self._positions.hears(tables, self.run_no, call.topic, body):
+                self._told.named += 1
         if call.kind == "next" and body is None and failure is None:
             self._is_over(call)
         self.made += 1
@@ -316,6 +326,16 @@ class Coroutine:
                 assert call.plan is not None
                 kwargs = carried((*key, self.made), call.plan)
                 report = StreamOpened(*named, "sim:Stream", kwargs, call.plan.window)
+            case "emit":
+                data = msgspec.msgpack.encode([*key, self.made])
+                report = EventEmitted(*named, call.topic, None, data)
+            case "run_dag":
+                report = RunCalled(*timed, self._dag_of(call), None)
+            case "wait" if call.topic:
+                after = self._positions.after(call.topic)
+                token = (self.task_no, self.made, 0)
+                kwargs = carried(token, topic=call.topic, after=after)
+                report = Awaiting(*timed, (("sim:Named", kwargs),), call.timeout_us)
             case "next":
                 report = NextWanted(*timed, call.stream, call.timeout_us)
             case _:
@@ -325,10 +345,20 @@ class Coroutine:
                 )
                 report = Awaiting(*timed, triggers, call.timeout_us)
         self._is_waiting = True
-        self.is_parked = isinstance(report, Awaiting | NextWanted)
+        self.is_parked = isinstance(report, Awaiting | NextWanted | RunCalled)
         self._host.line.say(report)
         if self.is_parked:
             self._mishap()
+
+    def _dag_of(self, call: Call) -> str:
+        """Whom it runs: a DAG behind its own, and none where it was itself run by a task.
+
+        Else there would be more and more of them, or some that wait for each other.
+        """
+        tables = self._host.stage.tables
+        run = tables.runs[self.run_no]
+        behind = sorted(dag_id for dag_id in tables.dags if dag_id > run.dag_id)
+        return behind[call.dag % len(behind)] if behind and run.caller is None else "nobody"
 
     def _work(self) -> tuple[bytes | None, Failure | None]:
         """User code of a step runs, which it must not once its record is stored."""

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from aioflow.answers import Answers
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
@@ -80,6 +81,7 @@ class Incarnation:
             chance=node.rng.random,
         )
         self.engine.connect(self)
+        self._answers = Answers(store, node.clock)
         self.children = InlineChildren(node, node.clock)
         self.triggerers = {role: self._triggerer(role) for role in (TRIGGERS, QUARANTINE)}
         self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
@@ -87,7 +89,7 @@ class Incarnation:
 
     def _triggerer(self, role: str) -> Triggerer:
         node, nothing = self._node, Path("/nonexistent")
-        unused: Any = None  # triggers ask nothing here, and print into the void
+        unused: Any = None  # triggers print into the void
         children: Any = self.children
         wiring = Wiring(
             children=children,
@@ -96,7 +98,7 @@ class Incarnation:
             tasklog=unused,
             report=self.engine.report,
             clock=node.clock,
-            ask=unused,
+            ask=self._answers.ask,
         )
         capacity = SMALL_CAPACITY if node.faults.happens("capacity") else CAPACITY
         triggerer = Triggerer(wiring, role=role, capacity=capacity)
@@ -105,6 +107,7 @@ class Incarnation:
 
     async def start(self, services: Any) -> None:
         """Start the engine, then what works for it."""
+        await services.start(self._answers.run)
         await services.start(self.engine.run)
         self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async.come_up)
         for triggerer in self.triggerers.values():
@@ -130,6 +133,8 @@ class Incarnation:
             for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run, told):
                 if what:
                     raise Broken("nothing left", f"the triggerer of {role} has {what}")
+        if self._answers.waiting:
+            raise Broken("nothing left", f"{self._answers.waiting} questions wait")
         if self._async.hosted:
             raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
 
@@ -172,6 +177,7 @@ class Incarnation:
         node.after(delay, lambda: self.say(Delivered(effect.outbox_no)))
 
     def committed(self, batch: Batch, draft: Draft) -> None:
+        self._answers.on_commit(batch, self.engine.memory.runs.get)
         self._node.committed(batch)
 
     # ── checks ──────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from aioflow.inputs import Effect, HostTrigger, StartTry
 from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import limits, oracle, parked, stored
+from tests.sim import called, limits, oracle, parked, stored
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -66,6 +66,7 @@ def check(node: Any, turn: Turn) -> None:
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
     parked.hold(node, turn)
+    called.runs_answer_their_callers(node)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)

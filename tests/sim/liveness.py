@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.core.hosting import SLEEP, role_of
+from aioflow.core.hosting import HOSTLESS, role_of
 from aioflow.core.memory import Group, Live, Run
 from aioflow.core.slots import Slots, Worker
 from aioflow.model import Body, RunState, TaskState, TriggerState
@@ -123,7 +123,7 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
 def triggers_are_hosted(node: Any) -> None:
     """While a trigger host is up, whatever waits for a trigger has been given to it."""
     for number, wait in node.memory.waits.items():
-        if wait.row.class_path == SLEEP:
+        if wait.row.class_path in HOSTLESS:
             continue  # no host ever has it
         if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
             continue

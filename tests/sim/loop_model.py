@@ -28,6 +28,7 @@ from aioflow.errors import AioflowError, Fenced, RequestError
 from aioflow.inputs import (
     CancelRun,
     CreateRun,
+    EmitEvent,
     FileParsed,
     Input,
     Request,
@@ -47,6 +48,7 @@ from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SeededLoop, cancelled_in_order
 from tests.sim.loop_faults import LoopFaults
+from tests.sim.misbehaving import NAMED
 from tests.sim.model import Verdict
 from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
@@ -161,6 +163,8 @@ class LoopNode:
     def _with_triggers(self, report: Awaiting) -> Awaiting:
         """See ``_with_trigger``."""
         rng = random.Random(f"{self._seed} {report.task_no} {report.start_no} {report.ordinal}")
+        if report.triggers and report.triggers[0][0] == "sim:Named":
+            return msgspec.structs.replace(report, triggers=((NAMED, report.triggers[0][1]),))
         badly = self.faults.happens("trigger misbehaves")
         has_timeout = report.timeout_us is not None
         triggers = tuple(
@@ -332,7 +336,12 @@ class LoopNode:
         rng = self.rng
         dag_id = rng.choice(self._dags).dag_id
         runs = [self.tables.runs[no].run_id for no in self.tables.unfinished()]
-        match rng.choice(("run", "run", "cancel", "pool", "pause", "resume")):
+        match rng.choice(("run", "run", "cancel", "pool", "pause", "resume", "emit", "emit")):
+            case "emit":
+                key = next(self._keys)
+                if self._has_emitted("t0", key):
+                    key = None  # the API answers with the event there is
+                return EmitEvent(name="t0", key=None, data=b"\xc0", request=key)
             case "cancel" if runs and self.faults.happens("operator"):
                 return CancelRun(run_id=rng.choice(runs))
             case "pool":
@@ -345,6 +354,10 @@ class LoopNode:
                     key = None  # the API answers with the run there is
                 return CreateRun(dag_id=dag_id, key=key)
 
+    def _has_emitted(self, name: str, request: str | None) -> bool:
+        rows = self.tables.named_events.values()
+        return request is not None and any((r.name, r.request) == (name, request) for r in rows)
+
     def _has_key(self, dag_id: str, key: str | None) -> bool:
         runs = self.tables.runs.values()
         return key is not None and any((row.dag_id, row.key) == (dag_id, key) for row in runs)
@@ -355,9 +368,20 @@ class LoopNode:
         except RequestError:
             return
         except AioflowError as exc:
-            # Another one with its key came in between; the API answers with that run.
-            if not (isinstance(request, CreateRun) and self._has_key(request.dag_id, request.key)):
+            # Another one with its key came in between; the API answers with what that made.
+            match request:
+                case CreateRun():
+                    is_there = self._has_key(request.dag_id, request.key)
+                case EmitEvent():
+                    is_there = self._has_emitted(request.name, request.request)
+                case _:
+                    is_there = False
+            if not is_there:
                 self.found(Broken("request", f"{request}: {exc!r}"))
+            return
+        if isinstance(request, EmitEvent) and isinstance(answer, tuple):
+            if answer[0] not in self.tables.named_events:
+                self.found(Broken("I12 acknowledged", f"event {answer[0]} is not stored"))
             return
         if isinstance(request, CreateRun) and isinstance(answer, tuple):
             known = {row.run_id for row in self.tables.runs.values()}
@@ -368,6 +392,9 @@ class LoopNode:
         ended = Counter(row.state for row in self.tables.runs.values())
         self.points["run ended"] += sum(n for s, n in ended.items() if s >= RunState.SUCCESS)
         self.points["call answered"] += self.ledger.told.calls
+        self.points["event emitted"] += len(self.tables.named_events)
+        self.points["event told"] += self.ledger.told.named
+        self.points["run called"] += len(self.tables.called)
         self.points["call replayed"] += self.ledger.told.replayed
         self.points["event of a stream"] += self.tables.consumed.total()
         self.points["event consumed"] += len(self.tables.fired)

@@ -11,14 +11,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from aioflow.author.asking import named_events
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
 from tests.sim.script import StreamPlan
 
-__all__ = ("Misbehaving", "Streaming", "draw", "draw_stream")
+__all__ = ("NAMED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")
 
 _HERE = __name__
+NAMED = f"{_HERE}:Named"
+"""The class of triggers that wait for named events."""
+
 _TOO_LONG_SECONDS = 40.0
 _WELL = ("event", "event", "event", "many", "none", "raise")
 _BADLY = (
@@ -54,6 +58,26 @@ _RAISED: dict[str, type[BaseException]] = {
     "base": Base,
     "unspeakable": Unspeakable,
 }
+
+
+@dataclass
+class Named(Trigger[list[Any]]):
+    """Waits for a named event, as that of the catalogue does; it says whose it is, and which."""
+
+    password: str
+    token: list[int]
+    plan: None = None
+    topic: str = ""
+    after: int = -1
+
+    async def run(self) -> AsyncIterator[TriggerEvent[list[Any]]]:
+        events = named_events(self.topic, after=self.after if self.after >= 0 else None)
+        try:
+            async for event in events:
+                told = ["event", self.token, {"event_no": event.id}]
+                yield TriggerEvent(told, key=str(event.id))
+        finally:
+            await events.aclose()
 
 
 def draw(

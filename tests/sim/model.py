@@ -56,11 +56,13 @@ from aioflow.messages import (
     Began,
     CallAnswered,
     Ended,
+    EventEmitted,
     Fired,
     NextWanted,
     NotParked,
     Recalled,
     RecordDropped,
+    RunCalled,
     StreamOpened,
     TriggerEnded,
 )
@@ -87,7 +89,8 @@ STORMY_TURNS, TURNS = 400, 100_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
-_CALLS = CallAnswered | NextWanted | NotParked | RecordDropped | StreamOpened
+_CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | RunCalled
+_CALLS |= StreamOpened
 _NUMBERED = Began | Ended | Recalled | Fired | TriggerEnded | _CALLS
 """Reports that say of which start, or hosting, they are."""
 
@@ -448,6 +451,9 @@ class Node:
         self.points["call answered"] += self.ledger.told.calls
         self.points["call replayed"] += self.ledger.told.replayed
         self.points["event of a stream"] += self.tables.consumed.total()
+        self.points["event emitted"] += len(self.tables.named_events)
+        self.points["event told"] += self.ledger.told.named
+        self.points["run called"] += len(self.tables.called)
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
             seed=seed,

@@ -11,6 +11,7 @@ from aioflow.inputs import (
     CancelRun,
     CreateRun,
     Drain,
+    EmitEvent,
     FileBroken,
     FileGone,
     FileParsed,
@@ -52,7 +53,7 @@ class File:
             return FileGone(self.name)
         if self.state == "broken":
             return FileBroken(file=self.name, reason="syntax", message="invalid syntax")
-        triggers = dict.fromkeys(("sim:Trigger", "sim:Stream"), self.version)
+        triggers = dict.fromkeys(("sim:Trigger", "sim:Stream", "sim:Named"), self.version)
         return FileParsed(
             file=self.name, version=self.version, dags=self.dags, sources={}, triggers=triggers
         )
@@ -73,6 +74,15 @@ class Person:
         date = UNREADABLE_DATE if self._node.faults.happens("input poisoned", 10.0) else None
         dag_id = rng.choice(self._node.dags).dag_id
         return CreateRun(dag_id=dag_id, key=key, conf=conf, logical_date=date)
+
+    def event(self) -> Request | None:
+        """Somebody emits an event; whoever comes with a request that was met is told so before."""
+        rng, tables = self._node.rng, self._node.tables
+        name, request = rng.choice(("t0", "t1")), rng.choice((None, *self._keys))
+        known = {(row.name, row.request) for row in tables.named_events.values()}
+        if request is not None and (name, request) in known:
+            return None
+        return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
 
     def meddling(self) -> Request:
         """Somebody cancels, pauses, or changes a pool."""
@@ -121,6 +131,9 @@ class People:
             if faults.is_asked():
                 for _ in range(times):
                     node.ask(request)
+        if node.rng.random() < 0.4 and (event := self._person.event()) and faults.is_asked():
+            for _ in range(2 if node.rng.random() < 0.2 else 1):
+                node.ask(event)
         if faults.happens("operator"):
             node.ask(self._person.meddling())
         if faults.happens("files change"):

@@ -23,6 +23,7 @@ __all__ = (
     "plan_of",
     "script",
     "token_of",
+    "topic_of",
 )
 
 WAITS = ("wait", "any_of", "all_of")
@@ -34,6 +35,8 @@ UNSTORABLE = b"unstorable"
 """A result the first level's tables refuse, whoever asks them and how often."""
 
 _KINDS = ("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")
+_KINDS += ("emit", "emit", "run_dag", "named")
+_TOPICS = ("t0", "t1")
 _LENGTHS = (0, 0, 1, 2, 3, 5, 9)
 _WIDEST = 3
 
@@ -62,6 +65,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         stream: The ordinal of the call that opened what it takes from.
         timeout_us: How long it may wait.
         is_caught: Whether the coroutine goes on where it fails.
+        topic: Of the event it emits or waits for.
+        dag: Number of the DAG it runs.
     """
 
     kind: str
@@ -71,19 +76,35 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     plan: StreamPlan | None = None
     timeout_us: int | None = None
     is_caught: bool = True
+    topic: str = ""
+    dag: int = -1
 
 
 class _Carried(msgspec.Struct):
-    """The fields of a trigger: a secret, whose it is, and how it goes on if it is a stream."""
+    """The fields of a trigger: a secret, whose it is, and how it goes on if it is a stream.
+
+    Or which named event it waits for, behind which other.
+    """
 
     password: str
     token: list[int]
     plan: StreamPlan | None = None
+    topic: str = ""
+    after: int = -1
 
 
-def carried(token: tuple[int, ...], plan: StreamPlan | None = None) -> bytes:
+def carried(
+    token: tuple[int, ...], plan: StreamPlan | None = None, *, topic: str = "", after: int = -1
+) -> bytes:
     """Return the fields of a trigger. Its events say the token, so that no other's are taken."""
-    return msgspec.msgpack.encode(_Carried(CANARY.decode(), list(token), plan))
+    fields = _Carried(CANARY.decode(), list(token), plan, topic, after)
+    return msgspec.msgpack.encode(fields)
+
+
+def topic_of(kwargs: bytes) -> tuple[str, int]:
+    """Return which named event a trigger waits for, and behind which other."""
+    fields = msgspec.msgpack.decode(kwargs, type=_Carried)
+    return fields.topic, fields.after
 
 
 def token_of(kwargs: bytes) -> list[int]:
@@ -123,14 +144,28 @@ def _extend(calls: list[Call], rng: random.Random, edition: str) -> None:
 
 
 def _call(kind: str, rng: random.Random, edition: str) -> Call:
-    width, timeout = 0, None
-    if kind in WAITS:
+    width, timeout, topic, dag = 0, None, "", -1
+    if kind in {"emit", "named"}:
+        topic = rng.choice(_TOPICS)
+    if kind == "run_dag":
+        dag = rng.randint(0, 2)
+    if kind == "named":  # perhaps nobody emits it
+        kind, width, timeout = "wait", 1, rng.choice((2, 900)) * SECOND
+    elif kind in WAITS:
         width = 1 if kind == "wait" else rng.randint(1, _WIDEST)
         timeout = rng.choice((None, None, 2 * SECOND, 900 * SECOND))
     elif kind == SLEEP:
         timeout = rng.choice((0, 1, 30, 600)) * SECOND
     name = f"f{rng.randint(0, 1)}.{edition}"
-    return Call(kind=kind, name=name, width=width, timeout_us=timeout, is_caught=rng.random() < 0.5)
+    return Call(
+        kind=kind,
+        name=name,
+        width=width,
+        timeout_us=timeout,
+        is_caught=rng.random() < 0.5,
+        topic=topic,
+        dag=dag,
+    )
 
 
 def _stream(rng: random.Random, edition: str, *, is_patient: bool) -> Call:

@@ -75,6 +75,7 @@ class Tables(Rows):
         consumed: How many events of each stream were consumed.
         just_consumed: Task and payload of each event that the last batch consumed.
         fenced: Batches that came again after they had been applied.
+        called: Runs that a task has started, by the wait of its call.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,9 @@ class Tables(Rows):
         self.consumed: Counter[int] = Counter()
         self.just_consumed: list[tuple[int, bytes | None]] = []
         self.fenced = 0
+        self.called: dict[int, int] = {}
+        self._emitted: set[tuple[str, str] | bytes] = set()
+        self._newest_event = self._newest_run = 0
         self.widths: dict[tuple[int, int], int] = {}
         self.specs: dict[tuple[str, str], DagSpec] = {}
         self._numbers = Numbers()
@@ -138,6 +142,7 @@ class Tables(Rows):
             key = (tried.task_no, tried.start_no)
             assert key not in self._kept, f"a second row for the try {key}"
             self._kept.add(key)
+        self._count_named(batch)
         for version in batch.new_versions:
             self.specs.update({(version.version, spec.dag_id): spec for spec in version.dags})
         for first, count in self._ranges(batch):
@@ -164,6 +169,23 @@ class Tables(Rows):
             row = fresh.get((trigger_no, sequence)) or self.events[trigger_no, sequence]
             self.just_consumed.append((self.triggers[trigger_no].task_no, row.payload))
 
+    def _count_named(self, batch: Batch) -> None:
+        """Events are behind all that was there, runs behind all events, and nothing comes twice."""
+        for event in batch.named_events:
+            what = event.data if event.request is None else (event.name, event.request)
+            if event.run_no is not None or event.request is not None:
+                assert what not in self._emitted, f"{event} is emitted once more"
+                self._emitted.add(what)
+            assert event.event_no > max(self._newest_event, self._newest_run), event
+        for run in batch.new_runs:
+            assert run.run_no > self._newest_event, run
+            if run.caller is not None:
+                assert run.caller not in self.called, f"{run} is started once more"
+                self.called[run.caller] = run.run_no
+        numbers = (event.event_no for event in batch.named_events)
+        self._newest_event = max(numbers, default=self._newest_event)
+        self._newest_run = max((run.run_no for run in batch.new_runs), default=self._newest_run)
+
     def _ranges(self, batch: Batch) -> Iterator[tuple[int, int]]:
         """The numbers a batch takes into use."""
         for run in batch.new_runs:
@@ -173,6 +195,8 @@ class Tables(Rows):
             yield expansion.first_task_no, expansion.width
         for trigger in batch.new_triggers:
             yield trigger.trigger_no, 1
+        for event in batch.named_events:
+            yield event.event_no, 1
         for owed in batch.new_outbox:
             yield owed.outbox_no, 1
 

@@ -41,6 +41,9 @@ LEAST_MODEL = {
     "call answered": 200,
     "call replayed": 50,
     "event of a stream": 20,
+    "event emitted": 100,
+    "event told": 5,
+    "run called": 5,
     "expansion": 20,
     "run ended": 50,
 }
@@ -51,6 +54,9 @@ LEAST_LOOP = {
     "call answered": 100,
     "call replayed": 20,
     "event of a stream": 10,
+    "event emitted": 50,
+    "event told": 5,
+    "run called": 5,
     "batch refused": 3,
     "run ended": 20,
 }

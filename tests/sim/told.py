@@ -48,10 +48,11 @@ class Told:
     Attributes:
         calls: How many answers were told for the first time.
         replayed: How many once more.
+        named: How often a named event was told.
     """
 
     def __init__(self) -> None:
-        self.calls = self.replayed = 0
+        self.calls = self.replayed = self.named = 0
         self._stories: dict[int, _Story] = {}
 
     def _of(self, task_no: int) -> _Story:
@@ -136,7 +137,7 @@ def _is_its_own(story: _Story, where: tuple[int, int, int], call: Call, body: by
     task_no, start_no, ordinal = where
     value = None if body is None else msgspec.msgpack.decode(body)
     match call.kind, value:
-        case ("sleep" | "stream", None):
+        case ("sleep" | "stream" | "emit", None) | ("run_dag", dict()):
             return
         case ("step" | "now", [int() as task, int() as start, int() as at]):
             right = (task, at) == (task_no, ordinal) and start <= start_no

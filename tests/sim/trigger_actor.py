@@ -19,7 +19,7 @@ from aioflow.model import Failure
 from aioflow.orders import End, EventsTaken, Host
 from tests.sim.actors import Line, Stage, lost_host, result_of_start
 from tests.sim.broken import Broken
-from tests.sim.script import plan_of, token_of
+from tests.sim.script import plan_of, token_of, topic_of
 
 __all__ = ("TriggerHost",)
 
@@ -27,6 +27,7 @@ SECOND = 1_000_000
 _DELAYS_US = (0, 1_000, 5 * SECOND, 600 * SECOND)
 _BETWEEN_US = (0, 0, 0, 1_000, SECOND)
 _ENDS = ("success", "success", "failed", "skipped")
+_LOOK_US = 30 * SECOND
 
 
 class _Hosted(Protocol):
@@ -71,6 +72,8 @@ class TriggerHost:
             return
         host = effect.host
         make: type[_Once | _Stream] = _OfStart if host.is_made_there else _Once
+        if host.class_path == "sim:Named":
+            make = _Named
         hosted = (_Stream if host.window else make)(self, host)
         self._hosted[host.trigger_no] = hosted
         if self.stage.faults.happens("no room"):
@@ -221,6 +224,29 @@ class _OfStart(_Once):
             return self._end(at)
         payload = msgspec.msgpack.encode(["event", [host.task_no]])
         return Fired(host.trigger_no, host.hosting, 0, at, payload, "key")
+
+
+class _Named(_Once):
+    """A trigger that waits for a named event: the first behind its position is its own."""
+
+    def begin(self) -> None:
+        self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._look)
+
+    def _look(self) -> None:
+        topic, after = topic_of(self.host.kwargs)
+        behind = max(after, self.host.run_no)
+        rows = self._stage.tables.named_events.values()
+        found = [row.event_no for row in rows if row.name == topic and row.event_no > behind]
+        if not found:
+            self._process.after(self, _LOOK_US, self._look)
+            return
+        host = self.host
+        payload = msgspec.msgpack.encode(["event", token_of(host.kwargs), {"event_no": min(found)}])
+        at = self._stage.wall()
+        self._process.line.say(
+            Fired(host.trigger_no, host.hosting, 0, at, payload, str(min(found)))
+        )
+        self._process.over(self)
 
 
 class _Stream:

@@ -1,0 +1,73 @@
+"""What must hold of named events, and of runs that tasks have started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.core.hosting import RUN
+from aioflow.model import Failure, TriggerState
+from tests.sim.broken import Broken
+
+__all__ = ("Positions", "outcome_is_true", "runs_answer_their_callers")
+
+
+def runs_answer_their_callers(node: Any) -> None:
+    """E8: whoever waits for a run it has started waits for one that is live."""
+    for row in node.tables.triggers.values():
+        if row.class_path != RUN or row.state is not TriggerState.WAITING:
+            continue
+        run_no = node.tables.called.get(row.trigger_no)
+        if run_no is None or not node.tables.runs[run_no].state.is_live:
+            raise Broken("E8 calls", f"{row} waits, and its run is {run_no}")
+
+
+def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Failure | None) -> None:
+    """E8: a task is told of a run of its own, which ended as it is told.
+
+    Raises:
+        Broken: If it is not so.
+    """
+    told = None if body is None else msgspec.msgpack.decode(body)
+    match told, None if failure is None else failure.reason:
+        case {"state": state, "run_id": run_id}, None:
+            is_good = state in {"success", "partial"}
+        case [_, run_id, state], "dag_run_failed":
+            is_good = state in {"failed", "cancelled"}
+        case _, "run_refused":
+            return
+        case _:
+            raise Broken("E8 calls", f"task {task_no} is told {told} and {failure}")
+    runs = [run for run in tables.runs.values() if run.run_id == run_id]
+    if not is_good or [run.state.label for run in runs] != [state] or runs[0].caller is None:
+        raise Broken("E8 calls", f"task {task_no} is told {told}, its run is {runs}")
+
+
+class Positions:
+    """How far one start of a coroutine has come in the events of each topic."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def after(self, topic: str) -> int:
+        """Return which event it goes on behind; -1 for the beginning of its run."""
+        return self._last.get(topic, -1)
+
+    def hears(self, tables: Any, run_no: int, topic: str, body: bytes | None) -> bool:
+        """It is told of an event: one stored since its run began, and the next of them.
+
+        Raises:
+            Broken: If it is another.
+        """
+        _, _, *told = msgspec.msgpack.decode(body or b"\x90")
+        if not told or not isinstance(told[0], dict):
+            return False  # that of another edition, which waits for something else
+        number = told[0]["event_no"]
+        behind = max(self.after(topic), run_no)
+        rows = tables.named_events.values()
+        there = [row.event_no for row in rows if row.name == topic and row.event_no > behind]
+        if not there or min(there) != number:
+            raise Broken("E9 events", f"event {number} of {topic} after {behind}: {there}")
+        self._last[topic] = number
+        return True
