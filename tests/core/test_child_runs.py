@@ -246,8 +246,8 @@ def test_many_callers_are_each_answered_by_their_own_run():
         world.succeed("work")
         for effect in list(world.starts.values()):
             if effect.resume is not None:
-                assert effect.resume.answer is not None
-                told[effect.start.task_no] = msgspec.msgpack.decode(effect.resume.answer)["run_id"]
+                answer = msgspec.msgpack.decode(effect.resume.answer or b"")
+                told[effect.start.task_no] = answer["run_id"]
 
     assert told == {waits[number]: run_id for number, run_id in callers.items()}
 

@@ -249,8 +249,7 @@ class Coroutine:
         if call.kind == "run_dag":
             outcome_is_true(tables, self.task_no, body, failure)
         elif call.kind == "wait" and call.topic and failure is None:
-            if self._positions.hears(tables, self.run_no, call.topic, body):
-                self._told.named += 1
+            self._told.named += self._positions.hears(tables, self.run_no, call.topic, body)
         if call.kind == "next" and body is None and failure is None:
             self._is_over(call)
         self.made += 1

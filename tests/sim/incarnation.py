@@ -35,7 +35,7 @@ from aioflow.inputs import (
     StopTry,
     TakeEvents,
 )
-from aioflow.rows import Batch
+from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import CAPACITY, Triggerer
 from tests.sim import invariants
 from tests.sim.actors import Worker
@@ -177,7 +177,11 @@ class Incarnation:
         node.after(delay, lambda: self.say(Delivered(effect.outbox_no)))
 
     def committed(self, batch: Batch, draft: Draft) -> None:
-        self._answers.on_commit(batch, self.engine.memory.runs.get)
+        def row(run_no: int) -> RunRow | None:
+            run = self.engine.memory.runs.get(run_no)
+            return None if run is None else run.row
+
+        self._answers.on_commit(batch, row)
         self._node.committed(batch)
 
     # ── checks ──────────────────────────────────────────────────────────────────────────

@@ -34,8 +34,10 @@ CANARY = b"canary-in-the-mine"
 UNSTORABLE = b"unstorable"
 """A result the first level's tables refuse, whoever asks them and how often."""
 
-_KINDS = ("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")
-_KINDS += ("emit", "emit", "run_dag", "named")
+_KINDS = (
+    *(("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")),
+    *("emit", "emit", "run_dag", "named"),
+)
 _TOPICS = ("t0", "t1")
 _LENGTHS = (0, 0, 1, 2, 3, 5, 9)
 _WIDEST = 3

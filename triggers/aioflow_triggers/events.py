@@ -35,9 +35,6 @@ class EventTrigger(Trigger[Emitted]):
         after: Only those behind this ``id``. Waits of an ``async def`` task see to it themselves;
             an operator that defers twice passes on the ``id`` it was given.
 
-    Raises:
-        TypeError: If the name or the key is no text.
-
     Events:
         One, or each of them to ``stream``, in the order they were stored. ``payload`` is
         ``{"name": str, "key": str | None, "data": ..., "id": int}``; ``key`` is the ``id``, so a
@@ -50,10 +47,6 @@ class EventTrigger(Trigger[Emitted]):
     name: str
     key: str | None = None
     after: int | None = None
-
-    def __post_init__(self) -> None:
-        for given in (self.name, "" if self.key is None else self.key):
-            _require_text(given)
 
     async def run(self) -> AsyncIterator[TriggerEvent[Emitted]]:
         """Yield the events, without end."""
@@ -73,8 +66,3 @@ class EventTrigger(Trigger[Emitted]):
     def behind(self, payload: Emitted) -> EventTrigger:
         """Return the wait for the events after this one."""
         return EventTrigger(self.name, self.key, payload["id"])
-
-
-def _require_text(given: object) -> None:
-    if not isinstance(given, str):
-        raise TypeError(f"the name and the key of an event are text, got {given!r}")
