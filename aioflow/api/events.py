@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
-
-import msgspec
 
 from aioflow.api.reader import RESULT_BYTES
 from aioflow.api.views import EmittedView, EventView, iso, plain_bytes
@@ -94,9 +93,14 @@ def body_of(body: bytes) -> Any:
     if not body:
         return None
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        # Not by msgspec: a long integer would become a float there, and be another number.
+        return json.loads(body.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as exc:
         raise BadEvent(f"the body of an event is JSON, or empty: {exc}") from exc
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _emitted(row: NamedEventRow, *, created: bool) -> EmittedView:

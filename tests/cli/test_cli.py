@@ -226,6 +226,23 @@ def test_a_dag_is_paused_and_resumed(daemon):
     assert daemon.run("dags", "resume", "waits", "--json").json["paused"] is False
 
 
+def test_an_event_is_emitted_and_listed(daemon):
+    data = '{"by": "mia \\u001b[31m"}'
+    made = daemon.run(
+        "events", "emit", "orders/approved", "--key", "o-17", "--data", data, "--json"
+    )
+    plain = daemon.run("events", "emit", "bare")
+    listed = daemon.run("events", "list", "--name", "orders/approved", "--json")
+    table = daemon.run("events", "list", "--limit", "2")
+
+    assert (made.status, made.json["created"], made.json["key"]) == (0, True, "o-17")
+    assert re.fullmatch(r"bare emitted: event \d+\n", plain.out)
+    assert [event["event_id"] for event in listed.json] == [made.json["event_id"]]
+    assert listed.json[0]["data"] == {"by": "mia \x1b[31m"}
+    assert "orders/approved" in table.out
+    assert "\x1b" not in table.out
+
+
 def test_a_remote_daemon_is_reached_by_url_with_a_token(daemon):
     url, _, token = daemon.facts["url"].partition("/?token=")
 

@@ -121,7 +121,7 @@ def test_outside_of_a_task_there_is_nobody_to_emit_for():
     from aioflow import emit
 
     with pytest.raises(RuntimeError, match="aioflow events emit"):
-        emit("approved")
+        _ = emit("approved")
 
 
 # ── running another DAG ─────────────────────────────────────────────────────────────────
@@ -147,7 +147,7 @@ def test_a_dag_is_run_by_itself_or_by_name_and_its_outcome_returned(talk, given)
 
     told = result_of(host.child.expect(Succeeded))
     assert (call.kind, call.name, call.dag_id) == ("run_dag", "invoices", "invoices")
-    assert decode(call.conf) == {"a": None, "n": 4}
+    assert decode(call.conf or b"") == {"a": None, "n": 4}
     assert told == {"state": "partial", "run_id": "r", "result": None}
 
 

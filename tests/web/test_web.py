@@ -390,3 +390,70 @@ async def test_the_pages_style_is_the_one_its_policy_allows(tmp_path):
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert f"'sha256-{digest}'" in page.headers["content-security-policy"]
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_webhook_emits_an_event_of_any_json(tmp_path):
+    async with app(tmp_path) as (_, web):
+        made = [
+            await ask(web, "POST", target, headers={**BEARER, **JSON}, body=body)
+            for target, body in (
+                ("/api/v1/events/approved?key=order-17", b'{"by": "mia"}'),
+                ("/api/v1/events/orders/created", b"[1, 2]"),
+                ("/api/v1/events/bare", b""),
+                ("/api/v1/events/long", b"1" * 30),
+            )
+        ]
+        listed = await ask(web, "GET", "/api/v1/events", headers=BEARER)
+        of_name = await ask(web, "GET", "/api/v1/events?name=orders/created", headers=BEARER)
+
+    assert [answer.status for answer in made] == [201] * 4
+    told = [(event["name"], event["key"], event["data"]) for event in listed.json]
+    assert told == [
+        ("long", None, "1" * 30),
+        ("bare", None, None),
+        ("orders/created", None, [1, 2]),
+        ("approved", "order-17", {"by": "mia"}),
+    ]
+    assert [event["name"] for event in of_name.json] == ["orders/created"]
+
+
+async def test_an_idempotency_key_makes_one_event_of_two_requests(tmp_path):
+    headers = {**BEARER, "idempotency-key": "k-1"}
+    async with app(tmp_path) as (_, web):
+        first, again = [
+            await ask(web, "POST", "/api/v1/events/e", headers=headers, body=b"1") for _ in range(2)
+        ]
+
+    assert (first.status, again.status) == (201, 200)
+    assert (first.json["created"], again.json["created"]) == (True, False)
+    assert first.json["event_id"] == again.json["event_id"]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status", "code"),
+    [
+        pytest.param("/api/v1/events/e", b"{", 422, "request.event", id="no-json"),
+        pytest.param("/api/v1/events/e", b"a=1&b=2", 422, "request.event", id="a-form"),
+        pytest.param("/api/v1/events/e", b'"\xff"', 422, "request.event", id="no-utf-8"),
+        pytest.param("/api/v1/events/e", b"[" * 5_000, 422, "request.event", id="deep"),
+        pytest.param("/api/v1/events/e", b"NaN", 422, "request.event", id="no-number"),
+        pytest.param("/api/v1/events/e", b'"\\ud800"', 422, "unserializable", id="half-character"),
+        pytest.param(f"/api/v1/events/{'x' * 251}", b"1", 422, "request.event", id="long-name"),
+        pytest.param("/api/v1/events/e?key=", b"1", 422, "request.event", id="empty-key"),
+        pytest.param(
+            "/api/v1/events/e", b'"' + b"x" * BODY_LIMIT + b'"', 413, "web.too_large", id="large"
+        ),
+    ],
+)
+async def test_an_event_that_cannot_be_is_a_problem_with_a_code(
+    tmp_path, target, body, status, code
+):
+    async with app(tmp_path) as (n, web):
+        answer = await ask(web, "POST", target, headers={**BEARER, **JSON}, body=body)
+        assert await n.api.list_events() == []
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
