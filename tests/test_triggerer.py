@@ -14,7 +14,7 @@ from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.wiring import Wiring
 from aioflow.host.stalls import Stall
 from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, RoomChanged, Stalled
-from aioflow.messages import Ask, Fired, TriggerEnded
+from aioflow.messages import Ask, Fired, TriggerEnded, Withdraw
 from aioflow.orders import End, Host
 from aioflow.tasklog import TaskLog
 from aioflow.triggerer import Triggerer
@@ -261,6 +261,7 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         await until(lambda: len(n.of(HostUp)) == 2)
         assert not n.triggerer.hosted
         assert not n.triggerer.waiting_for_capacity
+        assert [asked for _, asked in n.asked] == [Withdraw(-1)]  # nobody is left to be answered
         n.host(1, hosting=2)
         await until(lambda: len(n.fired()) == 2)
 

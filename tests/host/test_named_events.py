@@ -267,3 +267,13 @@ async def test_a_refusal_reaches_everyone_and_the_next_may_ask_again(world):
     await world.settle()
 
     assert world.told["b"] == [1]
+
+
+async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_one():
+    numbers = []
+    for _ in range(2):  # each process has a line of its own
+        line = Daemon()
+        numbers += [line.ask_soon(7, "events", encode(["e", 0, None], ""), print) for _ in range(3)]
+
+    assert len(set(numbers)) == 6
+    assert sorted(numbers) == numbers

@@ -147,7 +147,6 @@ def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(tmp_path, dags)
     count = 40
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
         run_id = daemon.trigger("ticking", {"count": count})
-        run_id = daemon.trigger("ticking", {"count": count})
         for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):
             eventually(partial(has_emitted, daemon, number))
             strike(daemon, what)
@@ -169,12 +168,19 @@ def listed(daemon: DaemonProcess, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("what", "good"), [("daemon", True), ("everything", False), ("async", True)]
+    ("what", "good", "database"),
+    [
+        pytest.param("daemon", True, "sqlite"),
+        pytest.param("everything", False, "sqlite"),
+        pytest.param("everything", True, "postgres", marks=pytest.mark.postgres),
+        pytest.param("async", True, "sqlite"),
+    ],
 )
 def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
-    tmp_path, dags, what, good
+    tmp_path, dags, request, what, good, database
 ):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
+    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "1")) as daemon:
         run_id = daemon.trigger("parent", {"good": good})
         eventually(lambda: children(daemon) and state(daemon, run_id) == "deferred")
         strike(daemon, what)
