@@ -51,9 +51,10 @@ from aioflow.inputs import (
 )
 from aioflow.model import RunNo, TaskState
 from aioflow.orders import ForgetRun
-from aioflow.rows import Batch, LiveRun, Snapshot
+from aioflow.rows import Batch
 from aioflow.store import Store
 from aioflow.timers import Timers
+from aioflow.unfinished import LiveRun, Snapshot
 
 __all__ = ("Engine", "Outlets")
 

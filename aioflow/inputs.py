@@ -20,8 +20,10 @@ from aioflow.messages import (
     DagFailure,
     Deferred,
     EventEmitted,
+    EventsHandled,
     Failed,
     Fired,
+    Item,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -34,7 +36,17 @@ from aioflow.messages import (
     TriggerEnded,
 )
 from aioflow.model import Body, DagSpec, Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.orders import CallRecorded, End, EventsTaken, ForgetRun, Host, Resume, RunInfo, Start
+from aioflow.orders import (
+    CallRecorded,
+    End,
+    EventsTaken,
+    ForgetRun,
+    Host,
+    ItemsTaken,
+    Resume,
+    RunInfo,
+    Start,
+)
 
 __all__ = (
     "Acknowledge",
@@ -352,6 +364,8 @@ Input: TypeAlias = (
     | NotReadyYet
     | Deferred
     | Awaiting
+    | EventsHandled
+    | Item
     | CallAnswered
     | NextWanted
     | EventEmitted
@@ -443,9 +457,9 @@ class EndHosting(msgspec.Struct, frozen=True):
 
 
 class ConfirmCall(msgspec.Struct, frozen=True):
-    """Tell a coroutine that the answer of its durable call is stored."""
+    """Tell a coroutine that the answer of its durable call is stored, or what it yielded."""
 
-    recorded: CallRecorded
+    recorded: CallRecorded | ItemsTaken
 
 
 class TakeEvents(msgspec.Struct, frozen=True):

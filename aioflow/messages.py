@@ -24,9 +24,11 @@ __all__ = (
     "Deferred",
     "Ended",
     "EventEmitted",
+    "EventsHandled",
     "Failed",
     "Fired",
     "Inspected",
+    "Item",
     "Left",
     "NextWanted",
     "NotParked",
@@ -144,6 +146,38 @@ class Deferred(_Wire, frozen=True):
     next_kwargs: bytes | None = None
     timeout_us: int | None = None
     timeout_method: str = ""
+
+
+class EventsHandled(_Wire, frozen=True):
+    """An operator has taken events of its stream, and waits for the next ones.
+
+    Attributes:
+        upto: The sequence number behind the last event it was given.
+        items: msgpack of what it adds to its output.
+        is_last: There are no more events, and with this its task has succeeded.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    began_at: Instant
+    at: Instant
+    upto: int
+    items: tuple[bytes, ...] = ()
+    is_last: bool = False
+
+
+class Item(_Wire, frozen=True):
+    """A generator yielded, and goes on when that is stored. Answered by ``ItemsTaken``.
+
+    Attributes:
+        index: Counts the items of the task from 0, those of earlier tries too.
+        payload: msgpack.
+    """
+
+    task_no: TaskNo
+    start_no: StartNo
+    index: int
+    payload: bytes
 
 
 class CallAnswered(_Wire, frozen=True):
@@ -313,7 +347,7 @@ class Left(_Wire, frozen=True):
     start_no: StartNo
 
 
-Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting
+Ended: TypeAlias = Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting | EventsHandled
 
 
 # ── reports of trigger hosts ────────────────────────────────────────────────────────────
@@ -440,6 +474,8 @@ Report: TypeAlias = (
     | NotReadyYet
     | Deferred
     | Awaiting
+    | EventsHandled
+    | Item
     | CallAnswered
     | StreamOpened
     | NextWanted

@@ -27,6 +27,7 @@ __all__ = (
     "LIVE_TASK_STATES",
     "Body",
     "DagSpec",
+    "EventsSpec",
     "Failure",
     "Instant",
     "MapSource",
@@ -274,6 +275,22 @@ class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     timeout_us: int | None = None
 
 
+class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How an operator takes the events of a trigger that goes on.
+
+    Attributes:
+        method: What takes a batch of them; empty where the method it resumes in takes each alone.
+        batch: How many it takes at once.
+        delay_us: How long the first of a batch waits for others.
+        window: How far the trigger may run ahead of the store.
+    """
+
+    method: str
+    batch: int = 1
+    delay_us: int = 0
+    window: int = 64
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Values and code stay with the children.
 
@@ -285,6 +302,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         slots: What it weighs in its pool while it runs.
         window: Children materialised and unfinished at once; ``None`` for no bound.
         execution_timeout_us: Of one try, running and deferred together.
+        events: Of an operator that takes every event of its triggers.
+        streams: Those that expand over its result take item by item, while it goes on.
     """
 
     task_id: str
@@ -304,6 +323,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     start_trigger: StartTriggerSpec | None = None
+    events: EventsSpec | None = None
+    streams: bool = False
     doc: str = ""
     line: int = 0
 

@@ -19,6 +19,7 @@ __all__ = (
     "ForgetRun",
     "Host",
     "Inspect",
+    "ItemsTaken",
     "Order",
     "Parse",
     "Ping",
@@ -95,6 +96,11 @@ class Start(_Wire, frozen=True):
         widths: Of all sources of the expansion, literals too, in order.
         recorded: Durable calls whose answers are stored; the host asks for them first.
         timeout_us: What is left of the try's time, for a coroutine's host to watch.
+        events: ``(payload, key)`` of those an operator takes in this start, where it takes many.
+        upto: The sequence number behind the last of them.
+        is_closing: There are no more: the last start of such an operator.
+        stored: Items of its output that are stored.
+        item: msgpack of the item of a stream that child ``map_index`` takes, if it is at hand.
     """
 
     run_no: RunNo
@@ -112,6 +118,11 @@ class Start(_Wire, frozen=True):
     widths: tuple[int, ...] = ()
     recorded: int = 0
     timeout_us: int | None = None
+    events: tuple[tuple[bytes, str | None], ...] = ()
+    upto: int = 0
+    is_closing: bool = False
+    stored: int = 0
+    item: bytes | None = None
 
 
 class Resume(_Wire, frozen=True):
@@ -144,6 +155,14 @@ class CallRecorded(_Wire, frozen=True):
     ordinal: int
     answer: bytes | None = None
     failure: Failure | None = None
+
+
+class ItemsTaken(_Wire, frozen=True):
+    """The items of a task below ``upto`` are stored, and there is room for more."""
+
+    task_no: TaskNo
+    start_no: StartNo
+    upto: int
 
 
 class Recall(_Wire, frozen=True):
@@ -245,6 +264,7 @@ Order: TypeAlias = (
     | Start
     | Resume
     | CallRecorded
+    | ItemsTaken
     | Recall
     | Stop
     | ForgetRun

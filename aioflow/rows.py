@@ -26,19 +26,18 @@ __all__ = (
     "DagFileRow",
     "DagRow",
     "EventRow",
+    "ExpansionChange",
     "ExpansionRow",
+    "ItemRow",
     "JournalRow",
-    "LiveRun",
     "NamedEventRow",
     "OutboxRow",
     "PoolRow",
-    "Progress",
     "RecordChange",
     "RecordRow",
     "ResultRow",
     "RunChange",
     "RunRow",
-    "Snapshot",
     "TaskChange",
     "TaskRow",
     "TriggerChange",
@@ -158,12 +157,17 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How wide a mapped task of a run is. Written once, before its first child."""
+    """How wide a mapped task of a run is. Written before its first child.
+
+    Attributes:
+        is_open: It grows with a stream of items; closed it never changes again.
+    """
 
     run_no: RunNo
     position: int
     width: int
     first_task_no: TaskNo
+    is_open: bool = False
 
 
 class TryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +299,20 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
     request: str | None = None
 
 
+class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a task's output that is given on before the task has ended.
+
+    Attributes:
+        item_index: Counts the items of a task from 0, without gaps.
+        payload: msgpack.
+    """
+
+    task_no: TaskNo
+    item_index: int
+    run_no: RunNo
+    payload: bytes
+
+
 class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     """A named limit on running tasks. The default pool has no row and no limit."""
 
@@ -382,6 +400,16 @@ class RecordChange(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None
 
 
+class ExpansionChange(msgspec.Struct, frozen=True, array_like=True):
+    """An open expansion grows from ``was`` to ``width``, or is closed."""
+
+    run_no: RunNo
+    position: int
+    was: int
+    width: int
+    is_open: bool
+
+
 class Batch(msgspec.Struct, kw_only=True):
     """Everything one turn changes, applied in one transaction or not at all.
 
@@ -400,6 +428,7 @@ class Batch(msgspec.Struct, kw_only=True):
             be made again.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events: Triggers all of whose events are deleted.
+        gone_items: Tasks all of whose items are deleted.
     """
 
     number: int
@@ -410,6 +439,9 @@ class Batch(msgspec.Struct, kw_only=True):
     new_tasks: list[TaskRow] = msgspec.field(default_factory=list)
     task_changes: list[TaskChange] = msgspec.field(default_factory=list)
     new_expansions: list[ExpansionRow] = msgspec.field(default_factory=list)
+    expansion_changes: list[ExpansionChange] = msgspec.field(default_factory=list)
+    new_items: list[ItemRow] = msgspec.field(default_factory=list)
+    gone_items: list[TaskNo] = msgspec.field(default_factory=list)
     new_tries: list[TryRow] = msgspec.field(default_factory=list)
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
@@ -436,61 +468,3 @@ class Batch(msgspec.Struct, kw_only=True):
         return not any(
             getattr(self, name) for name in self.__struct_fields__ if name not in {"number", "at"}
         )
-
-
-# ── what a restart reads ────────────────────────────────────────────────────────────────
-
-
-class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far the coroutine of one task has come, in its records.
-
-    Attributes:
-        count: Of its records.
-        first_failed: The first ordinal that failed; -1 if none did.
-        open_kind: The kind of the last record while it is open, else empty.
-        open_name: Its name.
-    """
-
-    task_no: TaskNo
-    count: int
-    first_failed: int = -1
-    open_kind: str = ""
-    open_name: str = ""
-
-
-class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything needed to go on with one run where it stands.
-
-    Attributes:
-        tasks: All its rows, ended ones too, by ``task_no``.
-        widths: ``(task_no, width)`` of the results that feed an ``expand``.
-        triggers: All its trigger rows.
-        progress: Of the tasks that have records.
-        events: Of the streams among its triggers, in order of trigger and sequence.
-    """
-
-    run: RunRow
-    tasks: list[TaskRow]
-    expansions: list[ExpansionRow]
-    widths: list[tuple[TaskNo, int]]
-    triggers: list[TriggerRow]
-    progress: list[Progress] = []
-    events: list[EventRow] = []
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything unfinished, read at start.
-
-    Attributes:
-        versions: The newest of each DAG and those of the live runs, without sources.
-        runs: Those that have not ended. A cancelled run ends with its last task.
-        stray_triggers: Rows of runs that have ended before a host had let go of them.
-    """
-
-    dags: list[DagRow]
-    dag_files: list[DagFileRow]
-    versions: list[VersionRow]
-    runs: list[LiveRun]
-    pools: list[PoolRow]
-    outbox: list[OutboxRow]
-    stray_triggers: list[TriggerRow] = []

@@ -30,6 +30,7 @@ from aioflow.rows import (
     Batch,
     DagRow,
     ExpansionRow,
+    ItemRow,
     NamedEventRow,
     RecordRow,
     ResultRow,
@@ -53,6 +54,7 @@ class Tables:
         self.tasks: dict[int, TaskRow] = {}
         self.results: dict[int, ResultRow] = {}
         self.records: list[RecordRow] = []
+        self.items: list[ItemRow] = []
         self.expansions: list[ExpansionRow] = []
         self.events: list[NamedEventRow] = []
         tasks = (
@@ -111,6 +113,10 @@ class Tables:
 
     async def list_named_events(self, name, *, after=-1, limit=1000):
         found = [e for e in self.events if e.name == name and e.event_no > after]
+        return await self._read(found[:limit])
+
+    async def list_items(self, task_no, after=-1, limit=1000):
+        found = [r for r in self.items if r.task_no == task_no and r.item_index > after]
         return await self._read(found[:limit])
 
     async def list_results(self, first, end, limit=1000):
@@ -630,3 +636,45 @@ async def test_only_what_is_named_is_withdrawn_and_only_of_who_asked():
 
     assert [answer.question for answer in child.answers] == [2]
     assert [answer.question for answer in other.answers] == [1]
+
+
+# ── items of a stream ───────────────────────────────────────────────────────────────────
+
+
+def item(index, payload=b"\x01", *, run_no=7):
+    return ItemRow(task_no=100, item_index=index, run_no=run_no, payload=payload)
+
+
+async def test_the_items_of_a_task_come_in_order():
+    w = World()
+    w.tables.items = [item(index, bytes([index])) for index in range(100)]
+    async with running(w.answers):
+        page = await w.page(~100, after=-1)
+        rest = await w.page(~100, after=97)
+
+    assert page.items == [(index, 100, 0, bytes([index])) for index in range(100)]
+    assert [found[0] for found in rest.items] == [98, 99]
+    assert (page.more, rest.more, rest.last) == (False, False, 99)
+
+
+async def test_a_page_of_large_items_is_bounded_in_bytes_and_the_next_goes_on():
+    w = World()
+    w.tables.items = [item(index, b"x" * 900_000) for index in range(20)]
+    got, after, more = [], -1, True
+    async with running(w.answers):
+        while more:
+            page = await w.page(~100, after=after)
+            assert len(page.items) <= 1
+            got += [found[0] for found in page.items]
+            after, more = page.last, page.more
+
+    assert got == list(range(20))
+
+
+async def test_items_of_another_run_are_not_told():
+    w = World()
+    w.tables.items = [item(0, run_no=8)]
+    async with running(w.answers):
+        page = await w.page(~100, after=-1)
+
+    assert (page.items, page.more) == ([], False)

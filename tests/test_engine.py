@@ -27,9 +27,10 @@ from aioflow.inputs import (
 )
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.rows import Batch, Snapshot
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
+from aioflow.unfinished import Snapshot
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -20,6 +20,7 @@ from aioflow.orders import RunInfo
 from aioflow.rows import (
     DagRow,
     ExpansionRow,
+    ItemRow,
     NamedEventRow,
     RecordRow,
     ResultRow,
@@ -31,6 +32,9 @@ from aioflow.rows import (
 __all__ = ("Reader", "find_expansion", "read_page", "read_records")
 
 _RECORD_BYTES = 200
+
+ITEMS_BYTES = 128 * 1024
+"""A child asks for one item, and is given what lies next to it."""
 
 RECORDS_PIECE = 8
 """Records read at once for a page; a row may be 1 MiB."""
@@ -78,6 +82,11 @@ class Reader(Protocol):
     ) -> list[NamedEventRow]:
         """See ``Store``."""
 
+    async def list_items(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[ItemRow]:
+        """See ``Store``."""
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """See ``Store``."""
 
@@ -103,8 +112,26 @@ async def read_records(store: Reader, info: RunInfo, wanted: RecordsWanted) -> R
     return RecordsPage(items, more=True)
 
 
+async def read_items(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
+    """Return the items of a task that come after ``wanted.after``; none of another run."""
+    task_no, after, piece, size = ~wanted.position, wanted.after, 1, 0
+    page = ResultsPage(-1, [], [], after, more=True)
+    while size < ITEMS_BYTES:
+        rows = await store.list_items(task_no, after, piece)
+        mine = [row for row in rows if row.run_no == info.run_no]
+        page.items.extend((row.item_index, task_no, 0, row.payload) for row in mine)
+        after = rows[-1].item_index if rows else after
+        if len(rows) < piece:
+            return msgspec.structs.replace(page, last=after, more=False)
+        piece = RECORDS_PIECE
+        size += sum(len(row.payload) + _RECORD_BYTES for row in rows)
+    return msgspec.structs.replace(page, last=after)
+
+
 async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> ResultsPage:
     """Return the page of a parent's results that comes after ``wanted.after``."""
+    if wanted.position < 0:
+        return await read_items(store, info, wanted)
     expansion = await find_expansion(store, info.run_no, wanted.position)
     if expansion is None or not expansion.width:
         page = ResultsPage(-1, [], [], -1, more=False)

@@ -90,6 +90,8 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         execution_timeout_us=settings.execution_timeout_us,
         max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
         start_trigger=start_spec(node.operator if node.is_mapped else node.instance),
+        events=node.events,
+        streams=node.makes_items and feeds_limit is not None,
         doc=settings.doc or node.doc,
         line=node.place.line if node.place.file == dag.file else dag.line,
     )
@@ -142,6 +144,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
         yield BadSchedule(f"DAG {dag.dag_id!r} has an end_date before its start_date")
     for node in dag.nodes:
         yield from _too_wide(node)
+        yield from _mixed_stream(node)
 
 
 def _too_wide(node: Node) -> Iterator[DagError]:
@@ -154,6 +157,19 @@ def _too_wide(node: Node) -> Iterator[DagError]:
             f"task {node.task_id!r} expands over {width} items, more than its map_limit of "
             f"{node.settings.map_limit}; raise it if that many are meant"
         )
+
+
+def _mixed_stream(node: Node) -> Iterator[DagError]:
+    """A product of a stream and something else would never know its width."""
+    if len(node.sources) < 2:
+        return
+    for source in node.sources:
+        if source.parent is not None and source.parent.makes_items:
+            yield DagError(
+                f"task {node.task_id!r} expands over the stream of {source.parent.task_id!r} and "
+                "over something else; a stream is expanded over alone. Give the rest by partial(), "
+                "or let a task return all of the stream as a list"
+            )
 
 
 def _failure(problem: AioflowError, dag: DAG) -> DagFailure:

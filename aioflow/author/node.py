@@ -15,7 +15,7 @@ from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
 from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
-from aioflow.model import Body, SensorSpec, TaskSpec
+from aioflow.model import Body, EventsSpec, SensorSpec, TaskSpec
 
 __all__ = ("Node", "Source")
 
@@ -44,6 +44,7 @@ class Node:
         argument_parents: Positions of those whose results it is given.
         spec: Set by ``describe``.
         instance: Of an operator, the one its author made; never run.
+        events: How an operator takes many events, if it does.
     """
 
     dag: object
@@ -61,6 +62,7 @@ class Node:
     argument_parents: set[int] = field(default_factory=set)
     spec: TaskSpec | None = None
     instance: object = None
+    events: EventsSpec | None = None
 
     @property
     def retry(self) -> Retry | None:
@@ -82,6 +84,12 @@ class Node:
     def is_mapped(self) -> bool:
         """Whether it fans out."""
         return bool(self.sources)
+
+    @property
+    def makes_items(self) -> bool:
+        """Whether its result comes item by item."""
+        is_generator = self.fn is not None and inspect.isasyncgenfunction(self.fn)
+        return not self.is_mapped and (is_generator or self.events is not None)
 
     @property
     def literal_sources(self) -> dict[int, Sequence[object]]:

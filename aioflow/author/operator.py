@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self, TypeAlias, Unpack
 from aioflow.author.arguments import Taken, take, take_expanded
 from aioflow.author.dag import DAG, current_dag, open_dag
 from aioflow.author.duration import Duration
+from aioflow.author.many_events import HANDLER, events_spec
 from aioflow.author.node import Node
 from aioflow.author.options import (
     SENSOR_NAMES,
@@ -45,10 +46,20 @@ class Operator(Linked):
         start_from_trigger: Whether it waits before anything of it runs; of the class or set in
             ``__init__``.
         start_trigger_args: For what, then.
+        many_events: Whether each event of a trigger is given to ``next_method`` alone, and the
+            trigger goes on. A class with ``handle_trigger_events(events, context)`` takes all of
+            them, in batches, in order.
+        event_batch: How many events it is given at once.
+        event_delay: How long the first of a batch waits for others.
+        event_window: How far its triggers may run ahead of the store.
     """
 
     start_from_trigger: bool = False
     start_trigger_args: StartTriggerArgs | None = None
+    many_events: bool = False
+    event_batch: int = 100
+    event_delay: Duration = 0.05
+    event_window: int = 64
 
     _is_sensor = False
     _taken: tuple[DAG, Taken, Place] | None
@@ -88,7 +99,7 @@ class Operator(Linked):
         self,
         *,
         trigger: Trigger[Any],
-        method_name: str,
+        method_name: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         on_timeout: str | None = None,
@@ -99,7 +110,8 @@ class Operator(Linked):
 
         Args:
             trigger: What to wait for.
-            method_name: A method of this class.
+            method_name: A method of this class. One with ``handle_trigger_events`` may leave it
+                out; it is called there once, with ``event=None``, when there are no more events.
             kwargs: What to hand over; it must be able to travel.
             timeout: How long to wait before the try fails.
             on_timeout: A method to resume in instead of failing then; its ``event`` is ``None``.
@@ -107,6 +119,8 @@ class Operator(Linked):
         for name in (method_name, on_timeout):
             if name is not None and not callable(getattr(self, name, None)):
                 raise wrong(f"{type(self).__name__} has no method {name!r} to resume in")
+        if method_name is None and not hasattr(self, HANDLER):
+            raise wrong(f"{type(self).__name__}.defer() needs a method_name to resume in")
         raise TaskDeferred(
             trigger=trigger,
             method_name=method_name,
@@ -177,6 +191,11 @@ def _added(
     is_sensor = cls._is_sensor
     said = dag.options_for(options, is_sensor=is_sensor)
     code = cls.poke if issubclass(cls, Sensor) else cls.execute
+    if inspect.isasyncgenfunction(code):
+        raise wrong(f"{cls.__name__}.{code.__name__} is an async generator; let it return a list")
+    events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
+    if events is not None and events.method and code is Operator.execute:
+        code = getattr(cls, HANDLER)  # it starts from its trigger, and has nothing else
     node = Node(
         dag=dag,
         task_id=task_id,
@@ -186,6 +205,7 @@ def _added(
         place=place,
         body=Body.COROUTINE if inspect.iscoroutinefunction(code) else Body.FUNCTION,
         operator=cls,
+        events=events,
     )
     dag.add(node, taken)
     return node

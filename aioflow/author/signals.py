@@ -20,7 +20,8 @@ class TaskDeferred(BaseException):
     No ``Exception``, so that a broad ``except`` in a task does not swallow the wait.
 
     Attributes:
-        method_name: Called with ``context``, ``event`` and ``kwargs``.
+        method_name: Called with ``context``, ``event`` and ``kwargs``; of an operator that takes
+            its events in batches when there are no more, and ``None`` to call nothing then.
         timeout_us: How long it may wait; ``None`` for no limit.
         on_timeout: Called instead of failing then; ``None`` to fail.
     """
@@ -29,12 +30,13 @@ class TaskDeferred(BaseException):
         self,
         *,
         trigger: Trigger[Any],
-        method_name: str,
+        method_name: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         on_timeout: str | None = None,
     ) -> None:
-        super().__init__(f"waits for {type(trigger).__name__}, resumes in {method_name}")
+        where = "" if method_name is None else f", resumes in {method_name}"
+        super().__init__(f"waits for {type(trigger).__name__}{where}")
         if not isinstance(trigger, Trigger):
             raise TypeError(f"a task waits for a Trigger, not for {type(trigger).__name__}")
         self.trigger = trigger

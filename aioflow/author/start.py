@@ -8,6 +8,7 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
+from aioflow.author.many_events import HANDLER
 from aioflow.author.place import wrong
 from aioflow.author.trigger import Trigger, TriggerEvent, class_path
 from aioflow.model import StartTriggerSpec
@@ -34,7 +35,8 @@ class StartTriggerArgs:
         trigger_cls: A trigger class, or its path: ``module:Class`` or ``module.Class``.
         trigger_kwargs: Its fields.
         next_method: Where the task resumes with the event; ``None`` if the trigger ends the
-            task itself, with ``TaskSuccessEvent`` and the like.
+            task itself, with ``TaskSuccessEvent`` and the like. Of an operator that takes many
+            events in batches it is called at their end, if there is one.
         next_kwargs: Handed to ``next_method``.
         timeout: How long to wait before the try fails.
     """
@@ -111,6 +113,8 @@ def start_spec(owner: Any) -> StartTriggerSpec | None:
     method = said.next_method or ""
     if method and not callable(getattr(owner, method, None)):
         raise wrong(f"{name} has no method {method!r} to resume in")
+    if getattr(owner, "many_events", False) and not method and not hasattr(owner, HANDLER):
+        raise wrong(f"{name} has many_events = True, so it needs a next_method that takes each")
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from aioflow.author.arguments import Mappable, Taken, take, take_expanded
@@ -43,8 +43,10 @@ class TaskFunction(Generic[P, R_co]):
         kind = "@sensor" if is_sensor else "@task"
         if not inspect.isfunction(fn):
             raise wrong(f"{kind} takes a function, got {fn!r}")
-        if inspect.isasyncgenfunction(fn):
-            raise wrong(f"{kind} {fn.__name__!r} is an async generator; let it return a list")
+        if is_sensor and inspect.isasyncgenfunction(fn):
+            raise wrong(
+                f"{kind} {fn.__name__!r} is an async generator; let it return True or False"
+            )
         for name, parameter in inspect.signature(fn).parameters.items():
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise wrong(f"parameter {name!r} of {fn.__name__!r} must not be positional-only")
@@ -102,11 +104,16 @@ class TaskFunction(Generic[P, R_co]):
             kind="function",
             settings=settled(options, is_sensor=self._is_sensor, owner=f"task {task_id!r}"),
             place=here(),
-            body=Body.COROUTINE if inspect.iscoroutinefunction(self.fn) else Body.FUNCTION,
+            body=_body_of(self.fn),
             fn=self.fn,
         )
         dag.add(node, taken)
         return node
+
+
+def _body_of(fn: Callable[..., Any]) -> Body:
+    is_async = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    return Body.COROUTINE if is_async else Body.FUNCTION
 
 
 class _Expand(Protocol[R_co]):
@@ -129,10 +136,17 @@ class PartialTask(Generic[R_co]):
 
 class _TaskDecorator(Protocol):
     @overload
+    def __call__(self, fn: Callable[P, AsyncIterator[R]], /) -> TaskFunction[P, list[R]]: ...
+
+    @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
 
     @overload
     def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def task(fn: Callable[P, AsyncIterator[R]], /) -> TaskFunction[P, list[R]]: ...
 
 
 @overload
@@ -150,8 +164,10 @@ def task(**options: Unpack[TaskOptions]) -> _TaskDecorator: ...
 def task(fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
     """Make a task of a function.
 
-    A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. Use
-    it bare or with options; the same function may be called in many DAGs.
+    A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. What an
+    ``async def`` with a ``yield`` yields is its result, a list; a task that expands over it
+    begins with each item as it comes. Use it bare or with options; the same function may be
+    called in many DAGs.
 
     Raises:
         DagError: If an option makes no sense.

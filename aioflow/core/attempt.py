@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from aioflow.core import retry
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
@@ -105,6 +107,9 @@ def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft
 def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
     """A try returned: keep its result, for the rows and for the tasks that take it."""
     run, position = live.run, live.position
+    if live.spec.streams:
+        given = run.items.get(live.task_no)
+        report = replace(report, width=0 if given is None else given.count)
     if report.size or report.width is not None:
         draft.batch.results.append(
             ResultRow(
@@ -251,11 +256,15 @@ def time_out_sensor(live: Live, draft: Draft, slots: Slots) -> None:
 
 
 def forget_event(live: Live, draft: Draft) -> None:
-    """What the task waited for, and the event it resumed from, are over."""
-    fired = [wait for wait in live.waits if wait.state is TriggerState.FIRED and not wait.stream]
-    for wait in fired if live.resumed is None else (*fired, live.resumed):
-        draft.drop_wait(wait)
-    live.waits, live.resumed = (), None
+    """What the task waited for, and the event it resumed from, are over.
+
+    A stream whose events its operator takes goes on: no try begins before it.
+    """
+    known = live.waits if live.resumed is None else (*live.waits, live.resumed)
+    for wait in known:
+        if wait.state is TriggerState.FIRED and not wait.stream:
+            draft.drop_wait(wait)
+    live.waits, live.resumed = (), next((wait for wait in known if wait.is_handled), None)
     if live.spec.sensor is None:  # that of a sensor is one for all its tries
         live.deadline_at = None
 

@@ -1,10 +1,13 @@
-"""Events of one trigger: what is stored and nobody has consumed, and what is known of the rest."""
+"""What has come and is not needed yet: events of a trigger, items of a task's output."""
 
 from __future__ import annotations
 
 from collections import deque
 
-__all__ = ("Stream",)
+__all__ = ("RECENT_BYTES", "Given", "Stream")
+
+RECENT_BYTES = 256 * 1024
+"""Items of one task that stay at hand for whoever takes them; the others are asked for."""
 
 
 class Stream:
@@ -12,7 +15,7 @@ class Stream:
 
     Attributes:
         next_sequence: The number of the next event to be stored.
-        pending: ``(sequence, payload)`` of what is stored and not consumed, in order.
+        pending: ``(sequence, payload, key)`` of what is stored and not consumed, in order.
         keys: Digests of the keys of all that was ever stored.
         index: The event of the present hosting that comes next.
         taken: Up to which index the host was told that its events are stored.
@@ -23,15 +26,43 @@ class Stream:
 
     def __init__(self) -> None:
         self.next_sequence = 0
-        self.pending: deque[tuple[int, bytes]] = deque()
+        self.pending: deque[tuple[int, bytes, str | None]] = deque()
         self.pending_bytes = 0
         self.keys: set[int] = set()
         self.index = 0
         self.taken = 0
         self.last: tuple[bytes, str | None] | None = None
 
-    def store(self, sequence: int, payload: bytes) -> None:
+    def store(self, sequence: int, payload: bytes, key: str | None) -> None:
         """Keep an event until it is consumed."""
-        self.pending.append((sequence, payload))
+        self.pending.append((sequence, payload, key))
         self.pending_bytes += len(payload)
         self.next_sequence = sequence + 1
+
+
+class Given:
+    """The items a task has given on.
+
+    Attributes:
+        count: Of all of them.
+    """
+
+    __slots__ = ("_recent", "_size", "count")
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self._recent: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, payload: bytes) -> None:
+        """Another one; it stays at hand for a while."""
+        self.count += 1
+        self._recent.append(payload)
+        self._size += len(payload)
+        while self._size > RECENT_BYTES:
+            self._size -= len(self._recent.popleft())
+
+    def at_hand(self, index: int) -> bytes | None:
+        """Return an item, if it is still there."""
+        place = index - (self.count - len(self._recent))
+        return self._recent[place] if 0 <= place < len(self._recent) else None

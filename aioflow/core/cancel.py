@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from aioflow.core import child_runs, dag, waits
+from aioflow.core import child_runs, dag, handling, waits
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import let_go
 from aioflow.core.memory import Run
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
@@ -35,9 +34,7 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
             draft.put_off(run)
             return
         waits.stop(live, "cancelled", draft, slots)
-        for wait in live.streams.values():  # with that reason: what they started is to be undone
-            let_go(wait, "cancelled", draft)
-        live.streams = {}
+        handling.cancel(live, draft)  # what its streams started is to be undone
         end(live, TaskState.CANCELLED, draft, slots)
     draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)

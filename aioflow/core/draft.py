@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core.memory import Live, Memory, Plan, Run, WaitRecord
+from aioflow.core.memory import Group, Live, Memory, Plan, Run, WaitRecord
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
@@ -29,6 +29,9 @@ from aioflow.orders import EventsTaken
 from aioflow.rows import (
     Alert,
     Batch,
+    ExpansionChange,
+    ExpansionRow,
+    ItemRow,
     OutboxRow,
     PoolRow,
     RecordChange,
@@ -93,6 +96,7 @@ class Draft:
         self._hostings: dict[int, tuple[WaitRecord, tuple[int, str, str, bool]]] = {}
         self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
         self._credits: dict[int, EventsTaken] = {}
+        self._groups: dict[tuple[RunNo, int], tuple[Group, int]] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
@@ -214,6 +218,23 @@ class Draft:
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
 
+    def change_group(self, group: Group, was: int) -> None:
+        """An open fan-out of this width begins to exist (-1), grows, or is closed."""
+        self.runs[group.run.run_no] = group.run
+        self._groups.setdefault((group.run.run_no, group.position), (group, was))
+
+    def new_item(self, live: Live, index: int, payload: bytes) -> None:
+        """A task gives an item on."""
+        self.runs[live.run.run_no] = live.run
+        self.batch.new_items.append(
+            ItemRow(
+                task_no=live.task_no,
+                item_index=index,
+                run_no=live.run.run_no,
+                payload=payload,
+            )
+        )
+
     def new_record(self, live: Live, row: RecordRow) -> None:
         """A durable call gets its record."""
         self._new_records[row.task_no, row.ordinal] = row
@@ -294,6 +315,8 @@ class Draft:
                 self._close_run(self.runs[run_no].row, was)
         for wait, before in self._waits.values():
             self._close_wait(wait.row, None if before is None else before.state)
+        for group, width in self._groups.values():
+            self._close_group(group, width)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
@@ -385,3 +408,18 @@ class Draft:
             self.batch.trigger_changes.append(
                 TriggerChange(row.trigger_no, was, row.state, row.event, row.event_key, row.failure)
             )
+
+    def _close_group(self, group: Group, was: int) -> None:
+        number, position = group.run.run_no, group.position
+        if was < 0:
+            row = ExpansionRow(
+                run_no=number,
+                position=position,
+                width=group.width,
+                first_task_no=group.first_task_no,
+                is_open=group.is_open,
+            )
+            self.batch.new_expansions.append(row)
+        else:
+            change = ExpansionChange(number, position, was, group.width, group.is_open)
+            self.batch.expansion_changes.append(change)

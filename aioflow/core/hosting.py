@@ -68,6 +68,7 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     is_made_there = row.ordinal == FROM_START
     # An event may end the task: a list that others expand over is written by the host then.
     feeds = row.ordinal == RESUMES and live is not None and live.spec.feeds_limit is not None
+    feeds = feeds and not row.window
     draft.effects.append(
         HostTrigger(
             Host(
@@ -81,7 +82,11 @@ def host(wait: WaitRecord, draft: Draft) -> None:
                 since=row.since,
                 logical_date=run.logical_date,
                 window=row.window,
-                start=order(live, draft.now) if live and (is_made_there or feeds) else None,
+                start=(
+                    order(live, draft.now, resumes=False)
+                    if live and (is_made_there or feeds)
+                    else None
+                ),
                 is_made_there=is_made_there,
                 newest="" if wait.version == run.version else wait.version,
                 last=None if wait.stream is None else wait.stream.last,

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aioflow.core.backlog import Stream
+from aioflow.core.backlog import Given, Stream
 from aioflow.core.graph import Graph
 from aioflow.core.kept import Kept
 from aioflow.model import (
@@ -99,6 +99,11 @@ class WaitRecord:
         """Where it stands."""
         return self.row.state
 
+    @property
+    def is_handled(self) -> bool:
+        """Whether it is a stream whose events an operator takes, start by start."""
+        return self.stream is not None and self.row.ordinal < 0
+
 
 class Live:
     """A task between pending and its end.
@@ -113,7 +118,8 @@ class Live:
         waits: The trigger rows it waits for; one, but for a coroutine that waits for several at
             once.
         resumed: The one whose event it goes on from, which says in which method; ``None`` where
-            it runs from the beginning.
+            it runs from the beginning. Of an operator that takes many events their stream, also
+            between two tries.
         streams: Those its coroutine has opened, by the ordinal of the call that did.
         recorded: How many durable calls of its coroutine have a record.
         first_failed: The first of them that failed; -1 if none did.
@@ -258,6 +264,10 @@ class Group:
     Attributes:
         cursor: The lowest index that has never been started; those above it are pending.
         unfinished: Children materialised and not ended.
+        is_open: It grows with a stream.
+        cut: What the end of the stream counts as beside the children: as ``UPSTREAM_FAILED`` or
+            ``SKIPPED`` where whoever made it did not succeed, or there was no item; else
+            ``PENDING``.
         origin: Where its children find their items, as ``messages.Start`` says it:
             ``(sources, widths)``. The same for all of them, made for the first that starts.
     """
@@ -265,7 +275,9 @@ class Group:
     __slots__ = (
         "counts",
         "cursor",
+        "cut",
         "first_task_no",
+        "is_open",
         "origin",
         "position",
         "run",
@@ -282,6 +294,8 @@ class Group:
         self.counts[TaskState.PENDING] = expansion.width
         self.cursor = 0
         self.unfinished = 0
+        self.is_open = expansion.is_open
+        self.cut = TaskState.PENDING
         self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
 
     @property
@@ -299,6 +313,16 @@ class Group:
         """How many children have ended."""
         return sum(self.counts[TaskState.SUCCESS :])
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all children have ended, and none can come."""
+        return not self.is_open and self.unfinished == 0 and self.ended == self.width
+
+    def grow(self) -> None:
+        """There is another child."""
+        self.states.append(TaskState.PENDING)
+        self.counts[TaskState.PENDING] += 1
+
     def note(self, index: int, state: TaskState) -> None:
         """Write down the state of one child."""
         was = self.states[index]
@@ -314,7 +338,7 @@ class Group:
     def outcome(self) -> TaskState:
         """Return what the children come to, once all have ended."""
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
-            if self.counts[state]:
+            if self.counts[state] or self.cut is state:
                 return state
         return TaskState.SUCCESS if self.counts[TaskState.SUCCESS] else TaskState.SKIPPED
 
@@ -360,6 +384,7 @@ class Run:
         known: 1 where ``results`` speaks for the position, also when it returned ``None``.
         widths: Items of the results that feed an expansion.
         source_starts: The start that wrote such a result.
+        items: What tasks have given on before they ended, by their numbers.
         durations: Those of its plan.
         info: What its tasks share, made once.
         blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
@@ -376,6 +401,7 @@ class Run:
         "groups",
         "info",
         "is_forgotten",
+        "items",
         "known",
         "live",
         "plan",
@@ -409,6 +435,7 @@ class Run:
         self.known = bytearray(size)
         self.widths: dict[int, int] = {}
         self.source_starts: dict[int, StartNo] = {}
+        self.items: dict[TaskNo, Given] = {}
         self.durations = plan.durations
         self.info = RunInfo(
             run_no=row.run_no,

@@ -8,7 +8,7 @@ from aioflow.core.live import NOWHERE, TALLY, Group, Live, Plan, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
-from aioflow.model import DagSpec, RunNo
+from aioflow.model import DagSpec, RunNo, TaskNo
 from aioflow.rows import DagFileRow, DagRow, TriggerRow
 
 __all__ = (
@@ -44,6 +44,7 @@ class Memory:
         waits: Trigger rows by number.
         trigger_code: By version, what the local trigger classes of its file stand on: digests by
             class path. Kept for the versions whose triggers are hosted; not over a restart.
+        held: Tasks that have given on items and may go on when there is room, see ``streaming``.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
@@ -69,6 +70,7 @@ class Memory:
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
+        self.held: dict[TaskNo, Live] = {}
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.hosting = epoch << 32

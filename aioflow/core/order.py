@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TypeAlias
 
-from aioflow.core.memory import Live
+from aioflow.core.growing import source_of
+from aioflow.core.live import Live, WaitRecord
 from aioflow.model import Instant, MapSpec
 from aioflow.orders import Start
 
-__all__ = ("order", "time_left")
+__all__ = ("EVENT_BYTES", "order", "time_left")
 
 _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
 """Where a child finds its items: ``(sources, widths)`` of its ``Start``."""
@@ -16,9 +18,21 @@ _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
 _NO_ITEMS: _Items = ((), ())
 
 
-def order(live: Live, now: Instant) -> Start:
-    """Return the order to start a task, with what it needs that the engine has at hand."""
-    run, spec, wait = live.run, live.spec, None if live.resumed is None else live.resumed.row
+EVENT_BYTES = 4 * 1024 * 1024
+"""Payloads an operator is given at once; one event always is."""
+
+
+def order(live: Live, now: Instant, *, resumes: bool = True) -> Start:
+    """Return the order to start a task, with what it needs that the engine has at hand.
+
+    Args:
+        resumes: Whether it goes on from an event; else it is told as from its beginning.
+    """
+    run, spec = live.run, live.spec
+    resumed = live.resumed if resumes else None
+    wait = None if resumed is None else resumed.row
+    events, upto = _events(live, resumed)
+    given = run.items.get(live.task_no)
     at_hand = tuple(p for p in spec.argument_parents if run.known[p])
     sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
     return Start(
@@ -28,20 +42,64 @@ def order(live: Live, now: Instant) -> Start:
         position=live.position,
         map_index=live.map_index,
         try_number=live.try_number,
-        method="" if wait is None else wait.next_method,
+        method=_method(live, resumed, upto),
         kwargs=None if wait is None else wait.next_kwargs,
-        event=None if wait is None else wait.event,
+        event=None if wait is None or wait.window else wait.event,
         results={p: run.results[p] for p in at_hand if p in run.results},
         at_hand=at_hand,
         sources=sources,
         widths=widths,
         recorded=live.recorded,
         timeout_us=time_left(live, now),
+        events=events,
+        upto=upto,
+        is_closing=resumed is not None and resumed.is_handled and not upto,
+        stored=0 if given is None else given.count,
+        item=_item(live),
     )
+
+
+def _method(live: Live, resumed: WaitRecord | None, upto: int) -> str:
+    """Return where it resumes: with events in what takes them, at their end in what comes then."""
+    if resumed is None:
+        return ""
+    spec = live.spec.events
+    if not resumed.is_handled or spec is None:
+        return resumed.row.next_method
+    if spec.method:
+        return spec.method if upto else resumed.row.next_method
+    return resumed.row.next_method if upto else ""
+
+
+def _events(
+    live: Live, resumed: WaitRecord | None
+) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
+    """Return the events an operator takes in this start, and the number behind the last."""
+    spec = live.spec.events
+    if resumed is None or resumed.stream is None or spec is None:
+        return (), 0
+    events: list[tuple[bytes, str | None]] = []
+    upto, size = 0, 0
+    for sequence, payload, key in islice(resumed.stream.pending, spec.batch):
+        size += len(payload)
+        if events and size > EVENT_BYTES:
+            break
+        events.append((payload, key))
+        upto = sequence + 1
+    return tuple(events), upto
+
+
+def _item(live: Live) -> bytes | None:
+    """Return what a child of a stream takes, if it is at hand."""
+    source = -1 if live.map_index < 0 else source_of(live.run, live.position)
+    given = live.run.items.get(live.run.task_no(source, -1)) if source >= 0 else None
+    return None if given is None else given.at_hand(live.map_index)
 
 
 def _items(live: Live, mapped: MapSpec) -> _Items:
     run, group = live.run, live.run.groups[live.position]
+    if source_of(run, live.position) >= 0:
+        return _NO_ITEMS
     if group.origin is None:
         first = run.row.first_task_no
         sources = tuple(

@@ -107,6 +107,7 @@ class ParkedRuns(Kept[Run]):
             and not run.live.objects
             and len(run.live) > 0
             and not run.groups
+            and not run.items
             and run.running == 0
             and row.quarantine is None
             and row.ended_at is None

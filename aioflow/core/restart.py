@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioflow.core import dag, versions
+from aioflow.core import dag, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
@@ -95,6 +95,8 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
             slots.offer(live)
         case TaskState.SENSING if live.spec.body is Body.COROUTINE:
             slots.offer(live)
+        case TaskState.DEFERRED:
+            handling.go_on(live, draft, slots)
         case _:
             pass
 

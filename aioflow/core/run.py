@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from aioflow.core import mapping, streams
+from aioflow.core import growing, mapping, streams
+from aioflow.core.backlog import Given
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run, WaitRecord
@@ -19,9 +20,19 @@ from aioflow.core.rules import decide as judge
 from aioflow.core.slots import Slots
 from aioflow.model import Failure, Instant, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import ForgetRun
-from aioflow.rows import Alert, EventRow, ExpansionRow, LiveRun, Progress, TaskRow, TriggerRow
+from aioflow.rows import Alert, EventRow, ExpansionRow, TaskRow, TriggerRow
+from aioflow.unfinished import LiveRun, Progress
 
-__all__ = ("AT_HAND_BYTES", "begin", "end", "end_unstarted", "outcome", "restore", "resume")
+__all__ = (
+    "AT_HAND_BYTES",
+    "begin",
+    "end",
+    "end_unstarted",
+    "outcome",
+    "restore",
+    "resume",
+    "step",
+)
 
 AT_HAND_BYTES = 1024
 """Results up to this size stay in memory for the tasks that take them as arguments."""
@@ -36,7 +47,7 @@ def begin(run: Run, draft: Draft, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
     tasks = run.spec.tasks
-    _step(run, (p for p in run.graph.order if _waits_for_nobody(tasks[p])), draft, slots)
+    step(run, (p for p in run.graph.order if _waits_for_nobody(tasks[p])), draft, slots)
 
 
 def _waits_for_nobody(task: TaskSpec) -> bool:
@@ -49,7 +60,7 @@ def resume(run: Run, draft: Draft, slots: Slots) -> None:
     for group in run.groups.values():
         if group.has_fresh:
             slots.offer(group)
-    _step(run, undecided, draft, slots)
+    step(run, undecided, draft, slots)
 
 
 def end(
@@ -66,14 +77,19 @@ def end(
     slots.release(live)
     run.live.pop(live.task_no, None)
     draft.memory.live.pop(live.task_no, None)
-    fired = [wait for wait in live.waits if wait.state is TriggerState.FIRED and not wait.stream]
-    for wait in fired if live.resumed is None else (*fired, live.resumed):
-        draft.drop_wait(wait)
-    for wait in live.streams.values():
+    done = [
+        w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
+    ]
+    for wait in (*done, *live.streams.values()):
         let_go(wait, "finished", draft)
+    if live.resumed is not None:
+        let_go(live.resumed, "finished", draft)
     draft.drop_records(live)
+    if live.task_no in run.items and not live.spec.streams:
+        draft.batch.gone_items.append(live.task_no)  # its result has them all
+        del run.items[live.task_no]
     if run.state is RunState.RUNNING:
-        _step(run, _ended(run, live.position, live.map_index, state), draft, slots)
+        step(run, _ended(run, live.position, live.map_index, state, draft), draft, slots)
         slots.unblock(live)
 
 
@@ -112,21 +128,25 @@ def outcome(run: Run) -> RunState:
     return RunState.SUCCESS
 
 
-def _ended(run: Run, position: int, map_index: int, state: TaskState) -> tuple[int, ...]:
+def _ended(
+    run: Run, position: int, map_index: int, state: TaskState, draft: Draft
+) -> tuple[int, ...]:
     """Write one ended instance down; return the tasks whose rule may now be judged."""
     run.count_ended(position, state)
     if map_index < 0:
         run.states[position] = state
         run.unfinished -= 1
+        if run.spec.tasks[position].streams:
+            return (*run.graph.children[position], *growing.close(run, position, draft))
     else:
         group = run.groups[position]
-        if group.unfinished == 0 and group.ended == group.width:
+        if group.is_over:
             run.states[position] = group.outcome()
             run.unfinished -= 1
     return run.graph.children[position]
 
 
-def _step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
+def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
     """Judge these tasks, and all that follows from it."""
     agenda = deque(first)
     while agenda:
@@ -143,7 +163,7 @@ def _step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
             ended = TaskState.SKIPPED if verdict is Verdict.SKIP else TaskState.UPSTREAM_FAILED
             end_unstarted(run, position, ended, draft)
         if ended is not None:
-            agenda.extend(_ended(run, position, -1, ended))
+            agenda.extend(_ended(run, position, -1, ended, draft))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
         draft.change_run(run, state=outcome(run), ended_at=draft.now)
         draft.effects.append(ForgetRun(run.run_no))
@@ -152,11 +172,18 @@ def _step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
 
 
 def _verdict(run: Run, position: int) -> Verdict:
+    """Return what a rule says, also of a stream that has begun as if it had ended well."""
+    if growing.has_begun(run, position) and _judged(run, position, 1) is Verdict.RUN:
+        return Verdict.RUN
+    return _judged(run, position)
+
+
+def _judged(run: Run, position: int, assumed: int = 0) -> Verdict:
     tallies, at = run.tallies, position * TALLY
     return judge(
         run.spec.tasks[position].rule,
         total=tallies[at],
-        success=tallies[at + 1],
+        success=tallies[at + 1] + assumed,
         failed=tallies[at + 2],
         upstream_failed=tallies[at + 3],
         skipped=tallies[at + 4],
@@ -181,6 +208,10 @@ def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskStat
 def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
     spec = run.spec.tasks[position]
     assert spec.mapped is not None  # noqa: S101 - the caller looked
+    stream = growing.source_of(run, position)
+    if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
+        growing.open_group(run, position, draft, slots)
+        return None
     widths = []
     for source in spec.mapped.sources:
         width = source.width if source.position < 0 else run.widths.get(source.position)
@@ -246,14 +277,17 @@ def restore(rows: LiveRun, memory: Memory) -> Run:
     for expansion in rows.expansions:
         run.groups[expansion.position] = Group(run, expansion)
         run.states[expansion.position] = TaskState.RUNNING
-        run.widen(expansion.position, expansion.width)
+    for task_no, count in rows.items:
+        run.items[task_no] = Given(count)
     first = rows.run.first_task_no
     for task_no, width in rows.widths:
         run.widths[task_no - first] = width
     for row in rows.tasks:
         _restore_task(run, row, memory)
+    for expansion in rows.expansions:
+        growing.restore(run, expansion)
     for group in run.groups.values():
-        if group.ended == group.width:
+        if group.is_over:
             run.states[group.position] = group.outcome()
             run.unfinished -= 1
     memory.add_run(run)
@@ -294,6 +328,8 @@ def _restore_task(run: Run, row: TaskRow, memory: Memory) -> None:
     live.failure = row.failure
     run.live[row.task_no] = live
     memory.live[row.task_no] = live
+    if live.spec.streams:
+        memory.held[row.task_no] = live  # what it was told last is not known
 
 
 def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
@@ -308,7 +344,12 @@ def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Mem
         wait.stream = streams.restore(row, events, known)
     if live is None or row.state is TriggerState.ENDING:
         return
-    if wait.stream is not None:
+    if wait.is_handled:
+        if live.state is TaskState.DEFERRED:
+            live.waits = (*live.waits, wait)
+        else:
+            live.resumed = wait
+    elif wait.stream is not None:
         live.streams = {**live.streams, row.ordinal: wait}
     elif row.ordinal < 0 and row.state is TriggerState.FIRED:
         live.resumed = wait
@@ -323,6 +364,9 @@ def _restore_progress(run: Run, progress: Progress) -> None:
     live.recorded = progress.count
     live.first_failed = progress.first_failed
     live.open_kind = progress.open_kind
+    handled = next((wait for wait in live.waits if wait.is_handled), None)
+    if handled is not None and live.open_kind:  # what takes its events waits in a call of its own
+        live.waits, live.resumed = tuple(w for w in live.waits if w is not handled), handled
     opened = stream_of(progress.open_name)
     if opened in live.streams:
         live.waits = (live.streams[opened],)

@@ -44,7 +44,7 @@ def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
             payload=report.payload,
         )
         draft.batch.new_events.append(row)
-        stream.store(row.sequence, report.payload)
+        stream.store(row.sequence, report.payload, report.key)
         stream.last = (report.payload, report.key)
         draft.memory.suspects.clear(wait.row.trigger_no)
     credit(wait, draft)
@@ -56,7 +56,7 @@ def consume(wait: WaitRecord, draft: Draft) -> bytes | None:
     if stream is None or not stream.pending:
         return None
     draft.change_stream(wait)
-    sequence, payload = stream.pending.popleft()
+    sequence, payload, _ = stream.pending.popleft()
     stream.pending_bytes -= len(payload)
     draft.batch.consumed_events.append((wait.row.trigger_no, sequence))
     if sequence + 1 == stream.next_sequence and stream.last is not None:
@@ -100,7 +100,7 @@ def restore(trigger: TriggerRow, events: list[EventRow], known: WaitRecord | Non
         if row.key is not None:
             stream.keys.add(_digest(row.key))
         if row.payload is not None:
-            stream.store(row.sequence, row.payload)
+            stream.store(row.sequence, row.payload, row.key)
             stream.last = (row.payload, row.key)
         stream.next_sequence = row.sequence + 1
     return stream

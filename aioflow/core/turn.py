@@ -13,9 +13,11 @@ from aioflow.core import (
     calls,
     child_runs,
     dag,
+    handling,
     named_events,
     quarantine,
     rehosting,
+    streaming,
     versions,
     waits,
 )
@@ -82,8 +84,10 @@ from aioflow.messages import (
     Deferred,
     Ended,
     EventEmitted,
+    EventsHandled,
     Failed,
     Fired,
+    Item,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -150,6 +154,8 @@ def decide(
             _settle_ended(draft, slots)
         if granting:
             _grant(draft, slots)
+            if memory.held and _let_go_on(draft, slots):
+                _grant(draft, slots)
         return draft.close(), draft.effects, draft
     except Exception as exc:
         raise TurnFailed(draft, repr(exc)) from exc
@@ -174,11 +180,21 @@ def _grant(draft: Draft, slots: Slots) -> None:
             return
 
 
+def _let_go_on(draft: Draft, slots: Slots) -> bool:
+    """Those that were held may go on where there is room now; whether one waits for a place."""
+    waiting = streaming.go_on(draft, slots)
+    for live in waiting:
+        handling.go_on(live, draft, slots)
+    return bool(waiting)
+
+
 def _take(entry: Input, draft: Draft, slots: Slots) -> None:
     match entry:
         case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
             _take_report(entry, draft, slots)
-        case CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
+        case EventsHandled():
+            _take_report(entry, draft, slots)
+        case Item() | CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
             _take_call(entry, draft, slots)
         case NotParked() | RecordDropped():
             _take_call(entry, draft, slots)
@@ -186,14 +202,21 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_trigger_report(entry, draft, slots)
         case Recalled():
             _take_recalled(entry, draft, slots)
-        case Due():
-            _take_due(entry, draft, slots)
-        case Asked():
-            draft.effects.append(_answer(entry, draft, slots))
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             _take_processes(entry, draft, slots)
+        case Asked() | Due() | Delivered() | Continue():
+            _take_word(entry, draft, slots)
+
+
+def _take_word(entry: Asked | Due | Delivered | Continue, draft: Draft, slots: Slots) -> None:
+    """What no child has said: people, timers, and the engine itself."""
+    match entry:
+        case Asked():
+            draft.effects.append(_answer(entry, draft, slots))
+        case Due():
+            _take_due(entry, draft, slots)
         case Delivered():
             draft.write_off(entry.outbox_no)
         case Continue():
@@ -271,10 +294,13 @@ def _take_end(report: Ended, live: Live, draft: Draft, slots: Slots) -> None:
             waits.defer(live, report, draft, slots)
         case Awaiting():
             waits.await_triggers(live, report, draft, slots)
+        case EventsHandled():
+            handling.handled(live, report, draft, slots)
 
 
 def _take_call(
-    report: CallAnswered
+    report: Item
+    | CallAnswered
     | StreamOpened
     | NextWanted
     | EventEmitted
@@ -288,6 +314,8 @@ def _take_call(
     if live is None or live.start_no != report.start_no:
         return  # late
     match report:
+        case Item():
+            streaming.take(live, report, draft, slots)
         case CallAnswered():
             calls.answered(live, report, draft)
         case StreamOpened():
@@ -385,6 +413,8 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         time_out_sensor(live, draft, slots)
     elif live.state is TaskState.DEFERRED:
         waits.time_out(live, due.at, draft, slots)
+    elif live.due_at == due.at and handling.is_to_wait_again(live):
+        handling.wait_again(live, draft)
     else:
         wake_due(live, due.at, draft, slots)
 

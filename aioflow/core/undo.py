@@ -19,9 +19,12 @@ from aioflow.messages import (
     Began,
     CallAnswered,
     Deferred,
+    Ended,
     EventEmitted,
+    EventsHandled,
     Failed,
     Fired,
+    Item,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -105,10 +108,10 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
         case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
-        case CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
+        case EventsHandled() | Item() | NextWanted() | EventEmitted() | RunCalled():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
-        case NotParked() | RecordDropped() | Due():
+        case CallAnswered() | StreamOpened() | NotParked() | RecordDropped() | Due():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
         case Fired() | TriggerEnded():
@@ -125,7 +128,7 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
 
 def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
     """What a process reported cannot be taken, but it has ended that try all the same."""
-    if isinstance(entry, Succeeded | Failed | Skipped | NotReadyYet | Deferred | Awaiting):
+    if isinstance(entry, Ended):
         live = memory.live.get(entry.task_no)
         if live is not None and live.start_no == entry.start_no:
             slots.release(live)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.core import calls, quarantine, streams
+from aioflow.core import calls, handling, quarantine, streams
 from aioflow.core.attempt import (
     fail_or_retry,
     forget_calls,
@@ -58,8 +58,13 @@ __all__ = (
 def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
     """A task gives its place back and waits for a trigger."""
     forget_event(live, draft)
+    if live.resumed is not None:  # a stream that is over, or that it does not want any more
+        let_go(live.resumed, "finished", draft)
+        live.resumed = None
     forget_calls(live, 0, draft)  # the method it resumes in makes calls of its own
     deadline = calls.deadline(live, report.timeout_us, draft.now)
+    if live.spec.events is not None:  # of each wait for an event, not of all together
+        deadline = None if report.timeout_us is None else draft.now + report.timeout_us
     row = TriggerRow(
         trigger_no=draft.numbers.take(),
         task_no=live.task_no,
@@ -72,14 +77,22 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
         next_method=report.next_method,
         next_kwargs=report.next_kwargs,
         timeout_method=report.timeout_method,
+        window=0 if live.spec.events is None else live.spec.events.window,
     )
-    wait = WaitRecord(row, live.run, live)
-    live.waits = (wait,)
-    draft.new_wait(wait)
-    draft.move(live, TaskState.DEFERRED)
     slots.release(live)
     slots.unblock(live)
-    draft.wake_task(live, deadline)
+    _begin(live, row, draft)
+
+
+def _begin(live: Live, row: TriggerRow, draft: Draft) -> None:
+    wait = WaitRecord(row, live.run, live)
+    draft.new_wait(wait)
+    draft.move(live, TaskState.DEFERRED)
+    if wait.is_handled:
+        handling.begin_to_wait(live, wait, draft)
+    else:
+        live.waits = (wait,)
+        draft.wake_task(live, row.deadline_at)
     host(wait, draft)
 
 
@@ -94,6 +107,8 @@ def start(live: Live, draft: Draft) -> None:
     live.start_no += 1
     live.started_at = draft.now
     deadline = calls.deadline(live, trigger.timeout_us, draft.now)
+    if live.spec.events is not None:
+        deadline = None if trigger.timeout_us is None else draft.now + trigger.timeout_us
     row = TriggerRow(
         trigger_no=draft.numbers.take(),
         task_no=live.task_no,
@@ -106,13 +121,9 @@ def start(live: Live, draft: Draft) -> None:
         next_method=trigger.next_method,
         next_kwargs=trigger.next_kwargs,
         ordinal=FROM_START,
+        window=0 if live.spec.events is None else live.spec.events.window,
     )
-    wait = WaitRecord(row, live.run, live)
-    live.waits = (wait,)
-    draft.new_wait(wait)
-    draft.move(live, TaskState.DEFERRED)
-    draft.wake_task(live, deadline)
-    host(wait, draft)
+    _begin(live, row, draft)
 
 
 def await_triggers(live: Live, report: Awaiting, draft: Draft, slots: Slots) -> None:
@@ -140,6 +151,9 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
     """A trigger's event resumes its task. Of one that is no stream, later ones are late."""
     live = wait.live
     if report.hosting != wait.hosting or wait.state is not TriggerState.WAITING or live is None:
+        return
+    if wait.is_handled:
+        handling.take(wait, live, report, draft, slots)
         return
     if wait.stream is not None:
         streams.take(wait, report, draft)
@@ -191,7 +205,7 @@ def _let_go_of_waits(
             wait.live = None
         else:
             let_go(wait, reason, draft)
-    live.waits = ()
+    live.waits = tuple(wait for wait in live.waits if wait.is_handled)
 
 
 def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: Slots) -> None:
@@ -228,6 +242,9 @@ def _tell(wait: WaitRecord, failure: Failure, draft: Draft) -> None:
 
 def _end_stream(wait: WaitRecord, failure: Failure | None, draft: Draft, slots: Slots) -> None:
     live = wait.live
+    if wait.is_handled:
+        handling.ended(wait, failure, draft, slots)
+        return
     streams.close(wait, failure, draft)
     if live is None or not calls.is_after(live, wait) or not streams.is_over(wait):
         return  # it learns of it when it has consumed the rest
@@ -268,6 +285,9 @@ def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
 def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     """The deadline of a wait has come."""
     wait = live.wait
+    if wait is not None and handling.has_batch(wait):
+        handling.go_on(live, draft, slots)  # it has waited for others long enough
+        return
     if wait is None or at != (live.deadline_at if wait.stream else wait.row.deadline_at):
         return  # it waits for something else by now
     ends_try = _ends_try(live, max(at, draft.now))  # the clock may have been set
@@ -278,7 +298,8 @@ def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     if wait.row.timeout_method and not ends_try:
         _resume_late(live, wait, draft, slots)
         return
-    seconds = (draft.now - wait.row.since) / 1e6
+    limit = handling.timeout_of(wait) if wait.is_handled else None
+    seconds = (draft.now - wait.row.since if limit is None else limit) / 1e6
     failure = Failure(
         type="TaskTimeout",
         message=f"{wait.row.class_path} gave no event in {seconds:g} s",
@@ -300,6 +321,7 @@ def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> No
         timeout_method="",
         kwargs=b"\x80",
         deadline_at=None,
+        window=0,
     )
     late = WaitRecord(row, live.run, live)
     draft.new_wait(late)

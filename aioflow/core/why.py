@@ -7,6 +7,7 @@ import msgspec
 from aioflow.core.hosting import HOSTLESS, RUN
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run
 from aioflow.core.slots import Slots
+from aioflow.core.streaming import full_window
 from aioflow.model import DEFAULT_POOL, RunState, TaskState, TriggerState, Wait, WaitKind
 
 __all__ = ("explain_run", "explain_task")
@@ -78,9 +79,20 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 until=live.due_at or live.deadline_at,
             )
         case TaskState.DEFERRED:
-            return _explain_wait(live, memory)
+            return _explain_window(live, memory, slots) or _explain_wait(live, memory)
         case _:
-            return None
+            return _explain_window(live, memory, slots)
+
+
+def _explain_window(live: Live, memory: Memory, slots: Slots) -> Wait | None:
+    """A task that gives items on waits for room in the window of whoever takes them."""
+    full = full_window(live, slots) if live.task_no in memory.held else None
+    if full is None:
+        return None
+    taker = live.run.spec.tasks[full.position]
+    unfinished = full.width - full.ended
+    detail = f"{taker.task_id}: {unfinished} of at most {taker.window} children are unfinished"
+    return Wait(kind=WaitKind.WINDOW, detail=detail)
 
 
 def _explain_wait(live: Live, memory: Memory) -> Wait | None:
@@ -97,7 +109,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
-    return Wait(kind=kind, detail=detail, since=wait.row.since, until=wait.row.deadline_at)
+    until = live.deadline_at if wait.is_handled else wait.row.deadline_at
+    return Wait(kind=kind, detail=detail, since=wait.row.since, until=until)
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:

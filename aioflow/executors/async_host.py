@@ -21,7 +21,9 @@ from aioflow.messages import (
     CallAnswered,
     Deferred,
     EventEmitted,
+    EventsHandled,
     Failed,
+    Item,
     Left,
     NextWanted,
     NotParked,
@@ -41,12 +43,22 @@ from aioflow.tasklog import TryLog
 
 __all__ = ("AsyncExecutor",)
 
-_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, Awaiting, NotParked)
+_ENDED = (
+    Succeeded,
+    Failed,
+    Skipped,
+    NotReadyYet,
+    Deferred,
+    Awaiting,
+    EventsHandled,
+    NotParked,
+)
 
 _PASSED = (
     Began,
     CallAnswered,
     EventEmitted,
+    Item,
     NextWanted,
     RecordDropped,
     RunCalled,
@@ -96,7 +108,7 @@ class AsyncExecutor:
         self._host.put(start if effect.resume is None else effect.resume)
 
     def confirm(self, effect: ConfirmCall) -> None:
-        """Tell a coroutine that its durable call is recorded."""
+        """Tell a coroutine that its durable call is recorded, or what it yielded stored."""
         self._host.put(effect.recorded)
 
     def stop(self, effect: StopTry) -> None:

@@ -22,6 +22,7 @@ from aioflow.messages import (
     Began,
     Deferred,
     Ended,
+    EventsHandled,
     Failed,
     NotReadyYet,
     Recalled,
@@ -51,7 +52,7 @@ SILENT_DEATHS_LIMIT = 3
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
 
-_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred)
+_ENDED = (Succeeded, Failed, Skipped, NotReadyYet, Deferred, EventsHandled)
 
 _NO_PROCESS = Failure(type="Killed", message="the slot has no process", reason="killed")
 

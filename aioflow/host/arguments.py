@@ -24,11 +24,19 @@ from aioflow.author.parameters import parameter_values
 from aioflow.core.mapping import split
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
+from aioflow.host.items import all_items, one_item
 from aioflow.model import TaskSpec
 from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
 
-__all__ = ("Arguments", "BadArgument", "KnownRun", "spec_of", "wanted_parents")
+__all__ = (
+    "Arguments",
+    "BadArgument",
+    "KnownRun",
+    "spec_of",
+    "streamed_from",
+    "wanted_parents",
+)
 
 
 class BadArgument(Exception):
@@ -81,7 +89,7 @@ def spec_of(node: Node) -> TaskSpec:
 
 
 def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
-    """Return the parents among the arguments whose results have to be asked for."""
+    """Return whose results have to be asked for, and how: see ``questions.ResultsWanted``."""
     wanted = {
         binding.position
         for argument in node.arguments.values()
@@ -89,11 +97,31 @@ def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
         if isinstance(binding, FromTask)
     }
     nodes = run.dag.nodes
-    return sorted(
-        position
+    asked = [
+        _asked_for(run, position)
         for position in wanted
         if position not in start.at_hand or nodes[position].is_mapped
-    )
+    ]
+    if start.is_closing and not start.method:
+        asked.append(~start.task_no)  # its own output is its result
+    return sorted(asked)
+
+
+def _asked_for(run: KnownRun, position: int) -> int:
+    """Return how a parent's results are asked for; of a stream they are its items."""
+    is_stream = spec_of(run.dag.nodes[position]).streams
+    return ~(run.info.first_task_no + position) if is_stream else position
+
+
+def streamed_from(run: KnownRun, node: Node, start: Start) -> int | None:
+    """Return how the item of a child is asked for, if it is one of a stream."""
+    mapped = spec_of(node).mapped
+    if mapped is None or start.map_index < 0 or len(mapped.sources) != 1:
+        return None
+    position = mapped.sources[0].position
+    if position < 0 or not spec_of(run.dag.nodes[position]).streams:
+        return None
+    return _asked_for(run, position)
 
 
 def _bindings(value: object) -> Iterator[object]:
@@ -179,6 +207,9 @@ class Arguments:
 
     def _result(self, position: int, annotation: Any) -> Any:
         parent = self._run.dag.nodes[position]
+        if spec_of(parent).streams:
+            task_no = self._run.info.first_task_no + position
+            return all_items(self._pages, task_no, _item_annotation(annotation))
         is_list = spec_of(parent).feeds_limit is not None
         if parent.is_mapped:
             item = _item_annotation(annotation)
@@ -205,6 +236,12 @@ class Arguments:
         )
 
     def _item(self, source: int, annotation: Any) -> Any:
+        stream = streamed_from(self._run, self._node, self._start)
+        if stream is not None:
+            body = self._start.item
+            if body is None:
+                body = one_item(self._pages, ~stream, self._start.map_index)
+            return decode(body, annotation)
         if self._items is None:
             self._items = split(self._start.map_index, self._start.widths)
         index = self._items[source]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip
 from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
+from aioflow.host.items import Giver
 from aioflow.host.outcome import sensor_saw
 from aioflow.host.pages import FetchPage, fetch_ahead
 from aioflow.host.questions import ResultsPage
@@ -28,6 +29,7 @@ class Attempt:
 
     Args:
         expire: Called when a body, or one check of a sensor, has used up its time.
+        giver: Gives on what a generator yields; without one that becomes a list.
 
     Attributes:
         operator: The instance whose method runs, or ran last; ``None`` for a function.
@@ -41,6 +43,7 @@ class Attempt:
         fetch: FetchPage,
         results: Path,
         expire: Callable[[], None],
+        giver: Giver | None = None,
     ) -> None:
         self._run = run
         self._node = node
@@ -48,6 +51,7 @@ class Attempt:
         self._fetch = fetch
         self._results = results
         self._expire = expire
+        self._giver = giver
         self._pages: PagesOfRun = _no_page
         self.operator: Any = None
 
@@ -62,7 +66,16 @@ class Attempt:
         body = self._begin()
         with self._time_limit():
             value = body.call()
+            if inspect.isasyncgen(value):
+                return await self._yielded(value)
             return await value if inspect.isawaitable(value) else value
+
+    async def _yielded(self, items: Any) -> Any:
+        if self._giver is None:
+            async with aclosing(items):
+                return [item async for item in items]
+        await self._giver.give_all(items, repr(self._node.task_id))
+        return None
 
     def _begin(self) -> Body:
         body = begin(self._run, self._node, self._start, self._pages, self._results)

@@ -12,7 +12,9 @@ import msgspec
 from aioflow.author.codec import decode
 from aioflow.author.context import resolve
 from aioflow.author.node import Node
-from aioflow.host.arguments import Arguments, KnownRun
+from aioflow.author.trigger import TriggerEvent
+from aioflow.host.arguments import Arguments, KnownRun, spec_of
+from aioflow.host.items import all_items
 from aioflow.host.questions import ResultsPage
 from aioflow.orders import Start
 
@@ -51,10 +53,27 @@ def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: P
     operator = node.make_operator(arguments)
     values = resolve("context", context)
     values["task"] = operator
+    if start.is_closing and not start.method:
+        pages_of_run = partial(pages, start.run_no)
+        return Body(lambda: all_items(pages_of_run, start.task_no), operator)
     if not start.method:
         first = operator.poke if is_check else operator.execute
         return Body(partial(first, values), operator, is_check)
     kwargs = {} if start.kwargs is None else decode(start.kwargs)
+    if start.upto:
+        return Body(_taking_events(operator, node, start, values, kwargs), operator)
     event = None if start.event is None else decode(start.event)
     method = getattr(operator, start.method)
     return Body(partial(method, values, event=event, **kwargs), operator)
+
+
+def _taking_events(
+    operator: Any, node: Node, start: Start, values: Any, kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    """Return the call that takes a batch of events, or one of them alone."""
+    method = getattr(operator, start.method)
+    events = [TriggerEvent(decode(payload), key) for payload, key in start.events]
+    described = spec_of(node).events
+    if described is not None and described.method:
+        return partial(method, events, values)
+    return partial(method, values, event=events[0].payload, **kwargs)

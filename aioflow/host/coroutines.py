@@ -15,15 +15,25 @@ from aioflow.author.asking import asker
 from aioflow.author.node import Node
 from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskTimeout
-from aioflow.host.arguments import KnownRun
+from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.asker import LineAsker
 from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
+from aioflow.host.items import Giver
 from aioflow.host.named_events import Subscriptions
 from aioflow.host.nursery import Hosted, Nursery, guest
-from aioflow.host.outcome import LostInHost, ended_badly, not_begun, now, pack, succeeded
+from aioflow.host.outcome import (
+    LostInHost,
+    ended_badly,
+    gives_items,
+    handled,
+    not_begun,
+    now,
+    pack,
+    succeeded,
+)
 from aioflow.host.pressure import LOOK_SECONDS, Pressure, own_memory
 from aioflow.host.pump import OutputPump
 from aioflow.host.questions import (
@@ -45,7 +55,17 @@ from aioflow.messages import (
     Report,
     RunCalled,
 )
-from aioflow.orders import CallRecorded, ForgetRun, Order, Resume, RunInfo, Start, Stop, Welcome
+from aioflow.orders import (
+    CallRecorded,
+    ForgetRun,
+    ItemsTaken,
+    Order,
+    Resume,
+    RunInfo,
+    Start,
+    Stop,
+    Welcome,
+)
 
 __all__ = ("CANCEL_SECONDS", "CoroutineHost")
 
@@ -66,11 +86,12 @@ class HostedTry(Hosted):
     Attributes:
         start: The one it goes on as; a coroutine that was parked has been several.
         calls: Its durable calls, once its body begins.
+        giver: Gives on what it yields, if others take that as it comes.
         node: Set once its body begins, as is ``began_at``.
         is_reported: The daemon has been told how it ended.
     """
 
-    __slots__ = ("_host", "began_at", "calls", "is_reported", "key", "node", "start")
+    __slots__ = ("_host", "began_at", "calls", "giver", "is_reported", "key", "node", "start")
 
     def __init__(self, host: CoroutineHost, start: Start) -> None:
         super().__init__()
@@ -78,6 +99,7 @@ class HostedTry(Hosted):
         self.start = start
         self.key: Key = (start.task_no, start.start_no)
         self.calls: DurableCalls | None = None
+        self.giver: Giver | None = None
         self.node: Node | None = None
         self.began_at = 0
         self.is_reported = False
@@ -150,6 +172,10 @@ class CoroutineHost:
                 self._resume(order)
             case CallRecorded():
                 self._confirm(order)
+            case ItemsTaken():
+                giving = self._hosted.get((order.task_no, order.start_no))
+                if giving is not None and giving.giver is not None:
+                    giving.giver.take(order.upto)
             case Stop():
                 stopped = self._hosted.get((order.task_no, order.start_no))
                 if stopped is not None:
@@ -252,12 +278,15 @@ class CoroutineHost:
 
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
         expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
-        attempt = Attempt(run, node, hosted.start, self._page, self._results, expire)
+        hosted.giver = Giver(hosted) if spec_of(node).streams else None
+        attempt = Attempt(run, node, hosted.start, self._page, self._results, expire, hosted.giver)
         problem: BaseException
         try:
             value = await attempt.value()
             if hosted.calls is not None:
                 hosted.calls.end()
+            if gives_items(node, hosted.start) and hosted.ending != _TIMEOUT:
+                return handled(node, hosted.start, hosted.began_at, value)
             packed = pack(node, hosted.start, value, self._results)
             if packed.write is not None:
                 await self._loop.run_in_executor(self._writers, packed.write)

@@ -33,10 +33,19 @@ from aioflow.errors import (
 from aioflow.host.arguments import BadArgument, spec_of
 from aioflow.host.failures import failure_of, one_line, print_traceback
 from aioflow.host.fan_in import Results
+from aioflow.host.items import ItemTooLarge, gathered
 from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing, portable
 from aioflow.host.runs import RunUnknown
-from aioflow.messages import Deferred, Ended, Failed, NotReadyYet, Skipped, Succeeded
+from aioflow.messages import (
+    Deferred,
+    Ended,
+    EventsHandled,
+    Failed,
+    NotReadyYet,
+    Skipped,
+    Succeeded,
+)
 from aioflow.model import Failure
 from aioflow.orders import Start
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
@@ -48,6 +57,8 @@ __all__ = (
     "ResultTooLarge",
     "bounded",
     "ended_badly",
+    "gives_items",
+    "handled",
     "not_begun",
     "now",
     "pack",
@@ -145,6 +156,8 @@ def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
         NotAList: If something expands over it and it has no items.
         ResultTooLarge: If it has more than ``RESULT_LIMIT`` bytes.
     """
+    if spec_of(node).streams:
+        return _NOTHING  # its items have been given on
     limit = spec_of(node).feeds_limit
     if limit is not None:
         return _pack_list(node, start, value, results, limit)
@@ -201,6 +214,23 @@ def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
         packed.size,
         packed.width,
     )
+
+
+def gives_items(node: Node, start: Start) -> bool:
+    """Whether what a start returns is added to its task's output, not its result."""
+    return bool(start.upto) or (start.is_closing and spec_of(node).streams)
+
+
+def handled(node: Node, start: Start, began_at: int, value: object) -> EventsHandled:
+    """Return the report of a start that took events, or came at their end.
+
+    Raises:
+        ItemTooLarge: If what it returned has too many bytes.
+        Unserializable: If that cannot travel.
+    """
+    items = gathered(node, value)
+    ended = (start.task_no, start.start_no, began_at, now())
+    return EventsHandled(*ended, start.upto, items, start.is_closing)
 
 
 def sensor_saw(value: object) -> tuple[bool, Any]:
@@ -277,6 +307,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     Fail: ("raised", False),
     FanOutCapped: ("fanout_cap", False),
     ResultTooLarge: ("result_too_large", False),
+    ItemTooLarge: ("payload_too_large", False),
     NotAList: ("not_a_list", False),
     Unserializable: ("unserializable", False),
     BadConf: ("conf", False),
@@ -312,10 +343,17 @@ def _failed(
 def _deferred(
     node: Node, start: Start, began_at: int, wish: TaskDeferred, operator: object
 ) -> Ended:
-    methods = (wish.method_name, wish.on_timeout or wish.method_name)
-    if not all(callable(getattr(operator, name, None)) for name in methods):
+    events = spec_of(node).events
+    if start.upto:
+        message = f"{node.task_id!r} deferred while it took events; its stream goes on by itself"
+        failure = Failure(type="TaskDeferred", message=message, reason="defer_in_stream")
+        return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
+    methods = [name for name in (wish.method_name, wish.on_timeout) if name is not None]
+    takes_all = events is not None and bool(events.method)
+    is_missing = wish.method_name is None and not takes_all
+    if is_missing or not all(callable(getattr(operator, name, None)) for name in methods):
         kind = "a function" if operator is None else f"a {type(operator).__name__}"
-        named = " or ".join(map(repr, dict.fromkeys(methods)))
+        named = " or ".join(map(repr, dict.fromkeys(methods))) or "no method"
         message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
@@ -327,7 +365,7 @@ def _deferred(
         now(),
         portable(class_path),
         bounded(type(wish.trigger).__name__, kwargs),
-        wish.method_name,
+        wish.method_name or "",
         _next_kwargs(wish) if wish.kwargs else None,
         wish.timeout_us,
         wish.on_timeout or "",
@@ -337,8 +375,8 @@ def _deferred(
 
 
 def _next_kwargs(wish: TaskDeferred) -> bytes:
-    where = f"kwargs of {wish.method_name}"
-    return bounded(wish.method_name, codec.encode(wish.kwargs, where))
+    method = wish.method_name or "the method that takes its events"
+    return bounded(method, codec.encode(wish.kwargs, f"kwargs of {method}"))
 
 
 def bounded(whose: str, kwargs: bytes) -> bytes:

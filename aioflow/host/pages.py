@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from aioflow.author.node import Node
-from aioflow.host.arguments import KnownRun, wanted_parents
+from aioflow.host.arguments import KnownRun, streamed_from, wanted_parents
 from aioflow.host.body import PagesOfRun
 from aioflow.host.questions import ResultsPage
 from aioflow.orders import Start
@@ -21,9 +21,12 @@ async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage)
     """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
     pages: dict[tuple[int, int], ResultsPage] = {}
     for position in wanted_parents(run, node, start):
-        after, more = -2, True
+        after, more = (-2 if position >= 0 else -1), True
         while more:
             page = await fetch(start.run_no, position, after)
             pages[position, after] = page
             after, more = page.last, page.more
+    if (source := streamed_from(run, node, start)) is not None and start.item is None:
+        after = start.map_index - 1
+        pages[source, after] = await fetch(start.run_no, source, after)
     return lambda _, position, after: pages[position, after]

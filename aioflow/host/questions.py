@@ -29,10 +29,11 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 
 class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "results"``: results of one parent of the asking run.
+    """``Ask.kind == "results"``: results of one parent of the asking run, or items of a task.
 
     Attributes:
-        position: The parent.
+        position: The parent; or the complement of a ``task_no`` for the items it has given on,
+            which stand in the page as if they were results of its children.
         after: Only map indexes above this one; -2 for the beginning (unmapped is -1).
     """
 

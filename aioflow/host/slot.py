@@ -22,7 +22,16 @@ from aioflow.errors import LinkClosed, TaskError
 from aioflow.host.body import begin
 from aioflow.host.code import CodeShelf
 from aioflow.host.link import BlockingLink
-from aioflow.host.outcome import ended_badly, not_begun, now, pack, sensor_saw, succeeded
+from aioflow.host.outcome import (
+    ended_badly,
+    gives_items,
+    handled,
+    not_begun,
+    now,
+    pack,
+    sensor_saw,
+    succeeded,
+)
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
@@ -170,6 +179,8 @@ class Slot:
                 done, value = sensor_saw(value)
                 if not done:
                     return NotReadyYet(start.task_no, start.start_no, began_at, now())
+            if gives_items(node, start):
+                return handled(node, start, began_at, value)
             packed = pack(node, start, value, self._results)
             if packed.write is not None:
                 packed.write()

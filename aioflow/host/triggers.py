@@ -280,6 +280,12 @@ class TriggerHost:
             raise asyncio.CancelledError  # told to end, it swallowed that and went on
         name = type(hosted.trigger).__name__
         checked = check(event, name)
+        if hosted.flow is not None and isinstance(checked, EndEvent):
+            raise TriggerWrong(
+                "trigger_yield",
+                f"{name} yielded a {type(checked).__name__} into a stream; a stream ends when "
+                "`run` returns, and fails when it raises",
+            )
         hosted.enter(_SERIALISE)
         sent = 0 if hosted.flow is None else hosted.flow.sent
         if isinstance(checked, TaskSuccessEvent) and hosted.start is not None:

@@ -23,19 +23,19 @@ from aioflow.rows import (
     DagFileRow,
     DagRow,
     ExpansionRow,
+    ItemRow,
     JournalRow,
-    LiveRun,
     NamedEventRow,
     RecordRow,
     ResultRow,
     RunRow,
-    Snapshot,
     TaskRow,
     TriggerRow,
     TryRow,
     VersionRow,
 )
 from aioflow.secrets import Vault
+from aioflow.unfinished import LiveRun, Snapshot
 
 __all__ = ("Claim", "Durability", "Store", "open_store")
 
@@ -167,6 +167,11 @@ class Store(Protocol):
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
         """Return the event that a request with that idempotency key brought."""
+
+    async def list_items(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[ItemRow]:
+        """Return the items a task has given on after an index, in order."""
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs unsealed."""

@@ -21,8 +21,6 @@ from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
-    EventRow,
-    ExpansionRow,
     NamedEventRow,
     OutboxRow,
     PoolRow,
@@ -36,7 +34,7 @@ from aioflow.rows import (
     VersionRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import tables
+from aioflow.store import growth, tables
 from aioflow.store.rows import TRIGGER_TABLE
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
@@ -209,13 +207,6 @@ def _run_changes(batch: Batch, vault: Vault) -> list[Parameters]:
     return [values(change) for change in batch.run_changes]
 
 
-def _new_expansions(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: ExpansionRow) -> Parameters:
-        return (row.run_no, row.position, row.width, row.first_task_no)
-
-    return [values(row) for row in batch.new_expansions]
-
-
 def _new_tasks(batch: Batch, vault: Vault) -> list[Parameters]:
     return [
         (
@@ -331,21 +322,6 @@ def _named_events(batch: Batch, vault: Vault) -> list[Parameters]:
     return [values(row) for row in batch.named_events]
 
 
-def _new_events(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: EventRow) -> Parameters:
-        return (row.trigger_no, row.sequence, row.run_no, row.key, row.payload)
-
-    return [values(row) for row in batch.new_events]
-
-
-def _consumed_events(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [(None, *key) for key in batch.consumed_events]
-
-
-def _gone_events(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [(number,) for number in batch.gone_events]
-
-
 def _dropped_records(batch: Batch, vault: Vault) -> list[Parameters]:
     return list(batch.dropped_records)
 
@@ -430,7 +406,17 @@ KINDS: tuple[Kind, ...] = (
         columns=("state", "started_at", "ended_at", "quarantine"),
         guards=("run_no", "state"),
     ),
-    _kind("new expansion", tables.expansion, Action.INSERT, _new_expansions),
+    _kind("new expansion", tables.expansion, Action.INSERT, growth.new_expansions),
+    _kind(
+        "expansion change",
+        tables.expansion,
+        Action.UPDATE,
+        growth.expansion_changes,
+        columns=("width", "is_open"),
+        guards=("run_no", "position", "width", "is_open"),
+    ),
+    _kind("new item", tables.stream_item, Action.INSERT, growth.new_items),
+    _kind("gone items", tables.stream_item, Action.DISCARD, growth.gone_items, guards=("task_no",)),
     _kind("new task", tables.task, Action.INSERT, _new_tasks),
     _kind(
         "task change",
@@ -459,16 +445,16 @@ KINDS: tuple[Kind, ...] = (
         guards=("trigger_no", "state"),
     ),
     _kind("named event", tables.named_event, Action.INSERT, _named_events),
-    _kind("new event", tables.event, Action.INSERT, _new_events),
+    _kind("new event", tables.event, Action.INSERT, growth.new_events),
     _kind(
         "consumed event",
         tables.event,
         Action.UPDATE,
-        _consumed_events,
+        growth.consumed_events,
         columns=("payload",),
         guards=("trigger_no", "sequence"),
     ),
-    _kind("gone events", tables.event, Action.DISCARD, _gone_events, guards=("trigger_no",)),
+    _kind("gone events", tables.event, Action.DISCARD, growth.gone_events, guards=("trigger_no",)),
     _kind(
         "dropped record",
         tables.record,

@@ -15,14 +15,12 @@ from aioflow.rows import (
     DagFileRow,
     DagRow,
     ExpansionRow,
+    ItemRow,
     JournalRow,
-    LiveRun,
     NamedEventRow,
-    Progress,
     RecordRow,
     ResultRow,
     RunRow,
-    Snapshot,
     TaskRow,
     TriggerRow,
     TryRow,
@@ -31,6 +29,7 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.sql import compiled
+from aioflow.unfinished import LiveRun, Progress, Snapshot
 
 __all__ = ("Question", "Reading")
 
@@ -55,6 +54,7 @@ _OF_LIVE_RUNS = (
     selects.ALL_TRIGGERS,
     selects.LIVE_PROGRESS,
     selects.LIVE_EVENTS,
+    selects.LIVE_ITEMS,
 )
 _OF_ONE_RUN = (
     selects.RUN_BY_NO,
@@ -64,6 +64,7 @@ _OF_ONE_RUN = (
     selects.TRIGGERS_OF_RUN,
     selects.PROGRESS_OF_RUN,
     selects.EVENTS_OF_RUN,
+    selects.ITEMS_OF_RUN,
 )
 """The parts of runs, in the order ``_Parts`` takes them."""
 
@@ -76,7 +77,7 @@ class _Parts:
         answers: Sequence[Sequence[rows.Values]],
         trigger_row: Callable[[rows.Values], TriggerRow],
     ) -> None:
-        tasks, expansions, widths, triggers, progress, events = answers
+        tasks, expansions, widths, triggers, progress, events, items = answers
         self._tasks = _grouped(map(rows.task_row, tasks))
         self._expansions = _grouped(map(rows.expansion_row, expansions))
         self._events = _grouped(map(rows.event_row, events))
@@ -87,6 +88,9 @@ class _Parts:
         self._progress: defaultdict[RunNo, list[Progress]] = defaultdict(list)
         for run_no, *values in progress:
             self._progress[run_no].append(_progress(values))
+        self._items: defaultdict[RunNo, list[tuple[TaskNo, int]]] = defaultdict(list)
+        for run_no, task_no, count in items:
+            self._items[run_no].append((task_no, count))
 
     def of(self, run: RunRow) -> LiveRun:
         """Return one run with all its parts."""
@@ -98,6 +102,7 @@ class _Parts:
             triggers=self.triggers[run.run_no],
             progress=self._progress[run.run_no],
             events=self._events[run.run_no],
+            items=self._items[run.run_no],
         )
 
 
@@ -267,6 +272,14 @@ class Reading(ABC):
         """See ``Store``."""
         return await self._all(
             rows.record_row, selects.RECORDS_OF_TASK, task_no=task_no, after=after, limit=limit
+        )
+
+    async def list_items(
+        self, task_no: TaskNo, after: int = -1, limit: int = 1000
+    ) -> list[ItemRow]:
+        """See ``Store``."""
+        return await self._all(
+            rows.item_row, selects.ITEMS_OF_TASK, task_no=task_no, after=after, limit=limit
         )
 
     async def list_needed_versions(self) -> list[VersionRow]:

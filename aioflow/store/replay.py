@@ -29,6 +29,7 @@ REPLAYED: tuple[Table, ...] = tuple(dict.fromkeys(kind.table for kind in KINDS))
 """The tables the journal tells everything about."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
+    "new expansion": {"is_open": 0},
     "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""},
     "new run": {"caller": None},
 }

@@ -14,6 +14,7 @@ from aioflow.rows import (
     DagRow,
     EventRow,
     ExpansionRow,
+    ItemRow,
     JournalRow,
     NamedEventRow,
     OutboxRow,
@@ -35,6 +36,7 @@ __all__ = (
     "dag_row",
     "event_row",
     "expansion_row",
+    "item_row",
     "journal_row",
     "named_event_row",
     "outbox_row",
@@ -141,8 +143,20 @@ def task_row(values: Values) -> TaskRow:
 
 def expansion_row(values: Values) -> ExpansionRow:
     """Return a row of ``expansion``."""
-    run_no, position, width, first_task_no = values
-    return ExpansionRow(run_no=run_no, position=position, width=width, first_task_no=first_task_no)
+    run_no, position, width, first_task_no, is_open = values
+    return ExpansionRow(
+        run_no=run_no,
+        position=position,
+        width=width,
+        first_task_no=first_task_no,
+        is_open=bool(is_open),
+    )
+
+
+def item_row(values: Values) -> ItemRow:
+    """Return a row of ``stream_item``."""
+    task_no, item_index, run_no, payload = values
+    return ItemRow(task_no=task_no, item_index=item_index, run_no=run_no, payload=payload)
 
 
 def try_row(values: Values) -> TryRow:

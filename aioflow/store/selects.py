@@ -32,9 +32,12 @@ __all__ = (
     "ENDED_RUN",
     "EVENTS_OF_RUN",
     "EXPANSIONS",
+    "ITEMS_OF_RUN",
+    "ITEMS_OF_TASK",
     "JOURNAL",
     "LIVE_EVENTS",
     "LIVE_EXPANSIONS",
+    "LIVE_ITEMS",
     "LIVE_PROGRESS",
     "LIVE_RUNS",
     "LIVE_TASKS",
@@ -125,6 +128,11 @@ LIVE_EVENTS = (
     .where(_event.c.run_no.in_(_live_numbers))
     .order_by(_event.c.run_no, _event.c.trigger_no, _event.c.sequence)
 )
+_item = tables.stream_item
+_counted_items = select(_item.c.run_no, _item.c.task_no, func.count()).group_by(
+    _item.c.run_no, _item.c.task_no
+)
+LIVE_ITEMS = _counted_items.where(_item.c.run_no.in_(_live_numbers))
 LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers))
 ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
 
@@ -211,6 +219,13 @@ EVENTS_OF_RUN = (
     select(_event)
     .where(_event.c.run_no == _number("run_no"))
     .order_by(_event.c.trigger_no, _event.c.sequence)
+)
+ITEMS_OF_RUN = _counted_items.where(_item.c.run_no == _number("run_no"))
+ITEMS_OF_TASK = (
+    select(_item)
+    .where(_item.c.task_no == _number("task_no"), _item.c.item_index > _number("after"))
+    .order_by(_item.c.item_index)
+    .limit(_number("limit"))
 )
 PROGRESS_OF_RUN = _progress.where(_record.c.run_no == _number("run_no"))
 RECORDS_OF_TASK = (

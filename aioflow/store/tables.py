@@ -38,6 +38,7 @@ __all__ = (
     "record",
     "result",
     "run",
+    "stream_item",
     "task",
     "trigger_wait",
     "try_",
@@ -76,8 +77,9 @@ def _blob(name: str, *, null: bool = False) -> Column[bytes]:
     return Column(name, LargeBinary(), nullable=null)
 
 
-def _flag(name: str) -> Column[int]:
-    return Column(name, _SMALL, CheckConstraint(f"{name} BETWEEN 0 AND 1"), nullable=False)
+def _flag(name: str, *, server_default: str | None = None) -> Column[int]:
+    check = CheckConstraint(f"{name} BETWEEN 0 AND 1")
+    return Column(name, _SMALL, check, nullable=False, server_default=server_default)
 
 
 def _state(last: int) -> Column[int]:
@@ -202,10 +204,24 @@ expansion = Table(
     _number("position"),
     _number("width"),
     _number("first_task_no"),
+    _flag("is_open", server_default="0"),
     PrimaryKeyConstraint("run_no", "position"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
+
+stream_item = Table(
+    "stream_item",
+    metadata,
+    _number("task_no"),
+    _number("item_index"),
+    _number("run_no"),
+    _blob("payload"),
+    PrimaryKeyConstraint("task_no", "item_index"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+Index("stream_item_by_run", stream_item.c.run_no, stream_item.c.task_no)
 
 try_ = Table(
     "try",

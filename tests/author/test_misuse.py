@@ -235,7 +235,7 @@ def var_keyword(**rest: Any) -> None: ...
         pytest.param(lambda: dag(a_coroutine), "plain function", id="async-dag"),
         pytest.param(lambda: dag(var_keyword), "ordinary one", id="dag-with-kwargs"),
         pytest.param(lambda: dag("no good")(lambda: None), "no name for a DAG", id="dag-name"),
-        pytest.param(lambda: task(an_async_generator), "async generator", id="async-generator"),
+        pytest.param(lambda: sensor(an_async_generator), "async generator", id="async-generator"),
         pytest.param(lambda: task(positional), "positional-only", id="positional-only"),
         pytest.param(lambda: task(print), "takes a function", id="builtin"),
         pytest.param(lambda: task(Copy), "takes a function", id="class"),

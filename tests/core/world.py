@@ -39,15 +39,15 @@ from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskSpec, Tas
 from aioflow.rows import (
     Batch,
     EventRow,
-    LiveRun,
+    ItemRow,
     NamedEventRow,
     OutboxRow,
-    Progress,
     RecordRow,
     RunRow,
     TaskRow,
     TriggerRow,
 )
+from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
@@ -66,6 +66,7 @@ class Rows:
         self.results: dict[int, Any] = {}
         self.events: dict[tuple[int, int], EventRow] = {}
         self.named_events: dict[int, NamedEventRow] = {}
+        self.items: dict[tuple[int, int], ItemRow] = {}
         self.tries: list[Any] = []
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
@@ -121,6 +122,19 @@ class Rows:
             key = (expansion.run_no, expansion.position)
             assert key not in self.expansions
             self.expansions[key] = expansion
+        for grown in batch.expansion_changes:
+            row = self.expansions[grown.run_no, grown.position]
+            assert row.is_open
+            assert row.width == grown.was <= grown.width
+            self.expansions[grown.run_no, grown.position] = msgspec.structs.replace(
+                row, width=grown.width, is_open=grown.is_open
+            )
+        for item in batch.new_items:
+            before = [index for task_no, index in self.items if task_no == item.task_no]
+            assert sorted(before) == list(range(item.item_index))
+            self.items[item.task_no, item.item_index] = item
+        for gone in batch.gone_items:
+            self.items = {key: row for key, row in self.items.items() if key[0] != gone}
         for result in batch.results:
             self.results[result.task_no] = result
         self.tries.extend(batch.new_tries)
@@ -169,6 +183,14 @@ class Rows:
                 row, state=change.state, answer=change.answer, failure=change.failure
             )
 
+    def item_counts(self, run_no: int) -> list[tuple[int, int]]:
+        """How many items each task of a run has given on, as the database would say it."""
+        counts: dict[int, int] = {}
+        for task_no, _ in self.items:
+            if self.items[task_no, 0].run_no == run_no:
+                counts[task_no] = counts.get(task_no, 0) + 1
+        return list(counts.items())
+
     def progress(self, task_no: int) -> Progress:
         """How far a task's record goes, as the database would say it."""
         rows = [row for _, row in sorted(self.records.items()) if row.task_no == task_no]
@@ -196,6 +218,7 @@ class Rows:
                 if result.run_no == run_no and result.width is not None
             ],
             triggers=[row for row in self.triggers.values() if row.run_no == run_no],
+            items=self.item_counts(run_no),
             progress=[
                 self.progress(task_no)
                 for task_no in sorted({n for n, _ in self.records})

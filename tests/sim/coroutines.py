@@ -25,7 +25,7 @@ from aioflow.messages import (
     StreamOpened,
 )
 from aioflow.model import Failure
-from aioflow.orders import CallRecorded, Resume
+from aioflow.orders import CallRecorded, ItemsTaken, Resume
 from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
 from tests.sim.broken import Broken
@@ -91,8 +91,10 @@ class AsyncHost:
         else:
             self.line.say(NotParked(order.task_no, order.start_no))
 
-    def confirm(self, order: CallRecorded) -> None:
-        """A call is recorded."""
+    def confirm(self, order: CallRecorded | ItemsTaken) -> None:
+        """A call is recorded, or what was yielded is stored."""
+        if isinstance(order, ItemsTaken):
+            return
         hosted = self.hosted.get((order.task_no, order.start_no))
         if hosted is None:
             if self._is_up:

@@ -9,17 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.rows import (
-    Batch,
-    EventRow,
-    LiveRun,
-    PoolRow,
-    RecordRow,
-    TaskChange,
-    TaskRow,
-    TriggerRow,
-)
+from aioflow.rows import Batch, EventRow, PoolRow, RecordRow, TaskChange, TaskRow, TriggerRow
 from aioflow.store.fence import confirm_applied
+from aioflow.unfinished import LiveRun
 from tests.core.world import Rows
 from tests.sim.script import UNSTORABLE
 

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import LiveRun, RunChange, TriggerChange
+from aioflow.rows import RunChange, TriggerChange
 from aioflow.secrets import Vault
 from aioflow.store import open_store, tables
 from aioflow.store.replay import REPLAYED, compare
+from aioflow.unfinished import LiveRun
 from tests.store.samples import (
     DAG,
     DAG_FILE,

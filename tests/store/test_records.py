@@ -16,9 +16,10 @@ from sqlalchemy.engine import make_url
 
 from aioflow.errors import BatchRefused
 from aioflow.model import RecordState, TaskState, TriggerState
-from aioflow.rows import NamedEventRow, Progress, RecordChange, RecordRow, TriggerChange
+from aioflow.rows import NamedEventRow, RecordChange, RecordRow, TriggerChange
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from aioflow.unfinished import Progress
 from tests.store.samples import (
     FAILURE,
     NOON,
@@ -283,4 +284,4 @@ async def test_a_database_is_migrated_once(older_url):
             pass
 
     columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
-    assert columns == ["0003"]
+    assert columns == ["0004"]

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from aioflow.core.transitions import TASK_MOVES
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import Batch, LiveRun, RunChange, TriggerChange
+from aioflow.rows import Batch, RunChange, TriggerChange
 from aioflow.store import journal
 from aioflow.store.replay import compare
+from aioflow.unfinished import LiveRun
 from tests.store.samples import (
     DAG,
     FAILURE,

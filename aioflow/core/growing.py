@@ -1,0 +1,117 @@
+"""Fan-outs that grow with a stream: opened at its first item, closed with whoever makes it.
+
+While one is open its children count as one instance more than there are, so that nothing
+which waits for all of them can be judged. That instance vanishes when the stream has ended
+well; else it is what the end of the stream counts as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioflow.core.draft import Draft
+from aioflow.core.live import Group, Run
+from aioflow.core.mapping import WIDTH_LIMIT
+from aioflow.core.slots import Slots
+from aioflow.model import TaskState
+from aioflow.rows import ExpansionRow
+
+__all__ = ("close", "grow", "has_begun", "open_group", "restore", "source_of", "takers")
+
+
+def source_of(run: Run, position: int) -> int:
+    """Return whose items a mapped task takes while they come; -1 if it is not so."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None or len(mapped.sources) != 1:
+        return -1
+    source = mapped.sources[0].position
+    return source if source >= 0 and run.spec.tasks[source].streams else -1
+
+
+def takers(run: Run, position: int) -> list[int]:
+    """Return the tasks that expand over a stream."""
+    return [child for child in run.graph.children[position] if source_of(run, child) == position]
+
+
+def has_begun(run: Run, position: int) -> bool:
+    """Whether a task could expand already: its stream goes on, and an item has come."""
+    source = source_of(run, position)
+    return source >= 0 and run.states[source] < TaskState.SUCCESS and _count(run, source) > 0
+
+
+def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+    """Let a fan-out begin with what has come so far."""
+    limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=_count(run, source_of(run, position)),
+        first_task_no=draft.numbers.take(limit),
+        is_open=True,
+    )
+    group = run.groups[position] = Group(run, row)
+    draft.change_group(group, -1)
+    run.states[position] = TaskState.RUNNING
+    run.widen(position, group.width + 1)
+    slots.offer(group)
+
+
+def grow(run: Run, position: int, draft: Draft, slots: Slots) -> None:
+    """Have a child for each item that has come."""
+    group = run.groups[position]
+    draft.change_group(group, group.width)
+    had_fresh = group.has_fresh
+    more = _count(run, source_of(run, position)) - group.width
+    for _ in range(more):
+        group.grow()
+    run.widen(position, more + 1)
+    if not had_fresh and group.has_fresh:
+        slots.offer(group)
+
+
+def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
+    """A stream has ended: nothing is added to what grew with it. Yield what may follow now."""
+    for taker in takers(run, position):
+        group = run.groups.get(taker)
+        if group is None or not group.is_open:
+            continue
+        draft.change_group(group, group.width)
+        group.is_open = False
+        group.cut = _cut(run, position, group.width)
+        if group.cut is TaskState.PENDING:
+            run.widen(taker, 0)
+        else:
+            run.count_ended(taker, group.cut)
+        if group.is_over:
+            run.states[taker] = group.outcome()
+            run.unfinished -= 1
+        yield from run.graph.children[taker]
+
+
+def restore(run: Run, row: ExpansionRow) -> None:
+    """Count the children of a fan-out as they were counted before; all tasks are restored."""
+    source = source_of(run, row.position)
+    group = run.groups[row.position]
+    if source >= 0 and not row.is_open:
+        group.cut = _cut(run, source, row.width)
+    if row.is_open or group.cut is not TaskState.PENDING:
+        run.widen(row.position, row.width + 1)
+    else:
+        run.widen(row.position, row.width)
+    if group.cut is not TaskState.PENDING:
+        run.count_ended(row.position, group.cut)
+
+
+def _cut(run: Run, source: int, width: int) -> TaskState:
+    match run.states[source]:
+        case TaskState.SUCCESS:
+            return TaskState.PENDING if width else TaskState.SKIPPED
+        case TaskState.SKIPPED:
+            return TaskState.SKIPPED
+        case _:
+            return TaskState.UPSTREAM_FAILED
+
+
+def _count(run: Run, source: int) -> int:
+    given = run.items.get(run.task_no(source, -1))
+    return 0 if given is None else given.count

@@ -1,0 +1,154 @@
+"""Tasks that give their items on before they have ended: each stored, then taken by a child.
+
+A task that waits for room in the window of those that take its items is *held*: it is told
+of what is stored when a turn leaves room, and until then does not go on. It keeps its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioflow.core import growing
+from aioflow.core.attempt import fail
+from aioflow.core.backlog import Given
+from aioflow.core.draft import Draft
+from aioflow.core.live import Group, Live
+from aioflow.core.mapping import check_cap
+from aioflow.core.run import step
+from aioflow.core.slots import Slots
+from aioflow.errors import FanOutCapped
+from aioflow.inputs import ConfirmCall, StopTry
+from aioflow.messages import Item
+from aioflow.model import Body, Failure, TaskState
+from aioflow.orders import ItemsTaken
+
+__all__ = ("full_window", "give", "go_on", "has_room", "take")
+
+
+def take(live: Live, report: Item, draft: Draft, slots: Slots) -> None:
+    """A generator yielded. What an earlier try of it had yielded is known by its index."""
+    if live.state is not TaskState.RUNNING:
+        return
+    given = live.run.items.get(live.task_no)
+    count = 0 if given is None else given.count
+    if report.index > count:
+        raise ValueError(f"item {report.index} of task {live.task_no} after {count}")
+    if report.index == count:
+        capped = give(live, [report.payload], draft, slots)
+        if capped is not None:
+            too_many(live, capped, draft, slots)
+            return
+        if live.interruptions:  # it came further than where it had been cut short
+            live.interruptions = 0
+            draft.touch(live)
+    draft.memory.held[live.task_no] = live
+
+
+def too_many(live: Live, capped: FanOutCapped, draft: Draft, slots: Slots) -> None:
+    """Fail a task that gave on more than it may; what has begun with its items goes on."""
+    if live.is_hosted or live.worker >= 0:
+        stop = StopTry(live.spec.body, live.worker, live.task_no, live.start_no, "failed")
+        draft.effects.append(stop)
+    slots.release(live)
+    failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
+    fail(live, failure, draft, slots)
+
+
+def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> FanOutCapped | None:
+    """Add items to the output of a task; those that take them begin with them.
+
+    Returns:
+        Why not all of them were taken, if there are more than may be expanded over.
+    """
+    run, spec = live.run, live.spec
+    given = run.items.get(live.task_no)
+    if given is None:
+        given = run.items[live.task_no] = Given()
+    capped = None
+    for payload in payloads:
+        if spec.feeds_limit is not None:
+            capped = check_cap(given.count + 1, spec.feeds_limit)
+        if capped is not None:
+            break
+        draft.new_item(live, given.count, payload)
+        given.add(payload)
+    if spec.streams and payloads:
+        _feed(live, draft, slots)
+    return capped
+
+
+def _feed(live: Live, draft: Draft, slots: Slots) -> None:
+    run = live.run
+    takers = growing.takers(run, live.position)
+    for taker in takers:
+        group = run.groups.get(taker)
+        if group is not None and group.is_open:
+            growing.grow(run, taker, draft, slots)
+    step(run, [taker for taker in takers if taker not in run.groups], draft, slots)
+
+
+def has_room(live: Live, slots: Slots) -> bool:
+    """Whether a task may give on more, as far as the windows of those that take it say."""
+    return full_window(live, slots) is None
+
+
+def full_window(live: Live, slots: Slots) -> Group | None:
+    """Return the fan-out that is as wide as its window allows, if there is one.
+
+    Where a task stands in the way of the very children it would wait for, it goes on.
+    """
+    for taker in growing.takers(live.run, live.position):
+        group = live.run.groups.get(taker)
+        window = live.run.spec.tasks[taker].window
+        if group is None or window is None or group.width - group.ended < window:
+            continue
+        if group.unfinished or not _stands_in_the_way(live, taker, slots):
+            return group
+    return None
+
+
+def _stands_in_the_way(live: Live, taker: int, slots: Slots) -> bool:
+    """Whether no child can begin while the task has its place."""
+    if not live.is_hosted:
+        return False
+    run, child = live.run, live.run.spec.tasks[taker]
+    pool = slots.pools.get(child.pool)
+    at_once = run.spec.max_active_tasks
+    return (
+        (child.body is Body.COROUTINE and slots.running_coroutines >= slots.coroutines)
+        or (at_once is not None and run.running >= at_once)
+        or (
+            pool is not None
+            and child.pool == live.spec.pool
+            and slots.used(child.pool) + child.slots > pool.slots
+        )
+    )
+
+
+def go_on(draft: Draft, slots: Slots) -> list[Live]:
+    """Tell the held tasks what is stored, where there is room now.
+
+    Returns:
+        Those of them that hold no place: operators that may take further events.
+    """
+    held = draft.memory.held
+    waiting = []
+    for task_no, live in list(held.items()):
+        if draft.memory.live.get(task_no) is not live:
+            del held[task_no]
+        elif live.state is TaskState.RUNNING:
+            if not has_room(live, slots):
+                continue
+            del held[task_no]
+            if not live.is_hosted:
+                continue
+            given = live.run.items.get(task_no)
+            upto = 0 if given is None else given.count
+            taken = ItemsTaken(task_no, live.start_no, upto)
+            draft.effects.append(ConfirmCall(taken))
+        elif live.state is TaskState.DEFERRED and has_room(live, slots):
+            del held[task_no]
+            waiting.append(live)
+        elif live.state is not TaskState.DEFERRED:
+            del held[task_no]
+    return waiting

@@ -1,0 +1,139 @@
+"""Items that go from task to task before the one that makes them has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from aioflow.author import codec
+from aioflow.author.node import Node
+from aioflow.host.fan_in import Pages
+from aioflow.messages import Item, Report
+from aioflow.model import TaskNo
+from aioflow.orders import Start
+from aioflow.results import RESULT_LIMIT
+
+__all__ = ("ITEM_LIMIT", "Giver", "ItemTooLarge", "all_items", "encoded", "gathered", "one_item")
+
+ITEM_LIMIT = 1024 * 1024
+"""Bytes of msgpack an item may have."""
+
+
+class ItemTooLarge(Exception):
+    """An item, or all a handler returned at once, has more bytes than may travel."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} has {size} bytes, {limit} are allowed; "
+            "write it to a file or a bucket and give on where it is"
+        )
+
+
+class Talk(Protocol):
+    """What a giver knows of its try."""
+
+    start: Start
+
+    def report(self, report: Report) -> None:
+        """Tell the engine."""
+
+
+class Giver:
+    """Gives on what a generator yields: each is stored before the generator goes on."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._made = 0
+        self._taken = talk.start.stored
+        self._room: asyncio.Future[None] | None = None
+
+    async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
+        """Give on everything; what an earlier try had given on stays as it was."""
+        known = self._taken
+        async with aclosing(items):
+            async for value in items:
+                if self._made >= known:
+                    await self._give(encoded(value, f"item {self._made} of {name}"))
+                self._made += 1
+        if self._made < known:
+            print(  # noqa: T201 - into the log of the task
+                f"aioflow: it yielded {self._made} items, and {known} in an earlier try; "
+                "those stay as they are"
+            )
+
+    async def _give(self, payload: bytes) -> None:
+        start = self._talk.start
+        self._talk.report(Item(start.task_no, start.start_no, self._made, payload))
+        while self._taken <= self._made:
+            self._room = asyncio.get_running_loop().create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    def take(self, upto: int) -> None:
+        """Items are stored, and there is room for more."""
+        self._taken = max(self._taken, upto)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+
+def encoded(value: object, what: str) -> bytes:
+    """Return an item as it travels.
+
+    Raises:
+        ItemTooLarge: If it has more than ``ITEM_LIMIT`` bytes.
+        Unserializable: If it cannot travel.
+    """
+    payload = codec.encode(value, what)
+    if len(payload) > ITEM_LIMIT:
+        raise ItemTooLarge(what, len(payload), ITEM_LIMIT)
+    return payload
+
+
+def gathered(node: Node, value: object) -> tuple[bytes, ...]:
+    """Return what a handler adds to its task's output: the items of a list, or one value.
+
+    Raises:
+        ItemTooLarge: If one of them, or all together, have too many bytes.
+        Unserializable: If one cannot travel.
+    """
+    if value is None:
+        return ()
+    several = isinstance(value, list | tuple) or inspect.isgenerator(value)
+    values = value if several else (value,)
+    items: list[bytes] = []
+    size = 0
+    for item in values:  # type: ignore[attr-defined]  # one of the three
+        items.append(encoded(item, f"item {len(items)} of what {node.task_id!r} returned"))
+        size += len(items[-1])
+        if size > RESULT_LIMIT:
+            raise ItemTooLarge(f"what {node.task_id!r} returned", size, RESULT_LIMIT)
+    return tuple(items)
+
+
+def one_item(pages: Pages, task_no: TaskNo, index: int) -> bytes:
+    """Return one item a task has given on.
+
+    Raises:
+        LookupError: If there is no such item.
+    """
+    for at, _, _, body in pages(~task_no, index - 1).items:
+        if at == index and body is not None:
+            return body
+    raise LookupError(f"item {index} of task {task_no} is gone")
+
+
+def all_items(pages: Pages, task_no: TaskNo, annotation: Any = Any) -> list[Any]:
+    """Return everything a task has given on, in order."""
+    values: list[Any] = []
+    after, more = -1, True
+    while more:
+        page = pages(~task_no, after)
+        bodies = (body for _, _, _, body in page.items)
+        values += [codec.decode(body, annotation) for body in bodies if body is not None]
+        after, more = page.last, page.more
+    return values

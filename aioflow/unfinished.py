@@ -1,0 +1,78 @@
+"""What a restart reads: everything unfinished, as of one moment."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model import TaskNo
+from aioflow.rows import (
+    DagFileRow,
+    DagRow,
+    EventRow,
+    ExpansionRow,
+    OutboxRow,
+    PoolRow,
+    RunRow,
+    TaskRow,
+    TriggerRow,
+    VersionRow,
+)
+
+__all__ = ("LiveRun", "Progress", "Snapshot")
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the coroutine of one task has come, in its records.
+
+    Attributes:
+        count: Of its records.
+        first_failed: The first ordinal that failed; -1 if none did.
+        open_kind: The kind of the last record while it is open, else empty.
+        open_name: Its name.
+    """
+
+    task_no: TaskNo
+    count: int
+    first_failed: int = -1
+    open_kind: str = ""
+    open_name: str = ""
+
+
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to go on with one run where it stands.
+
+    Attributes:
+        tasks: All its rows, ended ones too, by ``task_no``.
+        widths: ``(task_no, width)`` of the results that feed an ``expand``.
+        triggers: All its trigger rows.
+        progress: Of the tasks that have records.
+        events: Of the streams among its triggers, in order of trigger and sequence.
+        items: ``(task_no, count)`` of the items that its tasks have given on.
+    """
+
+    run: RunRow
+    tasks: list[TaskRow]
+    expansions: list[ExpansionRow]
+    widths: list[tuple[TaskNo, int]]
+    triggers: list[TriggerRow]
+    progress: list[Progress] = []
+    events: list[EventRow] = []
+    items: list[tuple[TaskNo, int]] = []
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything unfinished, read at start.
+
+    Attributes:
+        versions: The newest of each DAG and those of the live runs, without sources.
+        runs: Those that have not ended. A cancelled run ends with its last task.
+        stray_triggers: Rows of runs that have ended before a host had let go of them.
+    """
+
+    dags: list[DagRow]
+    dag_files: list[DagFileRow]
+    versions: list[VersionRow]
+    runs: list[LiveRun]
+    pools: list[PoolRow]
+    outbox: list[OutboxRow]
+    stray_triggers: list[TriggerRow] = []
