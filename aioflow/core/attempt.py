@@ -276,7 +276,8 @@ def _rewind(live: Live, draft: Draft) -> None:
     """
     unpark(live)
     first = live.recorded - bool(live.open_kind) if live.first_failed < 0 else live.first_failed
-    forget_calls(live, 0 if live.resumed is not None else first, draft)
+    begins_anew = live.resumed is not None and not live.resumed.is_handled
+    forget_calls(live, 0 if begins_anew else first, draft)
     forget_event(live, draft)
 
 

@@ -61,6 +61,8 @@ def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> F
         Why not all of them were taken, if there are more than may be expanded over.
     """
     run, spec = live.run, live.spec
+    if not payloads:
+        return None
     given = run.items.get(live.task_no)
     if given is None:
         given = run.items[live.task_no] = Given()
@@ -72,7 +74,7 @@ def give(live: Live, payloads: Sequence[bytes], draft: Draft, slots: Slots) -> F
             break
         draft.new_item(live, given.count, payload)
         given.add(payload)
-    if spec.streams and payloads:
+    if spec.streams:
         _feed(live, draft, slots)
     return capped
 
@@ -95,33 +97,37 @@ def has_room(live: Live, slots: Slots) -> bool:
 def full_window(live: Live, slots: Slots) -> Group | None:
     """Return the fan-out that is as wide as its window allows, if there is one.
 
-    Where a task stands in the way of the very children it would wait for, it goes on.
+    Where none of the children can go on because all places are taken, perhaps by the very
+    tasks that wait for them, the task is not held back: nobody would ever leave a place.
     """
     for taker in growing.takers(live.run, live.position):
         group = live.run.groups.get(taker)
         window = live.run.spec.tasks[taker].window
         if group is None or window is None or group.width - group.ended < window:
             continue
-        if group.unfinished or not _stands_in_the_way(live, taker, slots):
+        if not _are_kept_out(live, taker, slots) or _has_one_at_work(group):
             return group
     return None
 
 
-def _stands_in_the_way(live: Live, taker: int, slots: Slots) -> bool:
-    """Whether no child can begin while the task has its place."""
-    if not live.is_hosted:
-        return False
+def _are_kept_out(live: Live, taker: int, slots: Slots) -> bool:
+    """Whether no further child can have a place."""
     run, child = live.run, live.run.spec.tasks[taker]
     pool = slots.pools.get(child.pool)
     at_once = run.spec.max_active_tasks
     return (
         (child.body is Body.COROUTINE and slots.running_coroutines >= slots.coroutines)
         or (at_once is not None and run.running >= at_once)
-        or (
-            pool is not None
-            and child.pool == live.spec.pool
-            and slots.used(child.pool) + child.slots > pool.slots
-        )
+        or (pool is not None and slots.used(child.pool) + child.slots > pool.slots)
+    )
+
+
+def _has_one_at_work(group: Group) -> bool:
+    """Whether a child has a place, or comes back for one at its time."""
+    return any(
+        live.position == group.position
+        and (live.state is not TaskState.QUEUED or live.worker >= 0 or live.is_hosted)
+        for live in group.run.live.values()
     )
 
 

@@ -96,16 +96,17 @@ def _explain_window(live: Live, memory: Memory, slots: Slots) -> Wait | None:
 
 
 def _explain_wait(live: Live, memory: Memory) -> Wait | None:
-    wait = next((wait for wait in live.waits if wait.state is TriggerState.WAITING), None)
+    waits = (w for w in live.waits if w.state is TriggerState.WAITING or w.is_handled)
+    wait = next(waits, None)
     if wait is None:
         return None
     kind = WaitKind.TRIGGER
     if wait.row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
-    elif wait.hosting == 0 and wait.row.class_path not in HOSTLESS:
+    elif wait.hosting or wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING:
+        kind = WaitKind.TRIGGER if wait.has_room else WaitKind.TRIGGER_CAPACITY
+    else:
         kind = WaitKind.HOST
-    elif not wait.has_room:
-        kind = WaitKind.TRIGGER_CAPACITY
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)

@@ -337,6 +337,18 @@ def test_no_limit_they_share_makes_a_generator_wait_for_its_children_for_ever(wh
     assert taken(give(world, 0, 1)) == [1, 2]
 
 
+def test_a_child_that_comes_back_to_a_place_its_generator_has_is_not_waited_for():
+    world = World(cpu_slots=4)
+    streaming(world, pages(retry=TWICE), load(window=1, retry=TWICE), total(), max_active_tasks=1)
+    give(world, 0)
+    world.fail("pages")  # now the child has the one place there is
+    world.fail("load", 0)
+    world.pass_time(5)  # and the generator again, before its child
+
+    assert state(world, "load", 0) == "queued"
+    assert taken(give(world, 1, 2)) == [2, 3]
+
+
 def test_a_stream_waits_for_the_other_parents_of_what_takes_it_and_loses_nothing():
     world = World(cpu_slots=4)
     gate = TaskSpec(task_id="gate", retry=ONCE)

@@ -20,6 +20,7 @@ from aioflow.orders import Host
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
 from tests.sim.script import UNSTORABLE, carried
+from tests.sim.streaming import end_of_stream, follow, handled
 from tests.sim.tables import Tables
 
 __all__ = ("Body", "Key", "Line", "Stage", "Worker", "lost_host", "result_of_start")
@@ -108,14 +109,20 @@ class Body:
         rng, spec, start = self._stage.rng, self.spec, self.effect.start
         times = (*self.key, self.began_at or 0, self._stage.wall())
         draw = rng.random()
+        if start.upto and draw > 0.2:
+            return handled(self, self._stage, times)
+        if start.is_closing and spec.streams and draw > 0.4:
+            return end_of_stream(self, self._stage, times)
         deferrals = self._stage.ledger.deferrals(start.task_no, start.try_number)
         if spec.sensor is not None and draw < 0.5 and spec.body.value == "def":
             return NotReadyYet(*times, rng.choice((None, None, 7 * SECOND)))
-        if spec.sensor is None and draw < 0.25 and deferrals < DEFERRALS:
+        may_defer = spec.sensor is None and not start.upto and deferrals < DEFERRALS
+        if may_defer and (draw < 0.25 or (spec.events is not None and not start.is_closing)):
             self._stage.ledger.defer(start.task_no, start.try_number)
             timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
             self._stage.ledger.told.forget(start.task_no)
-            kwargs = carried((start.task_no, start.start_no))
+            plan = None if spec.events is None else follow(rng)
+            kwargs = carried((start.task_no, start.start_no), plan)
             return Deferred(*times, "sim:Trigger", kwargs, "resume", None, timeout)
         if draw < 0.4:
             return self._failed(rng, times)
@@ -126,7 +133,9 @@ class Body:
     def _succeeded(self, rng: random.Random, times: tuple[int, int, int, int]) -> Succeeded:
         """Every result says whose it is, so that no other can be taken for it."""
         body, size, width = None, 0, None
-        if self.spec.feeds_limit is not None:
+        if self.spec.streams:
+            pass  # its items have been given on
+        elif self.spec.feeds_limit is not None:
             size, width = 10, rng.randint(0, 24)
         elif self._stage.faults.happens("result unstorable"):
             body, size = UNSTORABLE, len(UNSTORABLE)
@@ -141,6 +150,11 @@ class Body:
         failure = Failure(type="ValueError", message="no", reason="raised")
         after = rng.choice((None, None, None, 0, 500 * SECOND))
         return Failed(*times, failure, rng.random() < 0.9, after)
+
+    def broken(self) -> Failed:
+        """User code raised."""
+        times = (*self.key, self.began_at or 0, self._stage.wall())
+        return self._failed(self._stage.rng, times)
 
     def timed_out(self) -> Failed:
         """It took longer than it may."""

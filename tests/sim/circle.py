@@ -24,8 +24,10 @@ from aioflow.messages import (
     CallAnswered,
     Deferred,
     EventEmitted,
+    EventsHandled,
     Failed,
     Fired,
+    Item,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -49,6 +51,8 @@ __all__ = ("Circle", "Crash", "Paused")
 RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "Skipped"} | {
     *(
         "EventEmitted",
+        "EventsHandled",
+        "Item",
         "RunCalled",
         "NextWanted",
         "StreamOpened",
@@ -74,6 +78,8 @@ _BLAMED = (
     | Skipped
     | NotReadyYet
     | Deferred
+    | EventsHandled
+    | Item
     | Fired
     | Awaiting
     | CallAnswered

@@ -8,7 +8,7 @@ start recorded is asked for and answered at once.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,7 @@ from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
 from tests.sim.broken import Broken
 from tests.sim.called import Positions, outcome_is_true
+from tests.sim.generators import Generator
 from tests.sim.script import Call, carried, script
 
 __all__ = ("AsyncHost",)
@@ -37,6 +38,9 @@ __all__ = ("AsyncHost",)
 SECOND = 1_000_000
 _PAUSES_US = (0, 0, 0, 50, 3_000, SECOND)
 _PLACE = "flow.py:1"
+
+
+Hosted: TypeAlias = "Coroutine | _Sensor | Generator"
 
 
 class AsyncHost:
@@ -47,7 +51,7 @@ class AsyncHost:
     """
 
     def __init__(self, stage: Stage, seed: int) -> None:
-        self.hosted: dict[Key, Coroutine | _Sensor] = {}
+        self.hosted: dict[Key, Hosted] = {}
         self.seed = seed
         self.stage = stage
         self.line = Line(stage)
@@ -70,15 +74,18 @@ class AsyncHost:
             return
         for left in self._of_task(effect.start.task_no):
             self.let_go(left)  # nobody knows of it any more
-        make = (
-            Coroutine
-            if self.stage.spec_of(effect.start.run_no, effect.start.position).sensor is None
-            else _Sensor
-        )
-        hosted = make(self, effect)
+        hosted = self._made(effect)
         self.hosted[hosted.body.key] = hosted
         hosted.begin()
         self._perhaps_die()
+
+    def _made(self, effect: StartTry) -> Hosted:
+        task = self.stage.spec_of(effect.start.run_no, effect.start.position)
+        if task.sensor is not None:
+            return _Sensor(self, effect)
+        if task.streams and task.events is None:
+            return Generator(self, effect)
+        return Coroutine(self, effect)
 
     def _resume(self, order: Resume) -> None:
         hosted = self.hosted.get((order.task_no, order.was_start_no))
@@ -94,6 +101,9 @@ class AsyncHost:
     def confirm(self, order: CallRecorded | ItemsTaken) -> None:
         """A call is recorded, or what was yielded is stored."""
         if isinstance(order, ItemsTaken):
+            giving = self.hosted.get((order.task_no, order.start_no))
+            if isinstance(giving, Generator):
+                giving.take(order)
             return
         hosted = self.hosted.get((order.task_no, order.start_no))
         if hosted is None:
@@ -114,7 +124,7 @@ class AsyncHost:
 
     # ── what the hosted need ────────────────────────────────────────────────────────────
 
-    def after(self, hosted: Coroutine | _Sensor, delay_us: int, function: Any) -> None:
+    def after(self, hosted: Hosted, delay_us: int, function: Any) -> None:
         """Call it then, if it is hosted still."""
         life = self._life
 
@@ -124,13 +134,13 @@ class AsyncHost:
 
         self.stage.after(delay_us, unless_gone)
 
-    def let_go(self, hosted: Coroutine | _Sensor, report: Input | None = None) -> None:
+    def let_go(self, hosted: Hosted, report: Input | None = None) -> None:
         """It is no longer hosted."""
         self.hosted.pop(hosted.body.key, None)
         if report is not None:
             self.line.say(report)
 
-    def _of_task(self, task_no: int) -> list[Coroutine | _Sensor]:
+    def _of_task(self, task_no: int) -> list[Hosted]:
         found = [hosted for key, hosted in self.hosted.items() if key[0] == task_no]
         return [hosted for hosted in found if isinstance(hosted, Coroutine) and hosted.is_parked]
 

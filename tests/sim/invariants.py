@@ -15,7 +15,7 @@ from aioflow.inputs import Effect, HostTrigger, StartTry
 from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import called, limits, oracle, parked, stored
+from tests.sim import called, limits, oracle, parked, stored, streaming
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -67,6 +67,7 @@ def check(node: Any, turn: Turn) -> None:
     limits.hold(node, turn.batch, turn.starts)
     parked.hold(node, turn)
     called.runs_answer_their_callers(node)
+    streaming.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)
@@ -136,6 +137,7 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
         row = node.tables.tasks[start.start.task_no]
         is_fresh = start.start.method == "" and _task(node, start).sensor is None
         is_fresh = is_fresh and row.task_no not in node.tables.recorders
+        is_fresh = is_fresh and not start.start.is_closing
         if limit is not None and is_fresh and not start.claimed and start.timeout_us != limit:
             raise Broken("I7 tries", f"task {row.task_no} begins with {start.timeout_us} us left")
 
@@ -145,6 +147,8 @@ def widths_never_change(node: Any, turn: Turn) -> None:
     tables = node.tables
     for row in turn.batch.new_expansions:
         task = _spec(node, row.run_no).tasks[row.position]
+        if streaming.source_of(_spec(node, row.run_no), row.position) >= 0:
+            continue  # see there
         if not 0 < row.width <= task.map_limit:
             raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
         expected = 1
@@ -186,6 +190,10 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
     for position, task in enumerate(run.spec.tasks):
         for parent in task.parents:
             fresh[position * TALLY] += node.tables.widths.get((run_no, parent), 1)
+            mark = streaming.marker(node, run_no, parent)
+            fresh[position * TALLY] += mark is not None
+            if mark in offsets:
+                fresh[position * TALLY + offsets[mark]] += 1
     for row in rows:
         if row.state in offsets:
             for position, task in enumerate(run.spec.tasks):
@@ -261,6 +269,11 @@ def _judged(
     run_no: int, position: int, task: Any, parents: list[TaskState], rows: list[TaskRow], node: Any
 ) -> None:
     said = oracle.judge(task.rule, parents)
+    if streaming.source_of(_spec(node, run_no), position) >= 0:
+        if (run_no, position) in node.tables.widths:
+            return  # it began while its stream went on
+        flowing = _flowing(node, run_no, position, parents)
+        said = said if flowing is None or said == "run" else flowing
     where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
     if not rows and (run_no, position) not in node.tables.widths:
         # A task that runs always is judged with the end of a parent, not before.
@@ -288,12 +301,27 @@ def _judged(
     raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
 
 
+def _flowing(node: Any, run_no: int, position: int, parents: list[TaskState]) -> str | None:
+    """Return ``run`` where a rule says so of a stream that has begun, as if it had ended well."""
+    tables, spec = node.tables, _spec(node, run_no)
+    source = streaming.source_of(spec, position)
+    maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)
+    if maker is None or not maker.state.is_live or not tables.items_of(maker.task_no):
+        return None
+    assumed = list(parents)
+    assumed[assumed.index(maker.state)] = TaskState.SUCCESS
+    said = oracle.judge(spec.tasks[position].rule, assumed)
+    return said if said == "run" else None
+
+
 def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> list[TaskState]:
     width = node.tables.widths.get((run_no, position))
     states = [row.state for row in rows]
     if width is None:
         return states or [TaskState.PENDING]
-    return states + [TaskState.PENDING] * (width - len(states))
+    mark = streaming.marker(node, run_no, position)
+    ends = [] if mark is None else [mark]
+    return states + [TaskState.PENDING] * (width - len(states)) + ends
 
 
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
@@ -305,7 +333,7 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
             continue
         row = node.tables.triggers.get(effect.host.trigger_no)
         if row is not None and row.state is TriggerState.WAITING:  # else it ended in the same turn
-            _is_of_a_live_run(node, effect.host.start)
+            _is_of_a_live_run(node, effect.host.start, is_stream=row.window > 0)
 
 
 def start_is_stored(node: Any, start: Start) -> None:
@@ -316,13 +344,13 @@ def start_is_stored(node: Any, start: Start) -> None:
         raise Broken("I14 cancel", f"a task of the quarantined run {run.run_no} started")
 
 
-def _is_of_a_live_run(node: Any, start: Start) -> None:
+def _is_of_a_live_run(node: Any, start: Start, *, is_stream: bool = False) -> None:
     """Also of what a trigger is hosted for: held still, a run keeps what it waits for."""
     run = node.tables.runs[start.run_no]
     if run.state is not RunState.RUNNING:
         raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
     row = node.tables.tasks[start.task_no]
-    if row.start_no != start.start_no:
+    if row.start_no != start.start_no and not is_stream:  # its task starts while it is hosted
         raise Broken("I14 cancel", f"start {start.start_no} of {row} is not stored")
     stored.starts_read_the_last_success(node, start)
 
@@ -364,12 +392,14 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
         raise Broken("E4 storm", f"what stood behind {ledger.storms} was called back for ever")
     for change in changed_tasks(turn.batch):
         key = change.task_no, change.start_no
-        if change.state is TaskState.SUCCESS and key not in ledger.returned:
+        row = tables.tasks[change.task_no]
+        task = _spec(node, row.run_no).tasks[row.position]
+        ends_alone = task.events is not None and task.streams  # with its stream, without a start
+        if change.state is TaskState.SUCCESS and key not in ledger.returned and not ends_alone:
             raise Broken("E1 ledger", f"start {key} never returned")
         begins = ledger.begins[change.task_no]
-        row = tables.tasks[change.task_no]
         cut_short = change.interruptions
-        if _spec(node, row.run_no).tasks[row.position].body is Body.COROUTINE:
+        if task.body is Body.COROUTINE or task.events is not None:
             cut_short = tables.cut_short[change.task_no]  # progress lets it forget the others
         paid = max(1, change.try_number) + cut_short + tables.resumptions[change.task_no]
         if begins > paid and not _is_hosted(node, change.task_no):

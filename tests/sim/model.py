@@ -58,6 +58,7 @@ from aioflow.messages import (
     Ended,
     EventEmitted,
     Fired,
+    Item,
     NextWanted,
     NotParked,
     Recalled,
@@ -77,6 +78,7 @@ from tests.sim.coroutines import AsyncHost
 from tests.sim.faults import Fault, Faults
 from tests.sim.ledger import Ledger
 from tests.sim.people import People
+from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
 from tests.sim.trigger_actor import TriggerHost
 from tests.sim.wheel import Watch, Wheel
@@ -91,7 +93,7 @@ LONGEST_US = 90 * 24 * 3600 * SECOND
 _EPOCH_START = 1_700_000_000 * SECOND
 _CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | RunCalled
 _CALLS |= StreamOpened
-_NUMBERED = Began | Ended | Recalled | Fired | TriggerEnded | _CALLS
+_NUMBERED = Began | Ended | Item | Recalled | Fired | TriggerEnded | _CALLS
 """Reports that say of which start, or hosting, they are."""
 
 
@@ -137,6 +139,9 @@ class Node:
         self.points: Counter[str] = Counter()
         self.turns = 0
         self.dags = make_dags(self.rng)
+        streamed = random.Random(f"streams {seed}")
+        if streamed.random() < 0.5:
+            self.dags = [with_streams(dag, streamed) for dag in self.dags]
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
         self.mono = 0
@@ -454,6 +459,9 @@ class Node:
         self.points["event emitted"] += len(self.tables.named_events)
         self.points["event told"] += self.ledger.told.named
         self.points["run called"] += len(self.tables.called)
+        self.points["item given on"] += len(self.tables.items)
+        self.points["open fan-out"] += self.tables.opened
+        self.points["event handled"] += self.tables.handled
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
             seed=seed,
@@ -491,6 +499,7 @@ def play(
 
 def dags_of(seed: int) -> list[DagSpec]:
     """Return the DAGs of a seed."""
-    rng = random.Random(seed)
+    rng, streamed = random.Random(seed), random.Random(f"streams {seed}")
     Faults(rng)
-    return make_dags(rng)
+    dags = make_dags(rng)
+    return [with_streams(dag, streamed) for dag in dags] if streamed.random() < 0.5 else dags

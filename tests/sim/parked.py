@@ -50,7 +50,10 @@ def _waiting(node: Any) -> defaultdict[int, list[TriggerRow]]:
         rows[row.task_no].append(row)
         if task is None or not task.state.is_live:
             raise Broken("I5 triggers", f"{row} is there for nobody")
-        if row.window:
+        if row.window and row.ordinal < 0:
+            if node.tables.spec_of_run(row.run_no).tasks[task.position].events is None:
+                raise Broken("I5 triggers", f"{row} goes on for {task}, which takes one event")
+        elif row.window:
             opened = tables.records.get((row.task_no, row.ordinal))
             if opened is None or opened.kind != "stream":
                 raise Broken("I5 triggers", f"{row} is a stream that {opened} did not open")
@@ -67,6 +70,12 @@ def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) 
     fired = [row for row in once if row.state is TriggerState.FIRED]
     last = node.tables.last_record(task_no)
     is_open = last is not None and last.state is RecordState.OPEN
+    handled = [row for row in rows if row.window and row.ordinal < 0]
+    if len(handled) > 1:
+        raise Broken("I5 triggers", f"{task} takes the events of {handled}")
+    if task.state is TaskState.DEFERRED and handled and not is_open:
+        _waits_for_events(node, handled[0], once)
+        return
     if task.state is not TaskState.DEFERRED:
         if any(row.ordinal >= 0 for row in fired) or len(fired) > 1:
             raise Broken("I5 triggers", f"{task} keeps {fired}")
@@ -79,6 +88,13 @@ def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) 
             raise Broken("I5 triggers", f"{last} of {task} waits for {once}")
     elif len(waiting) != 1 or waiting[0].ordinal >= 0 or fired:
         raise Broken("I5 triggers", f"{task} waits for {once} in {last}")
+
+
+def _waits_for_events(node: Any, row: TriggerRow, others: list[TriggerRow]) -> None:
+    """An operator waits while its trigger goes on, or for room, and for nothing else."""
+    has_events = node.tables.pending_events(row.trigger_no) > 0
+    if others or (row.state is not TriggerState.WAITING and not has_events):
+        raise Broken("I5 triggers", f"task {row.task_no} waits for {row} and {others}")
 
 
 def _waits_for_its_stream(node: Any, last: RecordRow, streams: list[TriggerRow]) -> None:
@@ -97,7 +113,10 @@ def starts_touch_no_place(node: Any, turn: Any) -> None:
     for start in turn.starts:
         task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.position]
         trigger = task.start_trigger
-        if trigger is not None and start.start.method not in {trigger.next_method, "resume"}:
+        known = {"resume"} if trigger is None else {trigger.next_method, "resume"}
+        if task.events is not None:
+            known |= {task.events.method} | ({""} if start.start.is_closing else set())
+        if trigger is not None and start.start.method not in known:
             raise Broken("I4 start", f"{start.start} begins though it waits from its start")
     for row in turn.batch.new_triggers:
         if row.ordinal == FROM_START:

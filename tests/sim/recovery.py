@@ -45,10 +45,16 @@ def _same_run(run: Run, fresh: Run) -> None:
             )
     if counted and [_coarse(s) for s in run.states] != [_coarse(s) for s in fresh.states]:
         raise Broken("restore", f"run {run.run_no} states: {run.states}, {fresh.states}")
+    items = [{no: given.count for no, given in each.items.items()} for each in (run, fresh)]
+    if items[0] != items[1]:
+        raise Broken("restore", f"run {run.run_no} items: {items[0]}, {items[1]}")
     if set(run.groups) != set(fresh.groups):
         raise Broken("restore", f"run {run.run_no} groups differ")
     for position, group in run.groups.items():
-        for name in ("states", "counts", "cursor", "unfinished", "first_task_no"):
+        for name in (
+            *("states", "counts", "cursor", "unfinished", "first_task_no"),
+            *("is_open", "cut"),
+        ):
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
                 raise Broken("restore", f"group {position} {name}: {mine}, {other}")
@@ -77,12 +83,20 @@ def _same_progress(live: Live, fresh: Live) -> None:
     ]
     if streams[0] != streams[1]:
         raise Broken("restore", f"task {live.task_no} has streams {streams[0]}, {streams[1]}")
+    for mine, other in zip(_handled(live), _handled(fresh), strict=True):
+        if list(mine.stream.pending) != list(other.stream.pending):
+            raise Broken("restore", f"stream {mine.row.trigger_no} pending")
     for ordinal, wait in live.streams.items():
         names = ("next_sequence", "pending", "pending_bytes", "keys", "last")
         for name in names if wait.state is TriggerState.WAITING else names[:-1]:
             mine, other = (getattr(each.stream, name) for each in (wait, fresh.streams[ordinal]))
             if mine != other:
                 raise Broken("restore", f"stream {wait.row.trigger_no} {name}: {mine}, {other}")
+
+
+def _handled(live: Live) -> list[Any]:
+    known = live.waits if live.resumed is None else (*live.waits, live.resumed)
+    return [wait for wait in known if wait.is_handled]
 
 
 def _readable(row: TriggerRow) -> TriggerRow | None:
@@ -107,6 +121,7 @@ def nothing_left(node: Any) -> None:
         "trigger rows": set(tables.triggers),
         "records": set(tables.records),
         "events": set(tables.events),
+        "items": {no for no, _ in tables.items if not _is_stream(node, no)},
         "runs": set(memory.runs),
         "busy workers": [w.number for w in slots.workers if not w.is_idle],
         "coroutines": slots.running_coroutines,
@@ -132,3 +147,10 @@ def unfinished(node: Any) -> str:
                 f"hosted={live.is_hosted} due={live.due_at} deadline={live.deadline_at} {why}"
             )
     return "\n".join(lines[:20])
+
+
+def _is_stream(node: Any, task_no: int) -> bool:
+    row = node.tables.tasks[task_no]
+    if node.tables.runs[row.run_no].quarantine is not None:
+        return True  # it was held still with whatever it had
+    return bool(node.tables.spec_of_run(row.run_no).tasks[row.position].streams)

@@ -90,7 +90,8 @@ def starts_read_the_last_success(node: Any, start: Start) -> None:
 
 
 def _reads(node: Any, start: Start, position: int, row: TaskRow) -> None:
-    expected = node.ledger.returned[row.task_no, row.start_no][0]
+    # An operator that streams may end without a start: it returned nothing but its items.
+    expected = node.ledger.returned.get((row.task_no, row.start_no), (None,))[0]
     if position in start.at_hand:
         found = start.results.get(position)
     else:
@@ -121,6 +122,7 @@ def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRo
         if was is not None:
             task = node.tables.spec_of_run(row.run_no).tasks[row.position]
             forgets = task.sensor is None and task.body is Body.COROUTINE  # with each record
+            forgets = forgets or task.events is not None
             _follows(row, was, COUNTERS[:-1] if forgets else COUNTERS, is_steady=is_steady)
             keeps = task.sensor is not None and was.deadline_at is not None
             if keeps and row.deadline_at != was.deadline_at:

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator
 
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.rows import Batch, EventRow, PoolRow, RecordRow, TaskChange, TaskRow, TriggerRow
+from aioflow.rows import (
+    Batch,
+    EventRow,
+    ExpansionRow,
+    ItemRow,
+    PoolRow,
+    RecordRow,
+    TaskChange,
+    TaskRow,
+    TriggerRow,
+)
 from aioflow.store.fence import confirm_applied
 from aioflow.unfinished import LiveRun
 from tests.core.world import Rows
@@ -59,13 +69,16 @@ class Tables(Rows):
         accepted: Epoch and number of each batch that was applied under an epoch.
         fired: How often each trigger fired.
         resumptions: How often each task gave its place back by itself.
-        widths: Of each expansion, as it was first committed.
+        widths: Of each expansion, as it was first committed; one that is open grows.
         specs: Every DAG of every version, also of runs long over.
         cut_short: How often each was queued again while it ran.
         recorders: Tasks that have ever recorded a durable call.
         record_counts: How many records each task has.
         consumed: How many events of each stream were consumed.
-        just_consumed: Task and payload of each event that the last batch consumed.
+        just_consumed: Task and payload of each event that the last batch consumed, of those that
+            coroutines take.
+        opened: How many fan-outs began with a stream.
+        handled: How many events operators have taken.
         fenced: Batches that came again after they had been applied.
         called: Runs that a task has started, by the wait of its call.
     """
@@ -82,7 +95,7 @@ class Tables(Rows):
         self.record_counts: Counter[int] = Counter()
         self.consumed: Counter[int] = Counter()
         self.just_consumed: list[tuple[int, bytes | None]] = []
-        self.fenced = 0
+        self.fenced = self.opened = self.handled = 0
         self.called: dict[int, int] = {}
         self._emitted: set[tuple[str, str] | bytes] = set()
         self._newest_event = self._newest_run = 0
@@ -159,7 +172,11 @@ class Tables(Rows):
             assert sequence == self.consumed[trigger_no], f"{sequence} of {trigger_no} is not next"
             self.consumed[trigger_no] += 1
             row = fresh.get((trigger_no, sequence)) or self.events[trigger_no, sequence]
-            self.just_consumed.append((self.triggers[trigger_no].task_no, row.payload))
+            taken_from = self.triggers[trigger_no]
+            if taken_from.ordinal < 0:
+                self.handled += 1
+            else:
+                self.just_consumed.append((taken_from.task_no, row.payload))
 
     def _count_named(self, batch: Batch) -> None:
         """Events are behind all that was there, runs behind all events, and nothing comes twice."""
@@ -184,7 +201,7 @@ class Tables(Rows):
             yield run.run_no, 1
             yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
         for expansion in batch.new_expansions:
-            yield expansion.first_task_no, expansion.width
+            yield expansion.first_task_no, self._reserved(expansion, batch)
         for trigger in batch.new_triggers:
             yield trigger.trigger_no, 1
         for event in batch.named_events:
@@ -192,11 +209,22 @@ class Tables(Rows):
         for owed in batch.new_outbox:
             yield owed.outbox_no, 1
 
+    def _reserved(self, expansion: ExpansionRow, batch: Batch) -> int:
+        """How many numbers a fan-out takes: one that grows as many as it may ever have."""
+        if not expansion.is_open:
+            return expansion.width
+        runs = {row.run_no: row for row in batch.new_runs}
+        run = runs.get(expansion.run_no) or self.runs[expansion.run_no]
+        return self.specs[run.version, run.dag_id].tasks[expansion.position].map_limit
+
     def _after(self, batch: Batch) -> None:
         for expansion in batch.new_expansions:
             key = (expansion.run_no, expansion.position)
+            self.opened += expansion.is_open
             width = self.widths.setdefault(key, expansion.width)
             assert width == expansion.width, f"{expansion} was {width} wide"
+        for grown in batch.expansion_changes:
+            self.widths[grown.run_no, grown.position] = grown.width
         for file in batch.gone_files:
             del self.files[file]
         self.pools.update({row.name: row for row in batch.pools})
@@ -247,7 +275,12 @@ class Tables(Rows):
             triggers=self.triggers_of(run_no),
             progress=[self.progress(row.task_no) for row in tasks if self.records_of(row.task_no)],
             events=[row for _, row in sorted(self.events.items()) if row.run_no == run_no],
+            items=self.item_counts(run_no),
         )
+
+    def items_of(self, task_no: int) -> list[ItemRow]:
+        """What a task has given on, in order."""
+        return [row for key, row in sorted(self.items.items()) if key[0] == task_no]
 
     def records_of(self, task_no: int) -> list[RecordRow]:
         """The durable calls of a task in order, up to the first that has no record."""
@@ -262,6 +295,14 @@ class Tables(Rows):
     def events_of(self, trigger_no: int) -> list[EventRow]:
         """The events of a stream in order."""
         return [row for key, row in sorted(self.events.items()) if key[0] == trigger_no]
+
+    def has_batch(self, task_no: int) -> bool:
+        """Whether events have come that the operator has not taken."""
+        return any(
+            self.pending_events(row.trigger_no)
+            for row in self.triggers.values()
+            if row.task_no == task_no and row.window and row.ordinal < 0
+        )
 
     def pending_events(self, trigger_no: int) -> int:
         """How many of them are not consumed."""

@@ -20,6 +20,7 @@ from aioflow.orders import End, EventsTaken, Host
 from tests.sim.actors import Line, Stage, lost_host, result_of_start
 from tests.sim.broken import Broken
 from tests.sim.script import plan_of, token_of, topic_of
+from tests.sim.streaming import plan_of_start
 
 __all__ = ("TriggerHost",)
 
@@ -71,6 +72,8 @@ class TriggerHost:
                 self.stage.after(self.stage.rng.randint(0, SECOND), self.come_up)
             return
         host = effect.host
+        if host.window and host.is_made_there:
+            host = msgspec.structs.replace(host, kwargs=plan_of_start(host.task_no, host.window))
         make: type[_Once | _Stream] = _OfStart if host.is_made_there else _Once
         if host.class_path == "sim:Named":
             make = _Named
@@ -296,7 +299,7 @@ class _Stream:
 
     def _go_on(self) -> None:
         stage, plan = self._stage, self._plan
-        if len(self._keys) - self._taken >= plan.window:
+        if len(self._keys) - self._taken >= self.host.window:
             self._is_waiting = True
             return
         if self._number < plan.count:
@@ -315,7 +318,7 @@ class _Stream:
             self._fire("second", number, str(number))
 
     def _has_room(self) -> bool:
-        return len(self._keys) - self._taken < self._plan.window
+        return len(self._keys) - self._taken < self.host.window
 
     def _fire(self, what: str, number: int, key: str | None, hosting: int | None = None) -> None:
         host = self.host

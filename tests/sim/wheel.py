@@ -74,7 +74,8 @@ class Watch:
 
     def _note_waits(self, rows: Iterable[TriggerRow], offset: int) -> None:
         for row in rows:
-            if row.state is TriggerState.WAITING and row.deadline_at is not None:
+            is_handled = row.window and row.ordinal < 0  # its task has the instant, wait by wait
+            if row.state is TriggerState.WAITING and row.deadline_at and not is_handled:
                 self._push(offset, "wait", row.trigger_no, row.deadline_at)
 
     def _push(self, offset: int, kind: str, number: int, at: int) -> None:
@@ -108,4 +109,6 @@ class Watch:
             return False
         if kind == "due":
             return row.state in {TaskState.RETRYING, TaskState.SENSING} and row.due_at == at
+        if row.state is TaskState.DEFERRED and tables.has_batch(number):
+            return False  # what it waited for has come
         return row.state.is_live and row.deadline_at == at

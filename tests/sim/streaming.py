@@ -1,0 +1,256 @@
+"""Streams of items at the first level: drawn into DAGs, and checked.
+
+More of the numbered promises of ``tests.sim.invariants``: I19, each item is one child, in order,
+stored before anyone learns of it; an operator's events are consumed with the move of its task.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from aioflow.inputs import StartTry
+from aioflow.messages import EventsHandled
+from aioflow.model import Body as Place
+from aioflow.model import (
+    DagSpec,
+    EventsSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    TaskSpec,
+    TaskState,
+    TriggerRule,
+)
+from aioflow.orders import Start
+from tests.sim.broken import Broken
+from tests.sim.script import StreamPlan, carried
+from tests.sim.workload import POOLS, SECOND
+
+__all__ = (
+    "end_of_stream",
+    "follow",
+    "handled",
+    "has_streams",
+    "hold",
+    "marker",
+    "plan_of_start",
+    "source_of",
+    "with_streams",
+)
+
+HANDLER = "handle_trigger_events"
+
+
+# ── DAGs ────────────────────────────────────────────────────────────────────────────────
+
+
+def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
+    """Return the DAG with some of its lists as streams, and some operators over events."""
+    tasks = list(spec.tasks)
+    for position, task in enumerate(tasks):
+        takers = [t for t in tasks if _takes(t, position)]
+        is_alone = all(t.mapped is not None and len(t.mapped.sources) == 1 for t in takers)
+        if task.sensor is not None or rng.random() < 0.4:
+            continue
+        if task.start_trigger is not None or task.body is Place.FUNCTION or rng.random() < 0.3:
+            if rng.random() < 0.5 or takers:
+                task = msgspec.structs.replace(task, events=_events(task, rng))
+        elif not takers:
+            continue
+        if takers and is_alone and task.mapped is None:
+            task = msgspec.structs.replace(task, streams=True)
+        tasks[position] = task
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        _add_chain(tasks, rng)
+    return msgspec.structs.replace(spec, tasks=tuple(tasks))
+
+
+def _add_chain(tasks: list[TaskSpec], rng: random.Random) -> None:
+    """Add who makes a stream, one or two that expand over it, and who waits for those."""
+    first = len(tasks)
+    limit = rng.choice((3, 50_000, 50_000))
+    maker = _any_task(first, _some(first, rng), rng, Place.COROUTINE)
+    if rng.random() < 0.4:
+        maker = msgspec.structs.replace(maker, body=rng.choice(list(Place)))
+        maker = msgspec.structs.replace(maker, events=_events(maker, rng))
+    tasks.append(msgspec.structs.replace(maker, streams=True, feeds_limit=limit))
+    takers = rng.choice((1, 1, 2))
+    for _ in range(takers):
+        taker = _any_task(len(tasks), (*_some(first, rng), first), rng, rng.choice(list(Place)))
+        tasks.append(
+            msgspec.structs.replace(
+                taker,
+                mapped=MapSpec((MapSource("x", first, -1),)),
+                argument_parents=(first,),
+                map_limit=limit,
+                window=rng.choice((None, 1, 2, 4)),
+            )
+        )
+    parents = tuple(range(first + 1, first + 1 + takers))
+    tasks.append(_any_task(len(tasks), parents, rng, rng.choice(list(Place))))
+
+
+def _some(below: int, rng: random.Random) -> tuple[int, ...]:
+    return (rng.randrange(below),) if below and rng.random() < 0.3 else ()
+
+
+def _any_task(position: int, parents: tuple[int, ...], rng: random.Random, body: Place) -> TaskSpec:
+    return TaskSpec(
+        task_id=f"t{position}",
+        body=body,
+        parents=parents,
+        rule=rng.choice((*[TriggerRule.ALL_SUCCESS] * 2, *TriggerRule)),
+        retry=RetryPolicy(tries=rng.randint(1, 3), delay_us=rng.choice((0, 30)) * SECOND),
+        pool=rng.choice(POOLS),
+        execution_timeout_us=rng.choice((None, None, 300 * SECOND)),
+        max_active_tis_per_dagrun=rng.choice((None, None, 1)),
+    )
+
+
+def _takes(task: TaskSpec, position: int) -> bool:
+    return task.mapped is not None and any(s.position == position for s in task.mapped.sources)
+
+
+def _events(task: TaskSpec, rng: random.Random) -> EventsSpec:
+    has_method = task.start_trigger is None or bool(task.start_trigger.next_method)
+    if has_method and rng.random() < 0.3:
+        return EventsSpec(method="", window=rng.choice((1, 2, 64)))
+    return EventsSpec(
+        method=HANDLER,
+        batch=rng.choice((1, 2, 5)),
+        delay_us=rng.choice((0, 50_000, 3 * SECOND)),
+        window=rng.choice((1, 2, 64)),
+    )
+
+
+def has_streams(spec: DagSpec) -> bool:
+    """Whether anything of it streams."""
+    return any(task.streams or task.events is not None for task in spec.tasks)
+
+
+def follow(rng: random.Random) -> StreamPlan:
+    """Draw how the trigger of an operator goes on; its keys tell its events apart."""
+    ends = rng.choice(("end", "end", "end", "fail"))
+    return StreamPlan(keyed=True, count=rng.choice((0, 1, 3, 8)), ends=ends, window=64)
+
+
+def plan_of_start(task_no: int, window: int) -> bytes:
+    """Return the fields of a trigger that is made where it is hosted: always the same."""
+    plan = follow(random.Random(f"start {task_no}"))
+    return carried((task_no,), msgspec.structs.replace(plan, window=window))
+
+
+# ── actors ──────────────────────────────────────────────────────────────────────────────
+
+
+def handled(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHandled:
+    """Return what an operator says of the events it was given, which must be the next ones."""
+    start = body.effect.start
+    row = next(
+        (r for r in stage.tables.triggers.values() if r.task_no == start.task_no and r.ordinal < 0),
+        None,
+    )
+    if row is not None and not stage.tables.is_held(start.run_no):
+        consumed = stage.tables.consumed[row.trigger_no]
+        is_late = stage.tables.tasks[start.task_no].start_no != start.start_no
+        if not is_late and start.upto != consumed + len(start.events):
+            raise Broken("I6 streams", f"{start} is given other events than those after {consumed}")
+    items = tuple(payload for payload, _ in start.events if stage.rng.random() < 0.7)
+    stage.ledger.told.forget(start.task_no)
+    return EventsHandled(*times, start.upto, items)
+
+
+def end_of_stream(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHandled:
+    """Return what an operator that streams says when there are no more events."""
+    start = body.effect.start
+    stage.ledger.succeed(*body.key, None, None)
+    last = msgspec.msgpack.encode(["item", start.task_no, "last"])
+    return EventsHandled(*times, 0, (last,) if stage.rng.random() < 0.5 else (), is_last=True)
+
+
+# ── what must hold ──────────────────────────────────────────────────────────────────────
+
+
+def hold(node: Any, turn: Any) -> None:
+    """Check what a commit may have broken of streams."""
+    items_are_children(node, turn)
+    children_are_given_their_items(node, turn.starts)
+    events_are_consumed_with_a_move(node, turn)
+
+
+def source_of(spec: DagSpec, position: int) -> int:
+    """Return whose stream a task expands over; -1 if none."""
+    mapped = spec.tasks[position].mapped
+    if mapped is None or len(mapped.sources) != 1:
+        return -1
+    source = mapped.sources[0].position
+    return source if source >= 0 and spec.tasks[source].streams else -1
+
+
+def marker(node: Any, run_no: int, position: int) -> TaskState | None:
+    """Return what a fan-out over a stream counts as beside its children, by the rows."""
+    tables = node.tables
+    row = tables.expansions.get((run_no, position))
+    source = -1 if row is None else source_of(tables.spec_of_run(run_no), position)
+    if row is None or source < 0:
+        return None
+    if row.is_open:
+        return TaskState.PENDING
+    made = _state_of(node, run_no, source)
+    if made is TaskState.SUCCESS:
+        return None if row.width else TaskState.SKIPPED
+    return TaskState.SKIPPED if made is TaskState.SKIPPED else TaskState.UPSTREAM_FAILED
+
+
+def _state_of(node: Any, run_no: int, position: int) -> TaskState:
+    row = node.tables.tasks.get(node.tables.runs[run_no].first_task_no + position)
+    return TaskState.PENDING if row is None else row.state
+
+
+def items_are_children(node: Any, turn: Any) -> None:
+    """I19: an expansion over a stream is as wide as there are items, and open while it goes on."""
+    tables = node.tables
+    changed = [(row.run_no, row.position) for row in turn.batch.new_expansions]
+    changed += [(row.run_no, row.position) for row in turn.batch.expansion_changes]
+    changed += [
+        key for row in turn.batch.new_items for key in tables.expansions if key[0] == row.run_no
+    ]
+    for run_no, position in sorted(set(changed)):
+        source = source_of(tables.spec_of_run(run_no), position)
+        if source < 0:
+            continue
+        row = tables.expansions[run_no, position]
+        maker = tables.runs[run_no].first_task_no + source
+        state = _state_of(node, run_no, source)
+        items = tables.items_of(maker)
+        if row.width != len(items):
+            raise Broken("I19 items", f"{row} of {len(items)} items")
+        if row.is_open != state.is_live and tables.runs[run_no].state.is_live:
+            raise Broken("I19 items", f"{row}, and its stream is {state.label}")
+        if row.width > node.tables.spec_of_run(run_no).tasks[position].map_limit:
+            raise Broken("I8 widths", f"{row} is wider than it may be")
+
+
+def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
+    """I19: a child is given its own item, or none, and then asks for it."""
+    for effect in starts:
+        start: Start = effect.start
+        source = source_of(node.tables.spec_of_run(start.run_no), start.position)
+        if source < 0 or start.map_index < 0:
+            continue
+        maker = node.tables.runs[start.run_no].first_task_no + source
+        stored = node.tables.items.get((maker, start.map_index))
+        if stored is None or start.item not in {None, stored.payload}:
+            raise Broken("I19 items", f"{start} takes another item than {stored}")
+
+
+def events_are_consumed_with_a_move(node: Any, turn: Any) -> None:
+    """I6: what an operator consumed, it consumed in the commit in which its task moved."""
+    moved = {task_no for task_no, _ in turn.batch.steps}
+    for trigger_no, _ in turn.batch.consumed_events:
+        row = node.tables.triggers.get(trigger_no)
+        if row is not None and row.ordinal < 0 and row.task_no not in moved:
+            raise Broken("I6 streams", f"{row} was consumed, and its task stayed where it was")
