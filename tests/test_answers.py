@@ -24,11 +24,21 @@ from aioflow.host.questions import (
     RunWanted,
 )
 from aioflow.messages import Ask, Withdraw
-from aioflow.model import DagSpec, Failure, MapSpec, RecordState, RunState, TaskSpec, TaskState
+from aioflow.model import (
+    DagSpec,
+    Failure,
+    MapSource,
+    MapSpec,
+    RecordState,
+    RunState,
+    TaskSpec,
+    TaskState,
+)
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import (
     Batch,
     DagRow,
+    ExpansionChange,
     ExpansionRow,
     ItemRow,
     NamedEventRow,
@@ -59,7 +69,7 @@ class Tables:
         self.events: list[NamedEventRow] = []
         tasks = (
             TaskSpec(task_id="a"),
-            TaskSpec(task_id="b", mapped=MapSpec(())),
+            TaskSpec(task_id="b", mapped=MapSpec((MapSource("x", 0, -1),))),
         )
         spec = DagSpec(dag_id="d", file="d.py", tasks=tasks)
         self.version = VersionRow(version="v", file="d.py", dags=(spec,), sources={}, created_at=0)
@@ -169,7 +179,9 @@ class World:
             **columns,
         )
 
-    def commit(self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=(), events=()):
+    def commit(
+        self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=(), events=(), grown=()
+    ):
         """Apply to the tables, then say so, as the engine does."""
         self.number += 1
         batch = Batch(number=self.number, at=0, new_runs=list(runs), new_tasks=list(new_tasks))
@@ -177,6 +189,12 @@ class World:
         batch.named_events = list(events)
         self.tables.events += events
         self.tables.expansions += expansions
+        for change in grown:
+            (row,) = self.tables.expansions
+            batch.expansion_changes.append(change)
+            self.tables.expansions = [
+                msgspec.structs.replace(row, width=change.width, is_open=change.is_open)
+            ]
         self.tables.runs |= {row.run_no: row for row in runs}
         self.tables.tasks |= {row.task_no: row for row in new_tasks}
         for run_no, state in (ended or {}).items():
@@ -317,6 +335,28 @@ async def test_a_mapped_task_ends_with_its_last_child():
         assert not child.answers
         w.commit(moved=[(1049, S.SUCCESS)])
         assert (await child.answer(RunEnding)).state == "success"
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"), [(S.SUCCESS, "success"), (S.FAILED, "upstream_failed")]
+)
+async def test_a_mapped_task_over_a_stream_ends_when_that_is_closed(made, expected):
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(
+            runs=[w.run()],
+            expansions=[
+                ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000, is_open=True)
+            ],
+            new_tasks=[task(100, 0), *children(2, S.SUCCESS)],
+        )
+        w.ask_run(child, "b", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        assert not child.answers
+
+        w.commit(moved=[(100, made)], grown=[ExpansionChange(7, 1, 2, 2, False)])
+
+        assert (await child.answer(RunEnding)).state == expected
 
 
 @pytest.mark.parametrize("moment", range(1, 12))

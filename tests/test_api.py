@@ -27,13 +27,14 @@ from aioflow.errors import (
     UnknownTask,
 )
 from aioflow.inputs import Stalled
+from aioflow.messages import Item, Succeeded
 from aioflow.model import RunState, TaskState
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.tasklog import LogKey, TaskLog
-from tests.web.node import CHAIN, FAN, node
+from tests.web.node import CHAIN, FAN, STREAM, node
 
 
 def states(run) -> dict[str, str]:
@@ -227,6 +228,23 @@ async def test_a_small_list_that_is_expanded_over_is_read_from_its_file(tmp_path
     assert run.tasks[0].result == [1, "b"]
 
 
+async def test_the_few_items_of_a_stream_are_shown_and_many_are_counted(tmp_path):
+    results = []
+    for name, item in (("few", b"\x01"), ("large", b"\xda\x10\x00" + b"x" * 4096)):
+        (tmp_path / name).mkdir()
+        async with node(tmp_path / name) as n:
+            n.define(STREAM)
+            await n.api.trigger("stream", run_id="r")
+            start = (await n.outlets.next_start()).start
+            n.engine.report([Item(start.task_no, start.start_no, k, item) for k in (0, 1)])
+            n.engine.report([Succeeded(start.task_no, start.start_no, 1, 2)])
+            for _ in range(3):
+                await n.succeed()
+            results.append((await n.api.show_run("r")).tasks[0].result)
+
+    assert results == [[1, 1], {"items": 2}]
+
+
 async def test_runs_are_listed_newest_first_in_pages(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN, FAN)
@@ -285,6 +303,23 @@ async def test_the_chain_of_a_fan_in_shows_some_children_and_counts_the_rest(tmp
     assert chain.causes[1].state == "running"
     assert chain.causes[2].waiting_on.kind == "slot"
     assert chain.more == 47
+
+
+async def test_the_chain_of_a_fan_in_over_a_stream_leads_to_what_may_bring_more(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(STREAM)
+        await n.api.trigger("stream", run_id="r")
+        start = (await n.outlets.next_start()).start
+        n.engine.report([Item(start.task_no, start.start_no, 0, b"\x01")])
+        await n.succeed()
+        chain = await n.api.why("r", "total")
+        shown = await n.api.show_run("r")
+
+    assert [(c.task_id, c.state) for c in chain.causes] == [
+        ("total", "pending"),
+        ("pages", "running"),
+    ]
+    assert [task.state for task in shown.tasks] == ["running", "success", "pending"]
 
 
 async def test_a_run_waits_for_its_unfinished_tasks_that_wait_for_no_other(tmp_path):

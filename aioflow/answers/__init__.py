@@ -179,6 +179,8 @@ class Answers:
             self._wake(("event", name))
         for expansion in batch.new_expansions:
             self._wake(("expanded", expansion.run_no, expansion.position))
+        for grown in batch.expansion_changes:
+            self._wake(("expanded", grown.run_no, grown.position))
         for task in batch.task_changes:
             self._task_moved(task.task_no, task.state)
         for new_task in batch.new_tasks:
@@ -335,7 +337,8 @@ class Answers:
             found = await self._store.list_results(task_no, task_no + 1, 1)
             result = found[0].body if found else None
         elif spec.mapped is not None:
-            state = await self._state_of_children(question, run, position)
+            made_by = max((source.position for source in spec.mapped.sources), default=-1)
+            state = await self._state_of_children(question, run, position, made_by)
         if state is None or state.is_live:
             if run.state.is_live:
                 return None
@@ -347,12 +350,16 @@ class Answers:
         return rows[0].state if rows else None
 
     async def _state_of_children(
-        self, question: _Question, run: RunRow, position: int
+        self, question: _Question, run: RunRow, position: int, made_by: int
     ) -> TaskState | None:
-        """Return the worst state of a mapped task's children once all have ended."""
+        """Return the worst state of a mapped task's children once all have ended.
+
+        Args:
+            made_by: Whose list, or stream, it expands over; -1 for none.
+        """
         self._enter(question, ("expanded", run.run_no, position))
         expansion = await find_expansion(self._store, run.run_no, position)
-        if expansion is None:
+        if expansion is None or expansion.is_open:
             return None
         question.children = (expansion.first_task_no, expansion.first_task_no + expansion.width)
         self._counting.add(question)
@@ -367,6 +374,11 @@ class Answers:
             if question.seen >= question.missing:
                 question.is_stale = True  # the rest ended while we counted
             return None
+        made = await self._state_of(run.first_task_no + made_by) if made_by >= 0 else None
+        if made is not None and made not in {TaskState.SUCCESS, TaskState.SKIPPED}:
+            counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream was cut short
+        if not expansion.width:
+            counts.setdefault(TaskState.SKIPPED, 1)
         return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED)
 
     async def _position(self, run: RunRow, task_id: str) -> tuple[int, TaskSpec]:

@@ -143,7 +143,7 @@ class Chain:
         }
         if sum(counted.values()) < self._layout.width(position):
             return TaskState.RUNNING if counted else absent_state(self._run.state)
-        if any(state.is_live for state in counted):
+        if any(state.is_live for state in counted) or self._layout.is_open(position):
             return TaskState.RUNNING
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
             if state in counted:
@@ -166,6 +166,8 @@ class Chain:
             if at == position and state not in LIVE_TASK_STATES
         )
         left = self._layout.width(position) - ended
+        if left <= 0 and self._run.state.is_live and self._layout.is_open(position):
+            return self._stream_of(position)
         if left <= 0 or not self._run.state.is_live:
             return []
         found: list[Place] = []
@@ -178,6 +180,12 @@ class Chain:
         found = found[:_CHILDREN_SHOWN]
         self._left_out += left - len(found)
         return found
+
+    def _stream_of(self, position: int) -> list[Place]:
+        """All of its children have ended: whoever may bring more is what is waited for."""
+        mapped = self._layout.spec.tasks[position].mapped
+        source = -1 if mapped is None else mapped.sources[0].position
+        return [] if source < 0 else [Place(source, -1, self._run.first_task_no + source)]
 
     def _children(self, position: int, start: int) -> list[Place]:
         end = min(start + _PAGE, self._layout.width(position))

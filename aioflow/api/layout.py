@@ -48,6 +48,11 @@ class Layout:
         """Whether a task has children."""
         return position in self._expansions
 
+    def is_open(self, position: int) -> bool:
+        """Whether it has children, and a stream may bring more."""
+        expansion = self._expansions.get(position)
+        return expansion is not None and expansion.is_open
+
     def task_no(self, position: int, map_index: int) -> TaskNo | None:
         """Return the row's number, ``None`` if the task has no such index."""
         expansion = self._expansions.get(position)

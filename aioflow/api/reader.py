@@ -35,6 +35,8 @@ __all__ = ("PAGE", "RESULT_BYTES", "RunReader")
 PAGE = 1_000
 """Task rows in one answer."""
 
+_ITEMS = 100
+
 RESULT_BYTES = 4 * 1024
 """What a result may take in an answer."""
 
@@ -222,16 +224,26 @@ class RunReader:
             return {"size_bytes": row.size}
         if row.body is not None:
             return plain_bytes(row.body)
-        if row.width is None or self._results is None:
-            return {"size_bytes": row.size}
         if row.width == 0:
             return []
+        if row.width is not None and row.size == 0:
+            return await self._items(row)
+        if row.width is None or self._results is None:
+            return {"size_bytes": row.size}
         path = result_path(self._results, row.task_no, row.start_no)
         try:
             items = await in_thread(read_items, path)
         except (OSError, ValueError):
             return {"size_bytes": row.size}  # deleted, or on another machine
         return [plain_bytes(item) for item in items]
+
+    async def _items(self, row: ResultRow) -> Any:
+        """Return what a task has given on, where that is small."""
+        items = await self.store.list_items(row.task_no, limit=_ITEMS)
+        size = sum(len(item.payload) for item in items)
+        if size > RESULT_BYTES or len(items) == _ITEMS:
+            return {"items": row.width}
+        return [plain_bytes(item.payload) for item in items]
 
     async def _waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]

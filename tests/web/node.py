@@ -17,7 +17,7 @@ from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.inputs import FileBroken, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
-from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
 from aioflow.tasklog import TaskLog
@@ -41,6 +41,18 @@ FAN = DagSpec(
         TaskSpec(task_id="list", feeds_limit=50_000),
         TaskSpec(
             task_id="each", parents=(0,), retry=ONCE, mapped=MapSpec((MapSource("item", 0, -1),))
+        ),
+        TaskSpec(task_id="total", parents=(1,)),
+    ),
+)
+
+STREAM = DagSpec(
+    dag_id="stream",
+    file="stream.py",
+    tasks=(
+        TaskSpec(task_id="pages", body=Body.COROUTINE, streams=True, feeds_limit=50_000),
+        TaskSpec(
+            task_id="each", parents=(0,), retry=ONCE, mapped=MapSpec((MapSource("page", 0, -1),))
         ),
         TaskSpec(task_id="total", parents=(1,)),
     ),
