@@ -190,10 +190,10 @@ class World:
         self.tables.events += events
         self.tables.expansions += expansions
         for change in grown:
-            (row,) = self.tables.expansions
+            (expansion,) = self.tables.expansions
             batch.expansion_changes.append(change)
             self.tables.expansions = [
-                msgspec.structs.replace(row, width=change.width, is_open=change.is_open)
+                msgspec.structs.replace(expansion, width=change.width, is_open=change.is_open)
             ]
         self.tables.runs |= {row.run_no: row for row in runs}
         self.tables.tasks |= {row.task_no: row for row in new_tasks}

@@ -112,8 +112,10 @@ def go_on(live: Live, draft: Draft, slots: Slots) -> None:
 
 def cancel(live: Live, draft: Draft) -> None:
     """A person ended the task: its streams are told so."""
-    known = (*live.waits, *live.streams.values())
-    for wait in known if live.resumed is None else (*known, live.resumed):
+    known = {wait.row.trigger_no: wait for wait in (*live.waits, *live.streams.values())}
+    if live.resumed is not None:
+        known[live.resumed.row.trigger_no] = live.resumed
+    for wait in known.values():
         if wait.stream is not None:
             let_go(wait, "cancelled", draft)
     live.waits = tuple(wait for wait in live.waits if wait.stream is None)
