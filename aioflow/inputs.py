@@ -135,10 +135,12 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         slots: Weights that may run at once; ``None`` for no limit.
+        include_deferred: Whether tasks weigh on it while they are deferred, too.
     """
 
     name: str
     slots: int | None
+    include_deferred: bool = False
 
 
 class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):

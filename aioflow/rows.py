@@ -314,7 +314,11 @@ class ItemRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A named limit on running tasks. The default pool has no row and no limit."""
+    """A named limit on running tasks. The default pool has no row and no limit.
+
+    Attributes:
+        include_deferred: Tasks weigh on it while they are deferred, too, and until they go on.
+    """
 
     name: str
     slots: int

@@ -333,11 +333,13 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
     async with node(store_url) as n:
         assert await n.engine.ask(SetPool(name="ledger", slots=3)) is True
         assert await n.engine.ask(SetPool(name="ledger", slots=3)) is False
+        counting = SetPool(name="ledger", slots=3, include_deferred=True)
+        assert await n.engine.ask(counting) is True
 
     async with node(store_url) as n:
         answer: Any = await n.engine.ask(ShowPools())
         ((row, used),) = answer
-        assert (row.name, row.slots, used) == ("ledger", 3, 0)
+        assert (row.name, row.slots, row.include_deferred, used) == ("ledger", 3, True, 0)
         await n.engine.ask(SetPool(name="ledger", slots=None))
 
     async with node(store_url) as n:

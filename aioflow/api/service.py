@@ -217,12 +217,20 @@ class Api(RunReader):
     async def list_pools(self) -> list[dict[str, Any]]:
         """Return the limited pools by name, with what is taken of each."""
         found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
-        return [{"name": row.name, "slots": row.slots, "used": used} for row, used in found]
+        return [{**msgspec.structs.asdict(row), "used": used} for row, used in found]
 
-    async def set_pool(self, name: str, slots: int | None) -> dict[str, Any]:
+    async def set_pool(
+        self, name: str, slots: int | None, *, include_deferred: bool = False
+    ) -> dict[str, Any]:
         """Limit a pool; ``None`` lifts the limit."""
-        changed = await self._ask(SetPool(name=name, slots=slots))
-        return {"name": name, "slots": slots, "changed": changed}
+        request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
+        changed = await self._ask(request)
+        return {
+            "name": name,
+            "slots": slots,
+            "include_deferred": include_deferred,
+            "changed": changed,
+        }
 
     async def emit(
         self, name: str, *, key: str | None = None, data: Any = None, request: str | None = None

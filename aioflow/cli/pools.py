@@ -11,6 +11,9 @@ from aioflow.cli.output import hint, print_json, print_table
 __all__ = ("add_parser",)
 
 
+_COUNTED = {False: "not counted", True: "counted"}
+
+
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
     noun = nouns.add_parser("pools", help="limit what runs at once, by name")
@@ -31,6 +34,11 @@ def add_parser(nouns: Nouns) -> None:
     )
     setting.add_argument("name", metavar="NAME")
     setting.add_argument("slots", type=positive, metavar="SLOTS")
+    setting.add_argument(
+        "--include-deferred",
+        action="store_true",
+        help="tasks weigh on it while they are deferred, too",
+    )
     deleting = add_command(
         verbs,
         "delete",
@@ -47,17 +55,22 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(pools)
         return 0
     print_table(
-        ("POOL", "SLOTS", "USED"),
-        ((pool["name"], pool["slots"], pool["used"]) for pool in pools),
+        ("POOL", "SLOTS", "USED", "DEFERRED"),
+        (
+            (pool["name"], pool["slots"], pool["used"], _COUNTED[pool["include_deferred"]])
+            for pool in pools
+        ),
         empty="no pool has a limit",
     )
     return 0
 
 
 def _set(arguments: argparse.Namespace) -> int:
-    body: dict[str, object] = {"slots": arguments.slots}
+    is_wide = arguments.include_deferred
+    body: dict[str, object] = {"slots": arguments.slots, "include_deferred": is_wide}
     answer = connect(arguments).put("pools", arguments.name, body=body)
-    return _say(arguments, answer, f"pool {arguments.name} has {arguments.slots} slots")
+    wide = ", also for deferred tasks" if is_wide else ""
+    return _say(arguments, answer, f"pool {arguments.name} has {arguments.slots} slots{wide}")
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -2,7 +2,8 @@
 
 Ready entries wait in one heap per kind of body and pool. An entry is a queued task, or a
 whole group whose fresh children are drawn from it one by one, so a fan-out of a million
-weighs as much as one task. The order is: resumed before fresh, then priority, then age.
+weighs as much as one task. The order is: resumed before fresh, then priority, then age. What
+keeps its room in a pool while it waits stands before both: what it holds, nobody else gets.
 
 What the limits of its run keep from starting is put aside with the run, in the same order,
 and comes back one entry for each task that leaves its slot; so a limit costs no more with
@@ -13,27 +14,29 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from aioflow.core.memory import Group, Live, Run
-from aioflow.model import Body, TaskSpec, TaskState
+from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("SENSOR_LANE", "Item", "Queue", "Ready", "Room", "head")
+__all__ = ("SENSOR_LANE", "Item", "Queue", "Ready", "Room", "head", "is_hosted_sensor", "is_start")
 
 Item: TypeAlias = tuple[int, int, int, Live | Group]
-"""Resumed or fresh, priority, age, and what waits."""
+"""Kept, resumed or fresh; priority, age, and what waits."""
 
 Queue: TypeAlias = list[Item]
 
-Room: TypeAlias = Callable[[str, int], bool]
-"""Whether a pool has room for a weight."""
+Room: TypeAlias = Callable[[Live | Group], bool]
+"""Whether its pool has room for what waits."""
 
 SENSOR_LANE = "sensor"
 """Hosted sensors wait for their host alone: they hold no slot, so no limit concerns them."""
 
 START_LANE = "start"
-"""What waits straight from its start holds nothing either; its window alone bounds it."""
+"""What waits straight from its start holds nothing either; its window alone bounds it, and its
+pool where that counts what waits."""
 
 _WORTH_SWEEPING = 64
 
@@ -41,13 +44,17 @@ _WORTH_SWEEPING = 64
 class Ready:
     """The queues.
 
+    Args:
+        kept: What keeps its room in its pool while it waits, as ``Slots`` has it.
+
     Attributes:
         came_back: Somebody who had been put aside stands in a queue again, perhaps in one that
             was looked at before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: AbstractSet[TaskNo]) -> None:
         self.came_back = False
+        self._kept = kept
         self._queues: dict[tuple[str, str], Queue] = {}
         self._swept: dict[tuple[str, str], int] = {}
         self._too_wide: list[Item] = []
@@ -55,9 +62,15 @@ class Ready:
 
     def offer(self, entry: Live | Group) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
-        fresh = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
         self._age += 1
-        self._push((int(fresh), -_spec(entry).priority, self._age, entry))
+        self._push((0, -_spec(entry).priority, self._age, entry))
+
+    def _ranked(self, item: Item) -> Item:
+        _, priority, age, entry = item
+        if isinstance(entry, Live) and entry.task_no in self._kept:
+            return 0, priority, age, entry
+        fresh = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
+        return 2 if fresh else 1, priority, age, entry
 
     def unblock(self, live: Live) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
@@ -89,6 +102,13 @@ class Ready:
         for item in items:
             self._push(item)
 
+    def rerank(self, pool: str) -> None:
+        """Other tasks keep their room in a pool than before: put its queues in order again."""
+        for (_, name), queue in self._queues.items():
+            if name == pool:
+                queue[:] = [self._ranked(item) for item in queue]
+                heapq.heapify(queue)
+
     def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the queue of a lane with the best head that may start, if there is one."""
         while (found := self._look(lane, room, pools)) is not None:
@@ -103,7 +123,7 @@ class Ready:
         for (kind, pool), queue in self._queues.items():
             if kind != lane or not self._clean(queue, lane, pools.get(pool)):
                 continue
-            fits = lane in {SENSOR_LANE, START_LANE} or room(pool, _spec(head(queue)).slots)
+            fits = lane == SENSOR_LANE or room(head(queue))
             if fits and (best is None or queue[0] < best[1]):
                 best = (queue, queue[0])
         return best
@@ -133,7 +153,7 @@ class Ready:
     def _push(self, item: Item) -> None:
         key = (_lane(item[3]), _spec(item[3]).pool)
         queue = self._queues.setdefault(key, [])
-        heapq.heappush(queue, item)
+        heapq.heappush(queue, self._ranked(item))
         self._sweep(key, queue)
 
     def _sweep(self, key: tuple[str, str], queue: Queue) -> None:
@@ -150,16 +170,18 @@ class Ready:
             run = entry.run
             if not _still_waits(entry):
                 heapq.heappop(queue)
-            elif lane == SENSOR_LANE or (lane == START_LANE and not _is_past_window(entry)):
+            elif lane == SENSOR_LANE:
+                return True
+            elif self._is_too_wide(entry, lane, pool):
+                self._too_wide.append(heapq.heappop(queue))
+                self._bring_back(run.blocked_at.get(entry.position))
+                self._bring_back(run.blocked)
+            elif lane == START_LANE and not _is_past_window(entry):
                 return True
             elif lane == START_LANE:
                 # It needs no place, so it does not stand behind one that waits for such.
                 aside = run.blocked_at.setdefault(_of_starts(entry.position), [])
                 heapq.heappush(aside, heapq.heappop(queue))
-            elif pool is not None and _spec(entry).slots > pool.slots:
-                self._too_wide.append(heapq.heappop(queue))
-                self._bring_back(run.blocked_at.get(entry.position))
-                self._bring_back(run.blocked)
             elif _is_full(run):
                 heapq.heappush(run.blocked, heapq.heappop(queue))
             elif _is_full_at(entry):
@@ -168,6 +190,14 @@ class Ready:
             else:
                 return True
         return False
+
+    def _is_too_wide(self, entry: Live | Group, lane: str, pool: PoolRow | None) -> bool:
+        """Whether its pool never has room for it. What has its room already needs none."""
+        if pool is None or _spec(entry).slots <= pool.slots:
+            return False
+        if lane == START_LANE:
+            return pool.include_deferred and not is_hosted_sensor(_spec(entry))
+        return not (isinstance(entry, Live) and entry.task_no in self._kept)
 
     def _put_aside(self, item: Item) -> None:
         """Keep it with its run; a group that only its window holds gives way to one past it."""
@@ -184,15 +214,25 @@ class Ready:
 
 def _lane(entry: Live | Group) -> str:
     spec = _spec(entry)
-    if spec.start_trigger is not None and (isinstance(entry, Group) or entry.resumed is None):
+    if is_start(entry):
         return START_LANE
-    hosted = spec.sensor is not None and spec.body is Body.COROUTINE
-    return SENSOR_LANE if hosted else spec.body.value
+    return SENSOR_LANE if is_hosted_sensor(spec) else spec.body.value
 
 
 def _of_starts(position: int) -> int:
     """Where those of a task are put aside that wait from their start."""
     return ~position
+
+
+def is_start(entry: Live | Group) -> bool:
+    """Whether what waits here begins with a wait of its own, for which no worker is touched."""
+    is_fresh = isinstance(entry, Group) or entry.resumed is None
+    return _spec(entry).start_trigger is not None and is_fresh
+
+
+def is_hosted_sensor(spec: TaskSpec) -> bool:
+    """Whether a task is a sensor that looks in the async host; it holds nothing anywhere."""
+    return spec.sensor is not None and spec.body is Body.COROUTINE
 
 
 def head(queue: Queue) -> Live | Group:

@@ -98,7 +98,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
         case TaskState.DEFERRED:
             handling.go_on(live, draft, slots)
         case _:
-            pass
+            slots.keep(live)
 
 
 def _go_on_with_dags(draft: Draft, slots: Slots) -> None:

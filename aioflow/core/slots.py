@@ -4,6 +4,9 @@ A worker that runs a short task is given further *claimed* ones of the same pool
 version, as many as are expected to fit in ``max(5 ms, two commits)``: the slot, and with it
 the room in the pool, passes from each to the next. Nothing is claimed past a task that
 stands before it in the order of ``ready``.
+
+A pool with ``include_deferred`` also counts what has begun and waits: such a task *keeps* its
+room from its wait until it goes on, and goes on in that. In such a pool nothing is claimed.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from collections.abc import Iterator
 
 from aioflow.core.graph import is_identifier
 from aioflow.core.memory import Group, Live, Memory, Run
-from aioflow.core.ready import SENSOR_LANE, START_LANE, Queue, Ready, head
+from aioflow.core.ready import SENSOR_LANE, START_LANE, Queue, Ready, head, is_hosted_sensor
 from aioflow.errors import BadPool
-from aioflow.model import DEFAULT_POOL, Body
+from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
 __all__ = ("CLAIM_LIMIT", "Grant", "Slots", "Worker")
@@ -97,6 +100,7 @@ class Slots:
         running_coroutines: How many do.
         is_open: Whether anything is granted at all; a draining node closes.
         ready: Who waits for them.
+        kept: What keeps its room in a pool that counts what waits.
     """
 
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
@@ -104,16 +108,22 @@ class Slots:
         self.coroutines = async_slots
         self.running_coroutines = 0
         self.is_open = True
-        self.ready = Ready()
+        self.kept: set[TaskNo] = set()
+        self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
         self._used: dict[str, int] = {}
 
     # ── pools ───────────────────────────────────────────────────────────────────────────
 
-    def set_pool(self, name: str, slots: int | None) -> PoolRow | None:
+    def set_pool(
+        self, name: str, slots: int | None, memory: Memory, *, include_deferred: bool = False
+    ) -> PoolRow | None:
         """Limit a pool or, with ``None``, lift its limit; return its new row.
 
         What runs already goes on: a pool that was made smaller drains to its new size.
+
+        Args:
+            include_deferred: Whether tasks weigh on it while they wait, too.
 
         Raises:
             BadPool: If the name is no name, or the size below 1.
@@ -122,33 +132,87 @@ class Slots:
             raise BadPool(f"a pool cannot be named {name!r}; use letters, digits, _ . -")
         if slots is not None and slots < 1:
             raise BadPool(f"pool {name!r} needs at least 1 slot, got {slots}")
-        row = None if slots is None else PoolRow(name=name, slots=slots)
-        self.put_pool(name, row)
+        row = None
+        if slots is not None:
+            row = PoolRow(name=name, slots=slots, include_deferred=include_deferred)
+        self.put_pool(name, row, memory)
         return row
 
-    def put_pool(self, name: str, row: PoolRow | None) -> None:
+    def put_pool(self, name: str, row: PoolRow | None, memory: Memory) -> None:
         """Have a pool be as its row says; without one it has no limit."""
-        if row is None:
-            self.pools.pop(name, None)
-        else:
+        before = self.pools.pop(name, None)
+        if row is not None:
             self.pools[name] = row
+        if _counts_deferred(before) != _counts_deferred(row):
+            self._recount_kept(name, memory)
         self.ready.repool()
 
     def used(self, pool: str) -> int:
         """Return how many slots of a pool are taken."""
         return self._used.get(pool, 0)
 
+    def used_by_deferred(self, pool: str, memory: Memory) -> int:
+        """Return how much of that is kept by what waits; one pass over all that is kept."""
+        kept = (memory.live[task_no] for task_no in self.kept if task_no in memory.live)
+        return sum(live.spec.slots for live in kept if live.spec.pool == pool)
+
+    def counts_deferred(self, spec: TaskSpec) -> bool:
+        """Whether a task weighs on its pool while it waits. A hosted sensor never does."""
+        return _counts_deferred(self.pools.get(spec.pool)) and not is_hosted_sensor(spec)
+
     def _has_room(self, pool: str, weight: int) -> bool:
         row = self.pools.get(pool)
         return row is None or self._used.get(pool, 0) + weight <= row.slots
+
+    def _may_start(self, entry: Live | Group) -> bool:
+        if isinstance(entry, Live) and entry.task_no in self.kept:
+            return True
+        spec = entry.run.spec.tasks[entry.position]
+        return self._has_room(spec.pool, spec.slots)
+
+    def _may_wait(self, entry: Live | Group) -> bool:
+        """Whether a task may wait straight from its start."""
+        spec = entry.run.spec.tasks[entry.position]
+        return not self.counts_deferred(spec) or self._has_room(spec.pool, spec.slots)
 
     def _take(self, pool: str, weight: int) -> None:
         self._used[pool] = self._used.get(pool, 0) + weight
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
+    def keep(self, live: Live) -> None:
+        """A task that has begun waits: it keeps its room, if its pool counts that.
+
+        For any other task, and a second time, it changes nothing.
+        """
+        if _is_between(live):
+            self._keep(live)
+
+    def _keep(self, live: Live) -> None:
+        if live.task_no not in self.kept and self.counts_deferred(live.spec):
+            self.kept.add(live.task_no)
+            self._take(live.spec.pool, live.spec.slots)
+
+    def _stop_keeping(self, live: Live) -> None:
+        if live.task_no in self.kept:
+            self.kept.remove(live.task_no)
+            self._take(live.spec.pool, -live.spec.slots)
+
+    def _recount_kept(self, pool: str, memory: Memory) -> None:
+        """A pool counts what waits from now on, or no longer does."""
+        for live in memory.live.values():
+            if live.spec.pool != pool:
+                continue
+            if live.task_no in self.kept:
+                self.kept.remove(live.task_no)
+                self._take(pool, -live.spec.slots)
+            self.keep(live)
+        self.ready.rerank(pool)
+
     def offer(self, entry: Live | Group) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
+        if isinstance(entry, Live):
+            self.keep(entry)
         self.ready.offer(entry)
 
     def unblock(self, live: Live) -> None:
@@ -156,7 +220,8 @@ class Slots:
         self.ready.unblock(live)
 
     def release(self, live: Live) -> None:
-        """A task ended or gave its place back. Without a place it changes nothing."""
+        """A task ended or gave its place back; what waits now keeps its room in its pool."""
+        self._stop_keeping(live)
         if live.is_hosted:
             live.is_hosted = False
             if live.spec.sensor is None:
@@ -165,6 +230,7 @@ class Slots:
                 _leave_run(live)
         if live.worker >= 0:
             self._leave_worker(live)
+        self.keep(live)
 
     def call_back(self, live: Live) -> None:
         """A process gave a try back: behind what it is at, nothing is claimed any more."""
@@ -197,11 +263,13 @@ class Slots:
         worker.claims.remove(live)
         worker.current = live
         live.is_claimed = False
+        self._stop_keeping(live)
         return True
 
     def recount(self, memory: Memory) -> None:
         """Count what is taken anew from the places of all tasks, after some were read again."""
         self._used.clear()
+        self.kept.clear()
         self.running_coroutines = 0
         for worker in self.workers:
             worker.current, worker.claims, worker.weight = None, [], 0
@@ -215,6 +283,7 @@ class Slots:
                 self._take(worker.pool, worker.weight)
 
     def _count(self, live: Live) -> None:
+        self.keep(live)
         if live.is_hosted and live.spec.sensor is None:
             self.running_coroutines += 1
             self._take(live.spec.pool, live.spec.slots)
@@ -249,8 +318,10 @@ class Slots:
             yield from self._grant_workers(memory.commit_us)
 
     def _grant_starts(self) -> Iterator[Grant]:
-        while (queue := self._best(START_LANE)) is not None:
-            yield Grant(self.ready.draw(queue), is_waiting=True)
+        while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
+            live = self.ready.draw(queue)
+            self._keep(live)
+            yield Grant(live, is_waiting=True)
 
     def _grant_hosted(self, lane: str) -> Iterator[Grant]:
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:
@@ -258,6 +329,7 @@ class Slots:
             if queue is None:
                 return
             live = self.ready.draw(queue)
+            self._stop_keeping(live)
             live.is_hosted = True
             if lane != SENSOR_LANE:
                 self.running_coroutines += 1
@@ -267,7 +339,7 @@ class Slots:
             yield Grant(live)
 
     def _best(self, lane: str) -> Queue | None:
-        return self.ready.best(lane, self._has_room, self.pools)
+        return self.ready.best(lane, self._may_start, self.pools)
 
     def _grant_workers(self, commit_us: float) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
@@ -289,13 +361,15 @@ class Slots:
     def _claim(self, worker: Worker, horizon: float) -> Iterator[Grant]:
         """Claim behind a running try what is expected to fit into the horizon."""
 
-        def room(pool: str, weight: int) -> bool:
-            inherits = pool == worker.pool and weight == worker.weight
-            return inherits or self._has_room(pool, weight)
+        def room(entry: Live | Group) -> bool:
+            spec = entry.run.spec.tasks[entry.position]
+            inherits = spec.pool == worker.pool and spec.slots == worker.weight
+            return inherits or self._may_start(entry)
 
         row = self.pools.get(worker.pool)
         is_shrinking = row is not None and self.used(worker.pool) > row.slots
-        if worker.slow is worker.current or is_shrinking:
+        # The one before it may wait, and then passes no room on.
+        if worker.slow is worker.current or is_shrinking or _counts_deferred(row):
             return
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
@@ -315,12 +389,32 @@ class Slots:
 
     def _occupy(self, worker: Worker, live: Live) -> None:
         spec = live.spec
+        self._stop_keeping(live)
         worker.current = live
         worker.version = live.run.row.version
         worker.pool, worker.weight = spec.pool, spec.slots
         live.worker = worker.number
         self._take(spec.pool, spec.slots)
         _enter_run(live)
+
+
+def _counts_deferred(row: PoolRow | None) -> bool:
+    return row is not None and row.include_deferred
+
+
+def _is_between(live: Live) -> bool:
+    """Whether a task waits within its try, or for the place in which it goes on after that.
+
+    Its row alone says so, and a restart finds the same. One claimed behind another stays so
+    until it begins, since it may be recalled.
+    """
+    if live.is_hosted or (live.worker >= 0 and not live.is_claimed):
+        return False
+    if live.state is TaskState.DEFERRED:
+        return True
+    if live.state is TaskState.QUEUED and live.spec.sensor is None and live.started_at is not None:
+        return True
+    return live.resumed is not None and live.state in {TaskState.QUEUED, TaskState.SENSING}
 
 
 def _expected(entry: Live | Group) -> float:

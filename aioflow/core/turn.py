@@ -483,8 +483,8 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = cancel(_find(run_id, draft.memory), draft, slots)
             case SetPaused(dag_id=dag_id, paused=paused):
                 answer = dag.set_paused(dag_id, paused=paused, draft=draft)
-            case SetPool(name=name, slots=count):
-                answer = _set_pool(name, count, draft, slots)
+            case SetPool() as request:
+                answer = _set_pool(request, draft, slots)
             case ShowPools():
                 answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
             case EmitEvent() as request:
@@ -498,10 +498,13 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
     return Acknowledge(asked.ticket, answer)
 
 
-def _set_pool(name: str, count: int | None, draft: Draft, slots: Slots) -> bool:
+def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
+    name = request.name
     before = slots.pools.get(name)
     draft.pools_before.setdefault(name, before)
-    after = slots.set_pool(name, count)
+    after = slots.set_pool(
+        name, request.slots, draft.memory, include_deferred=request.include_deferred
+    )
     if before == after:
         return False
     if after is None:

@@ -79,9 +79,9 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
 
 
 def restore_pools(draft: Draft, slots: Slots) -> None:
-    """Give the pools a draft changed the size they have."""
+    """Have the pools a draft changed be what they were."""
     for name, before in draft.pools_before.items():
-        slots.put_pool(name, before)
+        slots.put_pool(name, before, draft.memory)
 
 
 def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:

@@ -6,9 +6,18 @@ import msgspec
 
 from aioflow.core.hosting import HOSTLESS, RUN
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run
+from aioflow.core.ready import is_start
 from aioflow.core.slots import Slots
 from aioflow.core.streaming import full_window
-from aioflow.model import DEFAULT_POOL, RunState, TaskState, TriggerState, Wait, WaitKind
+from aioflow.model import (
+    DEFAULT_POOL,
+    RunState,
+    TaskSpec,
+    TaskState,
+    TriggerState,
+    Wait,
+    WaitKind,
+)
 
 __all__ = ("explain_run", "explain_task")
 
@@ -125,24 +134,38 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
     since = entry.queued_at if isinstance(entry, Live) else None
+    has_room = isinstance(entry, Live) and entry.task_no in slots.kept
+    full = None if has_room else _explain_pool(spec, memory, slots)
+    if full is not None and is_start(entry) and slots.counts_deferred(spec):
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     at_once = spec.max_active_tis_per_dagrun
     if at_once is not None and run.running_at.get(entry.position, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
     in_all = run.spec.max_active_tasks
     if in_all is not None and run.running >= in_all:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
-    pool = slots.pools.get(spec.pool)
-    if pool is not None and spec.slots > pool.slots:
-        detail = f"pool {spec.pool} has {pool.slots} slots, and it needs {spec.slots}"
-        return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
-    if pool is not None and slots.used(spec.pool) + spec.slots > pool.slots:
-        detail = f"pool {spec.pool}: {slots.used(spec.pool)} of {pool.slots} slots are taken"
-        return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
+    if full is not None:
+        return Wait(kind=WaitKind.SLOT, detail=full, since=since)
     if spec.body.value == "async" and "async" not in memory.hosts_up:
         return Wait(kind=WaitKind.HOST, detail="async host", since=since)
     places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
+
+
+def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
+    """Say why a pool does not let a task in; ``None`` if it would."""
+    pool = slots.pools.get(spec.pool)
+    if pool is None:
+        return None
+    if spec.slots > pool.slots:
+        return f"pool {spec.pool} has {pool.slots} slots, and it needs {spec.slots}"
+    used = slots.used(spec.pool)
+    if used + spec.slots <= pool.slots:
+        return None
+    kept = slots.used_by_deferred(spec.pool, memory)
+    waiting = f", {kept} of them by deferred tasks" if kept else ""
+    return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 
 
 def _explain_pending(run: Run, position: int) -> Wait:

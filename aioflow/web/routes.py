@@ -34,11 +34,12 @@ class TriggerBody(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The size of a pool."""
+    """The size of a pool, and whether what is deferred weighs on it."""
 
     model_config = ConfigDict(extra="forbid")
 
     slots: Annotated[int, Field(ge=1, le=1 << 31)]
+    include_deferred: bool = False
 
 
 class _Json(Response):
@@ -227,7 +228,7 @@ def _add_pools(router: APIRouter, api: Api) -> None:
     @router.put("/pools/{name}")
     async def set_pool(name: str, body: PoolBody) -> Response:
         """Limit how much of a pool's tasks runs at once."""
-        return _Json(await api.set_pool(name, body.slots))
+        return _Json(await api.set_pool(name, body.slots, include_deferred=body.include_deferred))
 
     @router.delete("/pools/{name}")
     async def delete_pool(name: str) -> Response:

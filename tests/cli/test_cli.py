@@ -243,6 +243,17 @@ def test_an_event_is_emitted_and_listed(daemon):
     assert "\x1b" not in table.out
 
 
+def test_a_pool_is_limited_and_lifted(daemon):
+    daemon.run("pools", "set", "ledger", "4", "--include-deferred")
+    listed = daemon.run("pools", "list")
+    as_json = daemon.run("pools", "list", "--json").json
+    daemon.run("pools", "delete", "ledger")
+
+    assert re.search(r"ledger +4 +0 +counted", listed.out)
+    assert as_json == [{"name": "ledger", "slots": 4, "include_deferred": True, "used": 0}]
+    assert daemon.run("pools", "list", "--json").json == []
+
+
 def test_a_remote_daemon_is_reached_by_url_with_a_token(daemon):
     url, _, token = daemon.facts["url"].partition("/?token=")
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import CancelRun, EndHosting, HostLost, HostTrigger, HostUp, SetPool
+from aioflow.inputs import CancelRun, EndHosting, Explain, HostLost, HostTrigger, HostUp, SetPool
 from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,
@@ -18,6 +18,7 @@ from aioflow.model import (
     StartTriggerSpec,
     TaskSpec,
     TriggerRule,
+    WaitKind,
 )
 from aioflow.orders import Host
 from tests.core.world import SECOND, World
@@ -452,3 +453,30 @@ def test_a_limit_of_its_own_keeps_none_from_waiting():
         "deferred",
         "deferred",
     ]
+
+
+def test_a_pool_that_counts_what_waits_keeps_it_from_waiting():
+    world = World(cpu_slots=9)
+    world.ask(SetPool(name="narrow", slots=1, include_deferred=True))
+    run = world.begin(waiting("a", pool="narrow"), waiting("b", pool="narrow"))
+    assert (world.state(run, "a"), world.state(run, "b")) == ("deferred", "queued")
+
+    why = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((1, -1),)))[1, -1]
+    assert why.kind is WaitKind.SLOT
+    assert why.detail == "pool narrow: 1 of 1 slots are taken, 1 of them by deferred tasks"
+    ends(world, hosts(world)[0], "success")
+
+    assert (world.state(run, "a"), world.state(run, "b")) == ("success", "deferred")
+
+
+def test_one_too_heavy_for_a_pool_that_counts_what_waits_blocks_nobody():
+    world = World()
+    world.ask(SetPool(name="narrow", slots=1, include_deferred=True))
+    run = world.begin(
+        waiting("heavy", pool="narrow", slots=2, priority=9), waiting("light", pool="narrow")
+    )
+    assert (world.state(run, "heavy"), world.state(run, "light")) == ("queued", "deferred")
+
+    world.ask(SetPool(name="narrow", slots=3, include_deferred=True))
+
+    assert world.state(run, "heavy") == "deferred"

@@ -1,4 +1,8 @@
-"""Limits, recounted from the rows: slots, pools, windows, and how many runs of a DAG go on."""
+"""Limits, recounted from the rows: slots, pools, windows, and how many runs of a DAG go on.
+
+In a pool that counts what waits, so does every deferred task, and one that goes on after a
+wait until it does; what is over a new limit may go on, but nothing is let in beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from aioflow.inputs import StartTry
-from aioflow.model import Body, TaskSpec
+from aioflow.model import Body, TaskSpec, TaskState, TriggerState
 from aioflow.rows import Batch, TaskRow
 from tests.sim.broken import Broken
 
@@ -16,8 +20,12 @@ __all__ = ("hold",)
 
 def hold(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     """I4: slots, pools when something starts in them, and the limits of a run."""
-    if not starts and not batch.steps:
-        return
+    _pools_with_deferred(node, batch, starts)
+    if starts or batch.steps:
+        _tasks_and_runs(node, batch, starts)
+
+
+def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     tables = node.tables
     in_pool: Counter[str] = Counter()
     bodies: Counter[Body] = Counter()
@@ -37,13 +45,68 @@ def hold(node: Any, batch: Batch, starts: list[StartTry]) -> None:
         raise Broken("I4 limits", f"{bodies[Body.COROUTINE]} coroutines run at once")
     for pool in {task.pool for task in _tasks(node, starts) if not _is_hosted_sensor(task)}:
         limit = tables.pools.get(pool)
-        if limit is not None and in_pool[pool] > limit.slots:
+        if limit is None or limit.include_deferred:
+            continue  # the latter says more, and is held to that
+        if in_pool[pool] > limit.slots:
             raise Broken("I4 limits", f"started in pool {pool}: {in_pool[pool]} of {limit.slots}")
     for run_no, rows in by_run.items():
         _run_limits(node.tables.spec_of_run(run_no), run_no, rows)
     for run_no in {row.run_no for row in batch.new_tasks if row.map_index >= 0}:
         _windows(node, run_no)
     _active_runs(node)
+
+
+def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> None:
+    """Beyond its limit such a pool never grows, not even by what waits from its start.
+
+    But for what had been claimed when it was none, and begins behind one that waits now.
+    """
+    tables = node.tables
+    counting = {name for name, row in tables.pools.items() if row.include_deferred}
+    if not (starts or batch.steps or batch.pools) or not (counting or tables.weights):
+        return
+    begun = _begun_claims(node, batch, starts)
+    weights: Counter[str] = Counter()
+    for run_no in tables.unfinished():
+        spec = tables.spec_of_run(run_no)
+        for row in tables.tasks_of(run_no):
+            task = spec.tasks[row.position]
+            if not _is_hosted_sensor(task) and _weighs(node, row, task):
+                weights[task.pool] += task.slots
+    changed = {row.name for row in batch.pools}
+    for name in counting - changed:
+        now, before, limit = weights[name], tables.weights[name], tables.pools[name].slots
+        if now > max(before, limit) + begun[name]:
+            raise Broken("I4 limits", f"pool {name} grew from {before} to {now} of {limit}")
+    tables.weights = weights
+
+
+def _begun_claims(node: Any, batch: Batch, starts: list[StartTry]) -> Counter[str]:
+    """What a batch says has begun that was granted before it; nothing new is claimed there."""
+    begun: Counter[str] = Counter()
+    granted = {effect.start.task_no for effect in starts}
+    for task_no in {no for no, state in batch.steps if state is TaskState.RUNNING} - granted:
+        row = node.tables.tasks[task_no]
+        task = node.tables.spec_of_run(row.run_no).tasks[row.position]
+        begun[task.pool] += task.slots
+    for effect, task in zip(starts, _tasks(node, starts), strict=True):
+        pool = node.tables.pools.get(task.pool)
+        if effect.claimed and pool is not None and pool.include_deferred:
+            raise Broken("I4 limits", f"{task.task_id} is claimed in pool {task.pool}")
+    return begun
+
+
+def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
+    if row.state is TaskState.RUNNING:
+        return not _has_lost_its_place(node, row)
+    if row.state is TaskState.DEFERRED:
+        return True
+    if row.state is TaskState.QUEUED and task.sensor is None and row.started_at is not None:
+        return True
+    return row.state in {TaskState.QUEUED, TaskState.SENSING} and any(
+        found.task_no == row.task_no and found.ordinal < 0 and found.state is TriggerState.FIRED
+        for found in node.tables.triggers.values()
+    )
 
 
 def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:

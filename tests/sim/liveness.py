@@ -42,10 +42,15 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
             for entry in _admitted(run):
                 spec = run.spec.tasks[entry.position]
                 limit = slots.pools.get(spec.pool)
-                if free[spec.body] and (limit is None or spec.slots <= limit.slots):
+                is_kept = isinstance(entry, Live) and entry.task_no in slots.kept
+                if free[spec.body] and (limit is None or is_kept or spec.slots <= limit.slots):
                     name = f"task {entry.position} of run {run.run_no}"
-                    waiting[spec.body, spec.pool].append((spec.slots, name))
+                    weight = 0 if is_kept else spec.slots
+                    waiting[spec.body, spec.pool].append((weight, name))
     for (_, pool), found in waiting.items():
+        kept = [name for weight, name in found if weight == 0]
+        if kept:
+            raise Broken("L3 progress", f"{kept[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
         if slots._has_room(pool, widest):
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
@@ -102,6 +107,7 @@ def places_are_what_tasks_hold(node: Any) -> None:
             used[worker.pool] += worker.weight
     for live in (*counted, *in_workers):
         running[live.run.run_no] += 1
+    used.update(_kept(node))
     if +Counter(slots._used) != +used:
         raise Broken("places", f"the pools count {slots._used}, the tasks hold {dict(used)}")
     if slots.running_coroutines != len(counted):
@@ -109,6 +115,21 @@ def places_are_what_tasks_hold(node: Any) -> None:
     for run in node.memory.runs.values():
         if run.running != running[run.run_no]:
             raise Broken("places", f"run {run.run_no} counts {run.running} of {running}")
+
+
+def _kept(node: Any) -> Counter[str]:
+    """What keeps its room while it waits; all that is deferred does where its pool counts it."""
+    slots: Slots = node.slots
+    kept: Counter[str] = Counter()
+    for live in node.memory.live.values():
+        is_kept = live.task_no in slots.kept
+        if live.state is TaskState.DEFERRED and is_kept != slots.counts_deferred(live.spec):
+            raise Broken("places", f"{live.name} waits, and its room is not counted as its pool is")
+        if live.state is TaskState.RETRYING and is_kept:
+            raise Broken("places", f"{live.name} waits for its next try, and keeps its room")
+        if is_kept:
+            kept[live.spec.pool] += live.spec.slots
+    return kept
 
 
 def _worker_has(worker: Worker, lives: list[Live]) -> None:

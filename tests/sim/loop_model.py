@@ -304,7 +304,8 @@ class LoopNode:
             raise _Ended
         await anyio.sleep(60)  # what was asked before is answered by then
         for name in POOLS[1:]:
-            await self._ask(SetPool(name=name, slots=4))
+            wide = self.rng.random() < 0.5
+            await self._ask(SetPool(name=name, slots=4, include_deferred=wide))
         for spec in self._dags:
             await self._ask(SetPaused(dag_id=spec.dag_id, paused=True))
         await self._everything_ends()
@@ -345,7 +346,11 @@ class LoopNode:
             case "cancel" if runs and self.faults.happens("operator"):
                 return CancelRun(run_id=rng.choice(runs))
             case "pool":
-                return SetPool(name=rng.choice(POOLS[1:]), slots=rng.choice((None, 1, 2, 3)))
+                return SetPool(
+                    name=rng.choice(POOLS[1:]),
+                    slots=rng.choice((None, 1, 2, 3)),
+                    include_deferred=rng.random() < 0.5,
+                )
             case "pause" | "resume" as verb:
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")
             case _:

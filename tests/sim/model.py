@@ -111,8 +111,8 @@ class Verdict(msgspec.Struct, kw_only=True):
 class Shuffled(Ready):
     """Of equals, any may be next: how long they have waited is drawn."""
 
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__()
+    def __init__(self, rng: random.Random, kept: set[int]) -> None:
+        super().__init__(kept)
         self._rng = rng
 
     def offer(self, entry: Any) -> None:
@@ -235,7 +235,7 @@ class Node:
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         slots.pools = dict(tables.pools)
         if self._is_shuffled:
-            slots.ready = Shuffled(self.rng)
+            slots.ready = Shuffled(self.rng, slots.kept)
         self.circle = Circle(self, memory, slots, epoch)
         self._wheel = Wheel()
         self.watch = Watch(tables, mono=self.mono, wall=self.wall())
@@ -281,7 +281,8 @@ class Node:
         if drains or self._is_stopping or not self.slots.is_open:
             self._bring_up()  # what is asked of one that stops is never answered
         for name in POOLS[1:]:
-            self.ask(SetPool(name=name, slots=4))
+            wide = self.rng.random() < 0.5
+            self.ask(SetPool(name=name, slots=4, include_deferred=wide))
         for dag_id in self.tables.dags:  # no more runs, but those there are
             self.ask(SetPaused(dag_id=dag_id, paused=True))
 

@@ -95,7 +95,11 @@ class Person:
                 dag_id = rng.choice(self._node.dags).dag_id
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")
             case _:
-                return SetPool(name=rng.choice(POOLS[1:]), slots=rng.choice((None, 1, 2, 3)))
+                return SetPool(
+                    name=rng.choice(POOLS[1:]),
+                    slots=rng.choice((None, 1, 2, 3)),
+                    include_deferred=rng.random() < 0.5,
+                )
 
 
 class People:

@@ -123,6 +123,7 @@ def nothing_left(node: Any) -> None:
         "events": set(tables.events),
         "items": {no for no, _ in tables.items if not _is_stream(node, no)},
         "runs": set(memory.runs),
+        "kept rooms": slots.kept,
         "busy workers": [w.number for w in slots.workers if not w.is_idle],
         "coroutines": slots.running_coroutines,
         "pools": {pool: used for pool, used in slots._used.items() if used},

@@ -342,6 +342,22 @@ async def test_a_defect_is_told_without_its_inside(tmp_path):
     assert b"secret" not in answer.body
 
 
+async def test_a_pool_is_limited_shown_and_lifted(tmp_path):
+    path, said = "/api/v1/pools/ledger", b'{"slots": 4, "include_deferred": true}'
+    async with app(tmp_path) as (_, web):
+        made = await ask(web, "PUT", path, body=said, headers=BEARER | JSON)
+        listed = await ask(web, "GET", "/api/v1/pools", headers=BEARER)
+        plain = await ask(web, "PUT", path, body=b'{"slots": 4}', headers=BEARER | JSON)
+        await ask(web, "DELETE", path, headers=BEARER)
+        left = await ask(web, "GET", "/api/v1/pools", headers=BEARER)
+
+    pool = {"name": "ledger", "slots": 4, "include_deferred": True}
+    assert made.json == pool | {"changed": True}
+    assert listed.json == [pool | {"used": 0}]
+    assert (plain.json["include_deferred"], plain.json["changed"]) == (False, True)
+    assert left.json == []
+
+
 async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
     async with app(tmp_path) as (_, web):
         answer = await ask(web, "GET", "/api/v1/triggers/slow", headers=BEARER)

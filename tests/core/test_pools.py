@@ -1,0 +1,243 @@
+"""Pools that count what waits: a deferred task keeps its room, and goes on in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.inputs import (
+    CancelRun,
+    Explain,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    Restarted,
+    SetPool,
+    ShowPools,
+)
+from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
+from aioflow.model import (
+    Body,
+    DagSpec,
+    Failure,
+    RetryPolicy,
+    SensorSpec,
+    TaskSpec,
+    WaitKind,
+)
+from tests.core.world import SECOND, World
+
+ONCE = RetryPolicy(tries=1)
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+LOOKING = SensorSpec(interval_us=60 * SECOND, timeout_us=3600 * SECOND)
+BODIES = pytest.mark.parametrize("body", [Body.FUNCTION, Body.COROUTINE])
+
+
+def a_pool(world: World, slots: int | None = 1, *, counts: bool = True) -> None:
+    world.ask(SetPool(name="ledger", slots=slots, include_deferred=counts))
+
+
+def task(name: str, **fields: Any) -> TaskSpec:
+    fields.setdefault("retry", ONCE)
+    return TaskSpec(task_id=name, pool="ledger", **fields)
+
+
+def used(world: World) -> int:
+    ((_, taken),) = world.ask(ShowPools())
+    return taken
+
+
+def defer(world: World, name: str) -> HostTrigger:
+    """A task that runs waits for a trigger, from its method or in the middle of its body."""
+    effect = world.started(name)
+    assert effect is not None
+    start = world.starts.pop(effect.start.task_no).start
+    said = (start.task_no, start.start_no, world.now, world.now)
+    if effect.body is Body.FUNCTION:
+        world.turn(Deferred(*said, "m:T", b"\x80", "next"))
+    else:
+        world.turn(Awaiting(*said, 0, "wait", "m:T", "dag.py:1", (("m:T", b"\x80"),)))
+    return [effect for effect in world.effects if isinstance(effect, HostTrigger)][-1]
+
+
+def fire(world: World, hosted: HostTrigger) -> None:
+    host = hosted.host
+    world.turn(
+        Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"),
+        TriggerEnded(host.trigger_no, host.hosting, world.now),
+    )
+
+
+@BODIES
+def test_a_deferred_task_keeps_its_room_and_goes_on_in_it(body):
+    world = World()
+    a_pool(world)
+    run = world.begin(task("first", body=body), task("second", body=body))
+    hosted = defer(world, "first")
+    assert (used(world), world.state(run, "second")) == (1, "queued")
+
+    fire(world, hosted)
+    assert (world.state(run, "first"), world.state(run, "second")) == ("running", "queued")
+    assert used(world) == 1
+    world.succeed("first")
+
+    assert world.state(run, "second") == "running"
+    world.succeed("second")
+    assert used(world) == 0
+
+
+def test_it_keeps_its_room_while_no_worker_is_free():
+    world = World(cpu_slots=1)
+    a_pool(world)
+    run = world.begin(task("first"), task("second"))
+    hosted = defer(world, "first")
+    world.load(DagSpec(dag_id="busy", file="b.py", tasks=(TaskSpec(task_id="b"),)), file="b.py")
+    world.trigger("busy")
+
+    fire(world, hosted)
+
+    assert (world.state(run, "first"), world.state(run, "second")) == ("queued", "queued")
+    why = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1), (1, -1))))
+    assert why[0, -1].detail == "all 1 slots of pool ledger are taken"
+    assert why[1, -1].kind is WaitKind.SLOT
+    assert why[1, -1].detail == ("pool ledger: 1 of 1 slots are taken, 1 of them by deferred tasks")
+    world.succeed("b")
+    assert (world.state(run, "first"), world.state(run, "second")) == ("running", "queued")
+
+
+def restart(world: World) -> None:
+    """Crash, and come back with the row of the pool."""
+    rows = dict(world.slots.pools)
+    world.start_up()
+    world.slots.pools = rows
+    world.turn(Restarted())
+    world.turn(HostUp("async"), HostUp("triggers"))
+
+
+@BODIES
+def test_what_waits_weighs_the_same_after_a_restart(body):
+    world = World()
+    a_pool(world)
+    run = world.begin(task("first", body=body), task("second", body=body))
+    defer(world, "first")
+
+    restart(world)
+
+    assert (used(world), world.state(run, "second")) == (1, "queued")
+    fire(world, [effect for effect in world.effects if isinstance(effect, HostTrigger)][-1])
+    assert (world.state(run, "first"), world.state(run, "second")) == ("running", "queued")
+
+
+@BODIES
+def test_a_refused_turn_leaves_the_rooms_as_they_were(body):
+    world = World()
+    a_pool(world)
+    world.begin(task("first", body=body), task("second", body=body))
+    host = defer(world, "first").host
+
+    _, _, draft = world.decide([Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01")])
+    world.take_back(draft)
+
+    assert used(world) == 1
+    world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
+    assert (used(world), world.started("first") is not None) == (1, True)
+
+
+@BODIES
+def test_a_pool_that_counts_what_waits_from_now_on_counts_it_at_once(body):
+    world = World(cpu_slots=3)
+    a_pool(world, 2, counts=False)
+    run = world.begin(*(task(name, body=body) for name in "abcd"))
+    defer(world, "a")
+    hosted = defer(world, "b")
+    assert (used(world), world.state(run, "d")) == (2, "running")
+
+    a_pool(world, 2)
+    assert used(world) == 4
+    world.succeed("c")
+    world.succeed("d")
+    assert used(world) == 2
+    fire(world, hosted)
+    assert (used(world), world.state(run, "b")) == (2, "running")
+
+    a_pool(world, 2, counts=False)
+    assert used(world) == 1
+
+
+def test_what_is_over_a_smaller_pool_goes_on_all_the_same():
+    world = World()
+    a_pool(world, 2)
+    run = world.begin(task("wide", slots=2), task("narrow"))
+    hosted = defer(world, "wide")
+    a_pool(world, 1)
+
+    fire(world, hosted)
+
+    assert (world.state(run, "wide"), world.state(run, "narrow")) == ("running", "queued")
+    world.succeed("wide")
+    assert world.state(run, "narrow") == "running"
+
+
+def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
+    """Both go on after a wait, but one gave its room back when it failed."""
+    world = World()
+    a_pool(world, 1)
+    again = RetryPolicy(tries=2, delay_us=0, jitter=False)
+    run = world.begin(task("failed", body=Body.COROUTINE, retry=again, priority=9), task("kept"))
+    hosted = defer(world, "failed")
+    fire(world, hosted)
+    world.fail("failed")
+    assert world.state(run, "kept") == "running"
+    hosted = defer(world, "kept")
+    world.pass_time(1)
+    assert world.state(run, "failed") == "queued"
+
+    fire(world, hosted)
+
+    assert (world.state(run, "kept"), world.state(run, "failed")) == ("running", "queued")
+    assert used(world) == 1
+
+
+@BODIES
+def test_a_wait_that_is_over_gives_the_room_back(body):
+    world = World()
+    a_pool(world)
+    run = world.begin(task("first", body=body), task("second", body=body))
+    host = defer(world, "first").host
+
+    world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now))
+
+    assert (world.state(run, "first"), world.state(run, "second")) == ("failed", "running")
+    defer(world, "second")
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+    assert used(world) == 0
+
+
+def test_a_host_that_dies_takes_no_room_away():
+    world = World()
+    a_pool(world)
+    world.begin(task("first", body=Body.COROUTINE), task("second", body=Body.COROUTINE))
+    defer(world, "first")
+
+    world.turn(HostLost(role="async", culprit=-1, failure=KILLED, at=world.now), HostUp("async"))
+
+    assert (used(world), world.starts) == (1, {})
+
+
+def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never():
+    world = World()
+    a_pool(world)
+    run = world.begin(
+        task("def", sensor=LOOKING),
+        task("async", sensor=LOOKING, body=Body.COROUTINE),
+        task("next"),
+    )
+    hosted = defer(world, "def")
+    assert (used(world), world.state(run, "async")) == (1, "sensing")
+    assert world.state(run, "next") == "queued"
+
+    fire(world, hosted)
+    world.succeed("def")
+
+    assert world.state(run, "next") == "running"
