@@ -11,6 +11,7 @@ from aioflow.author.asking import NamedEvent, RunEnding, RunEndings, named_event
 from aioflow.author.child_runs import RunOutcome, run_dag
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
+from aioflow.author.deferrable import default_deferrable
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
 from aioflow.author.operator import Context, Operator, Sensor
@@ -78,6 +79,7 @@ __all__ = (
     "chain",
     "current",
     "dag",
+    "default_deferrable",
     "emit",
     "named_events",
     "now",

@@ -175,6 +175,7 @@ class _Node:
             ask=self._answers.ask,
             memory_limit_bytes=settings.hosts_memory_limit_bytes,
             stall_seconds=settings.hosts_stall_seconds,
+            default_deferrable=settings.default_deferrable,
         )
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
@@ -227,7 +228,10 @@ class _Node:
             self._engine.report,
             self._clock,
             known=await self._store.list_dag_files(),
-            limits=Limits(wall_seconds=self._settings.parse_timeout_seconds),
+            limits=Limits(
+                wall_seconds=self._settings.parse_timeout_seconds,
+                default_deferrable=self._settings.default_deferrable,
+            ),
         )
         for version in await self._store.list_needed_versions():
             if not (self._settings.code_folder / version.version).exists():

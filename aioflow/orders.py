@@ -44,6 +44,7 @@ class Welcome(_Wire, frozen=True):
         results: Folder of large results.
         memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
         stall_seconds: A step that holds up a shared loop for longer is named.
+        default_deferrable: What an operator's ``deferrable=None`` stands for.
     """
 
     role: str
@@ -51,6 +52,7 @@ class Welcome(_Wire, frozen=True):
     results: str
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
+    default_deferrable: bool = False
 
 
 class Parse(_Wire, frozen=True):

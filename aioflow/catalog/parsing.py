@@ -22,11 +22,16 @@ Answer = TypeVar("Answer", Parsed, Inspected)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What parsing one file may take."""
+    """What parsing one file may take, and what it is told.
+
+    Attributes:
+        default_deferrable: What an operator's ``deferrable=None`` stands for.
+    """
 
     wall_seconds: float = 30.0
     memory_bytes: int = 1536 * 1024 * 1024
     output_bytes: int = 10 * 1024 * 1024
+    default_deferrable: bool = False
 
 
 class Parser:
@@ -65,7 +70,8 @@ class Parser:
             limits={resource.RLIMIT_AS: self._limits.memory_bytes},
         ) as child:
             attempt.child = child
-            child.send([Welcome("parser", str(self._code), "")])
+            told = self._limits.default_deferrable
+            child.send([Welcome("parser", str(self._code), "", default_deferrable=told)])
             child.send([order])
             async with anyio.create_task_group() as group:
                 group.start_soon(self._limit_time, attempt)

@@ -56,11 +56,12 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskSink
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
+    default_deferrable: bool = False
 
     def welcome(self, role: str) -> Welcome:
         """Return the first order of a child."""
-        limits = (self.memory_limit_bytes, self.stall_seconds)
-        return Welcome(role, str(self.code), str(self.results), *limits)
+        told = (self.memory_limit_bytes, self.stall_seconds, self.default_deferrable)
+        return Welcome(role, str(self.code), str(self.results), *told)
 
 
 class Outgoing:

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 
+from aioflow.author.deferrable import set_default_deferrable
 from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
 from aioflow.host.link import BlockingLink
@@ -42,6 +43,7 @@ def main() -> int:
 
 def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
     airflow.install()
+    set_default_deferrable(value=welcome.default_deferrable)
     match welcome.role:
         case "parser":
             from aioflow.host.parse import parse_one

@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "pretty", "json"] = "auto"
     log_cap_bytes: int = 10 * 1024 * 1024
     parse_timeout_seconds: float = 30.0
+    default_deferrable: bool = False
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
 

@@ -67,6 +67,10 @@ class _Parse(_Section):
     timeout_seconds: Annotated[float, Field(gt=0, le=3_600)] = 30.0
 
 
+class _Operators(_Section):
+    default_deferrable: bool = False
+
+
 class _Document(BaseSettings):
     """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
@@ -83,6 +87,7 @@ class _Document(BaseSettings):
     daemon: _Daemon = _Daemon()
     log: _Log = _Log()
     parse: _Parse = _Parse()
+    operators: _Operators = _Operators()
 
     @field_validator("dags", mode="before")
     @classmethod
@@ -149,6 +154,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         log_format=document.log.format,
         log_cap_bytes=document.log.cap_bytes,
         parse_timeout_seconds=document.parse.timeout_seconds,
+        default_deferrable=document.operators.default_deferrable,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

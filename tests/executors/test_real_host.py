@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from aioflow.catalog import Catalog
+from aioflow.catalog.parsing import Limits
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.executors.async_host import AsyncExecutor
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.process
 
 DAG = """
 import os, signal, time
-from aioflow import dag, task
+from aioflow import dag, default_deferrable, task
 
 @task
 def add() -> int:
@@ -48,6 +49,14 @@ async def block() -> None:
 async def keep() -> None:
     sum(range(10**13))  # in C, and no other thread runs
 
+@task
+def told_in_a_worker() -> bool:
+    return default_deferrable()
+
+@task(doc=f"defers: {default_deferrable()}")
+async def told_in_a_host() -> bool:
+    return default_deferrable()
+
 @dag
 def d() -> None:
     add()
@@ -55,13 +64,15 @@ def d() -> None:
     hello()
     block()
     keep()
+    told_in_a_worker()
+    told_in_a_host()
 """
 
 
 class Node:
     """Everything around the engine, without the engine."""
 
-    def __init__(self, home):
+    def __init__(self, home, *, default_deferrable=False):
         self.reports = []
         folder = home / "dags"
         folder.mkdir()
@@ -69,7 +80,14 @@ class Node:
         clock = SystemClock()
         self.children = Children(home)
         self.tasklog = TaskLog(home / "logs", clock)
-        self.catalog = Catalog([folder], home / "code", self.children, self.reports.extend, clock)
+        self.catalog = Catalog(
+            [folder],
+            home / "code",
+            self.children,
+            self.reports.extend,
+            clock,
+            limits=Limits(default_deferrable=default_deferrable),
+        )
         wiring = Wiring(
             children=self.children,
             code=home / "code",
@@ -78,6 +96,7 @@ class Node:
             report=self.reports.extend,
             clock=clock,
             ask=lambda child, ask: None,
+            default_deferrable=default_deferrable,
         )
         self.slots = SlotExecutor(wiring, 1)
         self.hosted = AsyncExecutor(wiring, health_seconds=3.0)
@@ -108,8 +127,8 @@ class Node:
 
 
 @asynccontextmanager
-async def node(home):
-    node = Node(home)
+async def node(home, **options):
+    node = Node(home, **options)
     async with running(node.children, node.tasklog, node.catalog, node.slots, node.hosted):
         await node.catalog.first_sweep_done.wait()
         yield node
@@ -128,6 +147,18 @@ async def test_a_coroutine_runs_in_the_async_host_and_its_output_is_kept(tmp_pat
         assert msgspec.msgpack.decode(ended.body) == "hello"
         await until(lambda: n.tasklog.path(7, 2).exists())
     assert await n.tasklog.read(7, 2) == b"hosted\n"
+
+
+@pytest.mark.parametrize("value", [False, True])
+async def test_every_child_is_told_whether_operators_defer_by_default(tmp_path, value):
+    async with node(tmp_path, default_deferrable=value) as n:
+        in_a_worker = await n.run("told_in_a_worker")
+        in_a_host = await n.run("told_in_a_host")
+    [parsed] = [report for report in n.reports if isinstance(report, FileParsed)]
+
+    assert msgspec.msgpack.decode(in_a_worker.body) is value
+    assert msgspec.msgpack.decode(in_a_host.body) is value
+    assert parsed.dags[0].tasks[-1].doc == f"defers: {value}"
 
 
 async def test_a_crash_costs_its_own_try_only(tmp_path):

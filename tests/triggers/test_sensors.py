@@ -11,6 +11,7 @@ import pytest
 
 from aioflow import DAG, AioflowError, Fail, NotReady, RunEnding, Skip, TaskDeferred
 from aioflow.author.asking import asker
+from aioflow.author.deferrable import set_default_deferrable
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.external import TasksTrigger
 from aioflow_triggers.files import FilesTrigger, FileTrigger
@@ -25,7 +26,7 @@ from aioflow_triggers.sensors import (
     TimeDeltaSensor,
 )
 from aioflow_triggers.temporal import DateTimeTrigger
-from tests.triggers.conftest import NOON
+from tests.triggers.conftest import NOON, stream
 from tests.triggers.site import site
 
 CONTEXT = {"logical_date": NOON, "data_interval_end": NOON}
@@ -171,6 +172,93 @@ async def test_a_length_of_time_begins_at_the_end_of_the_interval():
     sensor = TimeDeltaSensor(task_id="t", delta="1h", deferrable=True)
 
     assert await trigger_of(sensor) == DateTimeTrigger(NOON + timedelta(hours=1))
+
+
+# ── by default, and both ways ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def deferring():
+    """A daemon that is set to defer where nothing is said."""
+    set_default_deferrable(value=True)
+    yield
+    set_default_deferrable(value=False)
+
+
+EACH = {
+    "file": lambda **options: FileSensor(task_id="t", filepath="/nothing", **options),
+    "http": lambda **options: HttpSensor(task_id="t", url="http://host", **options),
+    "object": lambda **options: ObjectSensor(task_id="t", url="s3://b/a", **options),
+    "instant": lambda **options: DateTimeSensor(task_id="t", target_time=NOON, **options),
+    "delta": lambda **options: TimeDeltaSensor(task_id="t", delta="1h", **options),
+    "run": lambda **options: external(**options),
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_the_setting_decides_where_nothing_is_said(name, deferring):
+    assert EACH[name]().deferrable is True
+    assert EACH[name](deferrable=False).deferrable is False
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_without_the_setting_nothing_is_deferred(name):
+    assert EACH[name]().deferrable is False
+    assert EACH[name](deferrable=True).deferrable is True
+
+
+async def both_ways(make):
+    """Return what a sensor makes of what is there, which is the same deferred and not."""
+    looked = await seen_by(make(deferrable=False))
+    sensor = make(deferrable=True)
+    async with stream(await trigger_of(sensor)) as events:
+        event = await anext(events)
+    assert sensor.execute_complete(CONTEXT, event.payload) == looked
+    return looked
+
+
+@pytest.mark.parametrize("last", ["a.csv", "*.csv"])
+async def test_a_file_is_the_same_both_ways(tmp_path, last):
+    (tmp_path / "a.csv").write_text("123")
+
+    seen = await both_ways(
+        lambda **options: FileSensor(task_id="t", filepath=f"{tmp_path}/{last}", **options)
+    )
+
+    assert seen["size_bytes"] == 3
+
+
+async def test_a_server_is_the_same_both_ways():
+    async with site() as here:
+        for _ in range(2):
+            here.reply(200, '{"n": 1}', content_type="application/json")
+        seen = await both_ways(
+            lambda **options: HttpSensor(task_id="t", url=here.url, until=JsonIs("n", 1), **options)
+        )
+
+    assert seen["body"] == {"n": 1}
+
+
+async def test_a_server_that_refuses_fails_both_ways():
+    async with site() as here:
+        here.reply(401)
+        here.reply(401)
+        with pytest.raises(Exception, match="401") as looked:
+            await HttpSensor(task_id="t", url=here.url).poke(CONTEXT)
+        trigger = await trigger_of(HttpSensor(task_id="t", url=here.url, deferrable=True))
+        with pytest.raises(type(looked.value), match="401"):
+            async with stream(trigger) as events:
+                await anext(events)
+
+
+async def test_an_instant_is_the_same_both_ways(wall_clock):
+    past = NOON - timedelta(hours=1)
+
+    seen = await both_ways(
+        lambda **options: DateTimeSensor(task_id="t", target_time=past, **options)
+    )
+
+    assert seen == past
 
 
 # ── other runs ──────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,8 @@
 All take the options of sensors, Airflow's names among them: ``poke_interval``, ``timeout``,
 ``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor waits as its trigger: it hears of
 what comes at once where the trigger does, and looks as often as the trigger looks. Otherwise it
-looks once per ``poke_interval``. Neither holds a slot, and both see the same.
+looks once per ``poke_interval``. Neither holds a slot, and both see the same. Where
+``deferrable`` is not given, the setting ``operators.default_deferrable`` decides.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aioflow import (
     Skip,
     Trigger,
     as_timedelta,
+    default_deferrable,
 )
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.external import TasksEnded, TasksTrigger
@@ -56,9 +58,9 @@ class Looking(Protocol[T_co]):
 class _Deferrable(Sensor):
     """A sensor that defers to a trigger, or looks by itself."""
 
-    def __init__(self, *, deferrable: bool, **options: Any) -> None:
+    def __init__(self, *, deferrable: bool | None, **options: Any) -> None:
         super().__init__(**options)
-        self.deferrable = deferrable
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
         self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
 
     def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:
@@ -91,7 +93,7 @@ class FileSensor(_Deferrable):
         *,
         filepath: str,
         stable: Duration = 0,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(deferrable=deferrable, **options)
@@ -135,7 +137,7 @@ class HttpSensor(_Deferrable):
         until: JsonIs | None = None,
         fail_if: JsonIs | None = None,
         request_timeout: Duration = 30.0,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(deferrable=deferrable, **options)
@@ -182,7 +184,7 @@ class ObjectSensor(_Deferrable):
         *,
         url: str,
         store_options: Mapping[str, str] | None = None,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(deferrable=deferrable, **options)
@@ -206,7 +208,7 @@ class DateTimeSensor(_Deferrable):
     """
 
     def __init__(
-        self, *, target_time: datetime | str, deferrable: bool = False, **options: Any
+        self, *, target_time: datetime | str, deferrable: bool | None = None, **options: Any
     ) -> None:
         super().__init__(deferrable=deferrable, **options)
         self.target_time = target_time
@@ -235,7 +237,7 @@ class TimeDeltaSensor(DateTimeSensor):
         deferrable: Wait as ``DateTimeTrigger``.
     """
 
-    def __init__(self, *, delta: Duration, deferrable: bool = False, **options: Any) -> None:
+    def __init__(self, *, delta: Duration, deferrable: bool | None = None, **options: Any) -> None:
         super().__init__(target_time="", deferrable=deferrable, **options)
         self.delta = delta
 
@@ -275,7 +277,7 @@ class ExternalTaskSensor(_Deferrable):
         failed_states: Sequence[str] = _BAD,
         execution_delta: Duration | None = None,
         logical_date: datetime | None = None,
-        deferrable: bool = False,
+        deferrable: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(deferrable=deferrable, **options)
