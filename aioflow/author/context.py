@@ -93,13 +93,14 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "map_index": lambda run: run.map_index,
     "params": lambda run: dict(run.params),
     "run_id": lambda run: run.run_id,
+    "run_logical_date": lambda run: None if run.logical_date is None else run.instant,
     "task_id": lambda run: run.task_id,
     "try_number": lambda run: run.try_number,
     "ts": lambda run: run.wall.isoformat(),
     "ts_nodash": lambda run: run.wall.strftime("%Y%m%dT%H%M%S"),
 }
 
-INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf"}
+INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "run_logical_date"}
 """Names of parameters that are filled from the run where a call leaves them open.
 
 Without those that authors use for things of their own.

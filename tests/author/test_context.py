@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -57,7 +58,9 @@ def test_a_run_knows(name, value):
 
 
 def test_the_whole_context_has_every_name():
-    assert resolve("context", RUN).keys() == (INJECTED | {"cause", "conf"}) - {"context"}
+    assert resolve("context", RUN).keys() == (INJECTED | {"cause", "conf", "run_logical_date"}) - {
+        "context"
+    }
 
 
 def test_every_attribute_of_current_can_be_resolved():
@@ -158,3 +161,11 @@ def test_a_required_parameter_must_be_given():
 
     with pytest.raises(BadConf, match="'day'"):
         parameter_values(needs.parameters, run)
+
+
+def test_a_run_by_hand_stands_for_no_instant_but_has_one():
+    by_hand = replace(RUN, logical_date=None)
+
+    assert resolve("run_logical_date", by_hand) is None
+    assert resolve("run_logical_date", RUN) == resolve("logical_date", RUN)
+    assert resolve("logical_date", by_hand) is not None

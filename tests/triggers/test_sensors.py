@@ -29,7 +29,12 @@ from aioflow_triggers.temporal import DateTimeTrigger
 from tests.triggers.conftest import NOON, stream
 from tests.triggers.site import site
 
-CONTEXT = {"logical_date": NOON, "data_interval_end": NOON}
+CONTEXT = {
+    "run_id": "mine",
+    "logical_date": NOON,
+    "run_logical_date": NOON,
+    "data_interval_end": NOON,
+}
 
 
 async def trigger_of(sensor):
@@ -419,3 +424,25 @@ def test_airflows_names_are_taken():
     assert spec.interval_us == 5_000_000
     assert spec.timeout_us == 3_600_000_000
     assert spec.on_timeout == "skip"
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("options", [{}, {"execution_delta": "1h"}], ids=["same", "earlier"])
+async def test_a_run_without_a_logical_date_fails_at_once_and_says_what_to_give(
+    deferrable, options
+):
+    by_hand = CONTEXT | {"run_logical_date": None}
+    with pytest.raises(Fail, match="run mine has no logical date.*'other'.*logical_date") as raised:
+        await external(deferrable=deferrable, **options).poke(by_hand)
+
+    assert "RunTrigger" in str(raised.value)
+
+
+async def test_a_run_without_a_logical_date_may_be_told_one():
+    daemon = Daemon(a="success")
+    with asking(daemon):
+        sensor = external(external_task_id="a", logical_date=NOON)
+        seen = await sensor.poke(CONTEXT | {"run_logical_date": None})
+
+    assert seen.xcom_value["states"] == {"a": "success"}
+    assert daemon.dates == {NOON}

@@ -262,7 +262,8 @@ class ExternalTaskSensor(_Deferrable):
         failed_states: Final states that fail it at once, without another try, or skip it with
             ``soft_fail``. So does any other final state that is not allowed: the run is over.
         execution_delta: The other run stands for an instant this much before this one's.
-        logical_date: Or for this very instant; with a time zone.
+        logical_date: Or for this very instant; with a time zone. A run that was started by hand
+            without a logical date fails at once where this is not given.
         deferrable: Wait as ``TasksTrigger``; else as a coroutine of the sensor.
     """
 
@@ -327,7 +328,13 @@ class ExternalTaskSensor(_Deferrable):
             raise Fail("give logical_date or execution_delta, not both")
         if self.logical_date is not None:
             return self.logical_date
-        mine: datetime = context["logical_date"]
+        mine: datetime | None = context["run_logical_date"]
+        if mine is None:  # what stands in its place is when the run was made: nobody else's
+            raise Fail(
+                f"run {context['run_id']} has no logical date, so no run of "
+                f"{self.external_dag_id!r} stands for the same; give the sensor a logical_date, "
+                "start this run with one, or wait for a run_id with RunTrigger"
+            )
         if self.execution_delta is None:
             return mine
         if isinstance(self.execution_delta, timedelta):
