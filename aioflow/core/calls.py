@@ -47,6 +47,7 @@ __all__ = (
     "park",
     "record",
     "time_out",
+    "try_ends_at",
     "wait_for",
 )
 
@@ -240,11 +241,22 @@ def _note_failure(live: Live, failure: Failure | None) -> None:
 
 def deadline(live: Live, timeout_us: int | None, now: Instant) -> Instant | None:
     """Return when a wait that begins now ends: at its own limit, or with the try."""
-    limits = [] if timeout_us is None else [now + timeout_us]
+    own = None if timeout_us is None else now + timeout_us
+    ends = try_ends_at(live)
+    if own is None or ends is None:
+        return ends if own is None else own
+    return min(own, ends)
+
+
+def try_ends_at(live: Live) -> Instant | None:
+    """Return when the time of a try is over, running and deferred together.
+
+    A sensor's ``execution_timeout`` is that of one look, so no wait of it ends by that.
+    """
     limit = live.spec.execution_timeout_us
-    if limit is not None and live.started_at is not None:
-        limits.append(live.started_at + limit)
-    return min(limits, default=None)
+    if limit is None or live.started_at is None or live.spec.sensor is not None:
+        return None
+    return live.started_at + limit
 
 
 def wait_for(

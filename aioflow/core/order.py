@@ -116,8 +116,12 @@ def _items(live: Live, mapped: MapSpec) -> _Items:
 
 
 def time_left(live: Live, now: Instant) -> int | None:
-    """The try's time runs on while it is deferred; a microsecond is left to say so."""
+    """The try's time runs on while it is deferred; a microsecond is left to say so.
+
+    A sensor has it anew for each look: between two of them it waits, as long as its own
+    ``timeout`` allows.
+    """
     limit = live.spec.execution_timeout_us
-    if limit is None or live.started_at is None:
+    if limit is None or live.started_at is None or live.spec.sensor is not None:
         return limit
     return max(1, limit - (now - live.started_at))

@@ -330,8 +330,8 @@ def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> No
 
 
 def _ends_try(live: Live, now: Instant) -> bool:
-    limit = live.spec.execution_timeout_us
-    return limit is not None and live.started_at is not None and now >= live.started_at + limit
+    ends_at = calls.try_ends_at(live)
+    return ends_at is not None and now >= ends_at
 
 
 def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:

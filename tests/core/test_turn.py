@@ -1177,6 +1177,30 @@ def test_a_hosted_sensors_deadline_outlives_a_retry_and_a_restart():
     assert world.state(run, "look") == "failed"
 
 
+def test_each_look_of_a_sensor_in_a_slot_has_its_whole_time():
+    world = World()
+    run = world.begin(task("look", sensor=HOURLY, execution_timeout_us=30 * SECOND))
+    for _ in range(3):
+        assert world.started("look").timeout_us == 30 * SECOND
+        start = world.starts.pop(world.started("look").start.task_no).start
+        world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+        world.pass_time(61)
+
+    assert world.state(run, "look") == "running"
+
+
+def test_a_sensor_that_deferred_waits_as_long_as_a_sensor_may_and_then_has_its_whole_time():
+    world = World()
+    run = world.begin(task("look", sensor=HOURLY, execution_timeout_us=30 * SECOND))
+    hosted = defer(world, "look")
+    world.pass_time(500)
+    assert world.state(run, "look") == "deferred"
+
+    world.turn(Fired(hosted.host.trigger_no, hosted.host.hosting, 0, world.now, b"\x01"))
+
+    assert world.started("look").timeout_us == 30 * SECOND
+
+
 def test_a_sensor_that_deferred_still_times_out():
     world = World()
     run = world.begin(task("look", sensor=SHORT))

@@ -135,9 +135,9 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
     for start in turn.starts:
         limit = _task(node, start).execution_timeout_us
         row = node.tables.tasks[start.start.task_no]
-        is_fresh = start.start.method == "" and _task(node, start).sensor is None
-        is_fresh = is_fresh and row.task_no not in node.tables.recorders
+        is_fresh = start.start.method == "" and row.task_no not in node.tables.recorders
         is_fresh = is_fresh and not start.start.is_closing
+        is_fresh = is_fresh or _task(node, start).sensor is not None  # each look is
         if limit is not None and is_fresh and not start.claimed and start.timeout_us != limit:
             raise Broken("I7 tries", f"task {row.task_no} begins with {start.timeout_us} us left")
 
