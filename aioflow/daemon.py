@@ -26,6 +26,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
+from aioflow.core.why import still_waits
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
@@ -164,7 +165,9 @@ class _Node:
         )
         self._tasklog = TaskLog(settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes)
         self._children = children = Children(settings.home)
-        self._answers = Answers(store, clock)
+        self._answers = Answers(
+            store, clock, still_waits=lambda *task: still_waits(engine.memory, *task)
+        )
         wiring = Wiring(
             children=children,
             code=settings.code_folder,
@@ -192,6 +195,7 @@ class _Node:
             clock=clock,
             started_at=clock.now(),
             home=settings.home,
+            cycle=self._answers.cycle,
         )
         engine.connect(self)
 

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from aioflow.answers.cycles import Cycles, Waiting, before
 from aioflow.answers.events import read_events
 from aioflow.answers.pages import Reader, find_expansion, read_page, read_records
 from aioflow.clock import Clock
@@ -32,7 +33,7 @@ from aioflow.host.questions import (
     RunWanted,
 )
 from aioflow.messages import Ask, Withdraw
-from aioflow.model import RunNo, TaskNo, TaskSpec, TaskState
+from aioflow.model import DagSpec, RunNo, TaskNo, TaskSpec, TaskState
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import Batch, RunRow
 
@@ -78,6 +79,7 @@ class _Question:
         missing: How many of them had not ended at the last look; fewer endings than that
             cannot answer it, so they lead to no look.
         is_stale: Something changed since the last look began.
+        waiting: What is awaited, once that exists.
         is_withdrawn: Whoever asked wants no answer any more.
     """
 
@@ -91,6 +93,7 @@ class _Question:
         "keys",
         "missing",
         "seen",
+        "waiting",
         "wanted",
     )
 
@@ -104,13 +107,24 @@ class _Question:
         self.seen = 0
         self.is_queued = False
         self.is_stale = False
+        self.waiting: Waiting | None = None
         self.is_withdrawn = False
 
 
 class Answers:
-    """Answers what children ask. ``ask`` is what executors and triggerer are given."""
+    """Answers what children ask. ``ask`` is what executors and triggerer are given.
 
-    def __init__(self, store: Reader, clock: Clock) -> None:
+    Args:
+        still_waits: See ``Cycles``.
+    """
+
+    def __init__(
+        self,
+        store: Reader,
+        clock: Clock,
+        *,
+        still_waits: Callable[[RunNo, int, int], bool] = lambda *_: True,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._queue: deque[_Question] = deque()
@@ -121,12 +135,17 @@ class Answers:
         self._counting: set[_Question] = set()
         self._purge_at = 1_000
         self._dags: set[str] = set()
-        self._specs: dict[tuple[str, str], dict[str, tuple[int, TaskSpec]]] = {}
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._cycles = Cycles(still_waits)
 
     @property
     def waiting(self) -> int:
         """How many questions wait for something to end."""
         return len(self._waiting)
+
+    def cycle(self, run_no: RunNo, position: int, map_index: int) -> str:
+        """Say in which cycle of waits a task stands, as ``a -> b -> a``; empty if in none."""
+        return self._cycles.of_task(run_no, position, map_index)
 
     def ask(self, asker: Asker, ask: Ask | Withdraw) -> None:
         """Take a question; it is answered by ``asker.send``, some time. Never blocks."""
@@ -276,6 +295,9 @@ class Answers:
             entered.discard(question)
             if not entered:
                 del self._entered[key]
+        if question.waiting is not None:
+            self._cycles.remove(question.waiting)
+            question.waiting = None
         question.keys.clear()
         question.is_stale = False
         of_asker = self._open[question.asker]
@@ -305,9 +327,36 @@ class Answers:
             self._enter(question, ("run", run.run_no))
             # It may have ended between that look and this entry.
             run = await self._store.find_run(run.run_id) or run
+        ending = None
         if wanted.task_id is not None:
-            return await self._task_ending(question, run, wanted.task_id)
-        return None if run.state.is_live else RunEnding(run.run_id, run.state.label, None)
+            ending = await self._task_ending(question, run, wanted.task_id)
+        elif not run.state.is_live:
+            ending = RunEnding(run.run_id, run.state.label, None)
+        if ending is None:
+            await self._say_if_cycle(question, run, wanted)
+        return ending
+
+    async def _say_if_cycle(self, question: _Question, run: RunRow, wanted: RunWanted) -> None:
+        """It waits from now on: it may be the one that closes a cycle."""
+        if question.waiting is not None:
+            return
+        leads_to = None
+        if wanted.task_id is not None:
+            position, _ = await self._position(run, wanted.task_id)
+            leads_to = before(await self._spec(run), position)
+        if question not in self._waiting:
+            return  # its process died meanwhile
+        question.waiting = Waiting(
+            question.ask.run_no,
+            wanted.position,
+            wanted.map_index,
+            run.run_no,
+            run.run_id,
+            leads_to,
+        )
+        cycle = self._cycles.add(question.waiting)
+        if cycle:
+            _logger.warning("runs wait for each other and will not end by themselves: %s", cycle)
 
     async def _find(self, question: _Question, wanted: RunWanted) -> RunRow | None:
         if wanted.run_id is not None:
@@ -382,6 +431,13 @@ class Answers:
         return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED)
 
     async def _position(self, run: RunRow, task_id: str) -> tuple[int, TaskSpec]:
+        spec = await self._spec(run)
+        for position, task in enumerate(spec.tasks):
+            if task.task_id == task_id:
+                return position, task
+        raise _Refused(f"DAG {run.dag_id!r} has no task {task_id!r}")
+
+    async def _spec(self, run: RunRow) -> DagSpec:
         key = (run.version, run.dag_id)
         if key not in self._specs:
             row = await self._store.find_version(run.version)
@@ -391,11 +447,8 @@ class Answers:
                 raise _Refused(f"the version of run {run.run_id!r} is not known")
             while len(self._specs) >= VERSIONS_KEPT:
                 del self._specs[next(iter(self._specs))]
-            self._specs[key] = {task.task_id: (i, task) for i, task in enumerate(found.tasks)}
-        try:
-            return self._specs[key][task_id]
-        except KeyError:
-            raise _Refused(f"DAG {run.dag_id!r} has no task {task_id!r}") from None
+            self._specs[key] = found
+        return self._specs[key]
 
 
 def _info(question: _Question) -> RunInfo:

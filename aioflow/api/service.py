@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,7 +50,7 @@ from aioflow.inputs import (
     ShowPools,
     Unquarantine,
 )
-from aioflow.model import Instant, RunState, TriggerNo, TriggerState, Wait, WaitKind
+from aioflow.model import Instant, RunNo, RunState, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.rows import Batch, PoolRow, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -62,6 +62,7 @@ _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _ASK_SECONDS = 5.0
 _EXPLAIN_SECONDS = 0.5
+_MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 """A reader is told what the rows say rather than kept waiting for what memory knows."""
 
 _STUCK_US = 10_000_000
@@ -123,12 +124,14 @@ class Api(RunReader):
         clock: Clock,
         started_at: Instant = 0,
         home: Path | None = None,
+        cycle: Callable[[RunNo, int, int], str] | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
         self.started_at = started_at
         self._engine = engine
         self._home = home
+        self._cycle = cycle
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
         self._events = NamedEvents(store, self._ask)
@@ -270,7 +273,16 @@ class Api(RunReader):
         if answer is None:
             away = Wait(kind=WaitKind.DATABASE, detail="the database does not answer")
             return dict.fromkeys(tasks, away)
-        return cast("dict[tuple[int, int], Wait | None]", answer)
+        found = cast("dict[tuple[int, int], Wait | None]", answer)
+        return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
+
+    def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
+        """Say so where a task waits for a run that waits, in the end, for this one."""
+        if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
+            return wait
+        cycle = self._cycle(run.run_no, *place)
+        detail = f"{wait.detail}; a cycle: {cycle}" if cycle else wait.detail
+        return msgspec.structs.replace(wait, detail=detail)
 
     async def why(
         self, run_id: str, task_id: str | None = None, *, map_index: int = -1

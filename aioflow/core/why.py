@@ -11,6 +11,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.streaming import full_window
 from aioflow.model import (
     DEFAULT_POOL,
+    RunNo,
     RunState,
     TaskSpec,
     TaskState,
@@ -19,7 +20,7 @@ from aioflow.model import (
     WaitKind,
 )
 
-__all__ = ("explain_run", "explain_task")
+__all__ = ("explain_run", "explain_task", "still_waits")
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
@@ -53,6 +54,15 @@ def explain_task(
     if run.states[position] == TaskState.PENDING:
         return _explain_pending(run, position)
     return None
+
+
+def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) -> bool:
+    """Whether a task waits for something that is not its turn: a trigger, or what it looks for."""
+    run = memory.runs.get(run_no)
+    if run is None or (map_index >= 0 and position not in run.groups):
+        return False
+    live = run.live.get(run.task_no(position, map_index))
+    return live is not None and (live.state is TaskState.DEFERRED or live.is_hosted)
 
 
 def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -> Wait | None:

@@ -19,7 +19,7 @@ from aioflow.orders import Answer
 
 __all__ = ("Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
 
-NO_RUN = -1
+NO_RUN, NOWHERE = -1, (-1, -1)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -36,22 +36,34 @@ def as_datetime(instant: Instant) -> datetime:
 
 
 class LineAsker:
-    """Asks for one run: what the daemon tells a child is limited to what its run may know.
+    """Asks for one task: what the daemon tells a child is limited to what its run may know.
 
     Fulfils ``aioflow.author.asking.Asker``.
     """
 
-    __slots__ = ("_line", "_run_no", "_subscriptions")
+    __slots__ = ("_line", "_place", "_run_no", "_subscriptions")
 
-    def __init__(self, line: Line, run_no: int, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        line: Line,
+        run_no: int,
+        subscriptions: Subscriptions,
+        place: tuple[int, int] = NOWHERE,
+    ) -> None:
         self._line = line
         self._run_no = run_no
         self._subscriptions = subscriptions
+        self._place = place
 
     @property
     def run_no(self) -> int:
         """The run in whose name it asks."""
         return self._run_no
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The position and ``map_index`` of the task that waits."""
+        return self._place
 
     async def run_ending(
         self,
@@ -62,7 +74,7 @@ class LineAsker:
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        body = _wanted(dag_id, task_id, run_id, logical_date, since)
+        body = _wanted(dag_id, task_id, run_id, logical_date, since, self.place)
         return _ending(await self._line.ask(self.run_no, "run", body))
 
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
@@ -88,6 +100,11 @@ class GuestAsker(LineAsker):
     def run_no(self) -> int:
         """See ``LineAsker``."""
         return getattr(guest.get(), "run_no", NO_RUN)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """See ``LineAsker``."""
+        return getattr(guest.get(), "place", NOWHERE)
 
 
 class Follower:
@@ -119,7 +136,7 @@ class Follower:
         logical_date: datetime | None,
         since: datetime,
     ) -> None:
-        body = _wanted(dag_id, task_id, run_id, logical_date, since)
+        body = _wanted(dag_id, task_id, run_id, logical_date, since, self._asker.place)
         self._line.ask_then(self._asker.run_no, "run", body, self._told, of)
 
     def _answered(self, of: Hashable, answer: Answer) -> None:
@@ -132,10 +149,11 @@ def _wanted(
     run_id: str | None,
     logical_date: datetime | None,
     since: datetime,
+    place: tuple[int, int],
 ) -> bytes:
     at = None if logical_date is None else as_instant(logical_date)
     return msgspec.msgpack.encode(
-        questions.RunWanted(dag_id, task_id, run_id, at, as_instant(since))
+        questions.RunWanted(dag_id, task_id, run_id, at, as_instant(since), *place)
     )
 
 

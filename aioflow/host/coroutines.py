@@ -258,7 +258,8 @@ class CoroutineHost:
 
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
-        asker.set(LineAsker(self._line, start.run_no, self._subscriptions))
+        place = (start.position, start.map_index)
+        asker.set(LineAsker(self._line, start.run_no, self._subscriptions, place))
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]

@@ -134,6 +134,7 @@ class HostedTrigger(Hosted):
         is_over: It has fired or failed and is letting go; no longer to be cancelled.
         failure: Why its hosting ends badly; ``None`` while or if it does not.
         flow: Of a stream.
+        place: The position and ``map_index`` of its task.
         start: Of a task whose result it may have to write.
         trigger: Itself, once it is made.
         is_data: It goes on as a ``Wait``; nothing is to be said of its end here.
@@ -147,6 +148,7 @@ class HostedTrigger(Hosted):
         "is_data",
         "is_over",
         "kind",
+        "place",
         "run_no",
         "stage",
         "start",
@@ -158,6 +160,7 @@ class HostedTrigger(Hosted):
         self._number = order.trigger_no
         self.hosting = order.hosting
         self.run_no = kind.run_no if kind.run_no == order.run_no else order.run_no
+        self.place = (order.position, order.map_index)
         self.kind = kind
         self.stage = stage
         self.is_over = False

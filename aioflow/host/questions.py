@@ -129,6 +129,7 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
             that ends at or after ``since``.
         task_id: Wait for this task of it instead of the whole run; a mapped one counts as
             ended with its last child.
+        position: The task that waits, and its ``map_index``: for telling what waits for what.
     """
 
     dag_id: str
@@ -136,6 +137,8 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
     run_id: str | None
     logical_date: Instant | None
     since: Instant
+    position: int = -1
+    map_index: int = -1
 
 
 class RunEnding(msgspec.Struct, frozen=True, array_like=True):

@@ -15,13 +15,16 @@ from typing import NamedTuple
 
 import pytest
 
+from benchmarks.daemon import eventually
+
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 DAGS = """
 import sys
 from pathlib import Path
 
-from aioflow import Retry, dag, sensor, task
+from aioflow import Retry, dag, sensor, task, wait
+from aioflow_triggers.external import RunTrigger
 
 once = Retry(tries=1)
 
@@ -56,6 +59,21 @@ def after(value: int | None) -> str:
 @sensor(interval="0.2s")
 async def arrived(path: str) -> bool:
     return Path(path).exists()
+
+
+@task
+async def other(dag_id: str, run_id: str) -> None:
+    await wait(RunTrigger(dag_id, run_id=run_id))
+
+
+@dag
+def hen() -> None:
+    other("egg", "egg-1")
+
+
+@dag
+def egg() -> None:
+    other("hen", "hen-1")
 
 
 @dag
@@ -201,6 +219,19 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     assert after["counts"] == {"cancelled": 2}
     assert watched.status == 1
     assert "cancelled" in watched.out
+
+
+def test_runs_that_wait_for_each_other_are_told_so(daemon):
+    for name in ("hen", "egg"):
+        assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
+    said = eventually(lambda: re.search("a cycle: .*", daemon.run("runs", "why", "hen-1").out), 30)
+    log = (daemon.home.parent / "daemon.log").read_text()
+    assert daemon.run("runs", "cancel", "egg-1").status == 0
+    ended = daemon.run("runs", "watch", "hen-1")
+
+    assert said.group().startswith("a cycle: hen-1 -> egg-1 -> hen-1")
+    assert len(re.findall("runs wait for each other", log)) == 1
+    assert "success" in ended.out
 
 
 def test_dags_are_listed_with_their_schedule_and_what_is_wrong(daemon):

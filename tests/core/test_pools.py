@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from aioflow.core.why import still_waits
 from aioflow.inputs import (
     CancelRun,
     Explain,
@@ -241,3 +242,19 @@ def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never
     world.succeed("def")
 
     assert world.state(run, "next") == "running"
+
+
+def test_who_waits_for_something_that_is_not_its_turn():
+    world = World(cpu_slots=1)
+    a_pool(world)
+    run = world.begin(
+        task("first"), task("second"), task("third", sensor=LOOKING, body=Body.COROUTINE)
+    )
+    defer(world, "first")
+
+    found = [still_waits(world.memory, run, position, -1) for position in range(3)]
+
+    assert found == [True, False, True]
+    assert not still_waits(world.memory, run, 0, 3)
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+    assert not still_waits(world.memory, run, 0, -1)
