@@ -232,8 +232,12 @@ class Coroutine:
 
     def _read(self) -> None:
         """Ask for what is recorded."""
+        tables = self._host.stage.tables
+        row = tables.tasks.get(self.task_no)
+        if self._start.recorded and row is not None and not row.state.is_live:
+            return  # ended in a commit nobody has heard of yet: its record is gone, it is stopped
         if self._start.recorded:
-            records = self._host.stage.tables.records_of(self.task_no)
+            records = tables.records_of(self.task_no)
             self._told.replays(self.task_no, self._start.recorded, records)
             self._known.extend(records)
         self._go_on()
