@@ -41,7 +41,6 @@ from aioflow.inputs import (
     MoveClass,
     RecallTries,
     Rehost,
-    Request,
     Restarted,
     StartTry,
     StopTry,
@@ -51,6 +50,7 @@ from aioflow.inputs import (
 )
 from aioflow.model import RunNo, TaskState
 from aioflow.orders import ForgetRun
+from aioflow.requests import Request
 from aioflow.rows import Batch
 from aioflow.store import Store
 from aioflow.timers import Timers

@@ -28,9 +28,10 @@ from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
-from aioflow.inputs import CreateRun, Effect, FileParsed, HostUp, Input, StartTry
+from aioflow.inputs import Effect, FileParsed, HostUp, Input, StartTry
 from aioflow.messages import Succeeded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.requests import CreateRun
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import journal, open_store

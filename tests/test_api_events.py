@@ -8,7 +8,7 @@ import pytest
 from aioflow.api import Api
 from aioflow.clock import SystemClock
 from aioflow.errors import AioflowError, BadEvent, DaemonAway, RequestError, Unserializable
-from aioflow.inputs import EmitEvent
+from aioflow.requests import EmitEvent
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.tasklog import TaskLog

@@ -15,18 +15,10 @@ from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
-from aioflow.inputs import (
-    CancelRun,
-    CreateRun,
-    Delivered,
-    FileParsed,
-    HostUp,
-    SetPool,
-    ShowPools,
-    StartTry,
-)
+from aioflow.inputs import Delivered, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store

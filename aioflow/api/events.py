@@ -10,8 +10,8 @@ from aioflow.api.reader import RESULT_BYTES
 from aioflow.api.views import EmittedView, EventView, iso, plain_bytes
 from aioflow.author.events import checked_event
 from aioflow.errors import AioflowError, BadEvent
-from aioflow.inputs import EmitEvent, Request
 from aioflow.model import RunNo
+from aioflow.requests import EmitEvent, Request
 from aioflow.rows import NamedEventRow
 from aioflow.store import Store
 

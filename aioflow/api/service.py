@@ -40,7 +40,8 @@ from aioflow.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from aioflow.inputs import (
+from aioflow.model import Instant, RunNo, RunState, TriggerNo, TriggerState, Wait, WaitKind
+from aioflow.requests import (
     CancelRun,
     CreateRun,
     Explain,
@@ -50,7 +51,6 @@ from aioflow.inputs import (
     ShowPools,
     Unquarantine,
 )
-from aioflow.model import Instant, RunNo, RunState, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.rows import Batch, PoolRow, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog

@@ -15,9 +15,9 @@ from aioflow.core.hosting import RUN
 from aioflow.core.memory import Live, Run
 from aioflow.core.slots import Slots
 from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
-from aioflow.inputs import CreateRun
 from aioflow.messages import RunCalled
 from aioflow.model import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.requests import CreateRun
 
 __all__ = ("call", "ended")
 

@@ -15,8 +15,8 @@ from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.core.versions import arm_schedule, put_dag
 from aioflow.errors import BadConf, DagBroken, RequestError, RunExists, UnknownDag
-from aioflow.inputs import CreateRun
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
+from aioflow.requests import CreateRun
 from aioflow.rows import RunRow
 
 __all__ = (

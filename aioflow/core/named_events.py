@@ -8,8 +8,8 @@ same series as those of runs and triggers, so an event is later than a run if it
 from __future__ import annotations
 
 from aioflow.core.draft import Draft
-from aioflow.inputs import EmitEvent
 from aioflow.model import RunNo
+from aioflow.requests import EmitEvent
 from aioflow.rows import NamedEventRow
 
 __all__ = ("REQUESTS_KEPT", "emit", "store")

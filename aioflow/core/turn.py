@@ -15,6 +15,7 @@ from aioflow.core import (
     dag,
     handling,
     named_events,
+    processes,
     quarantine,
     rehosting,
     streaming,
@@ -31,17 +32,13 @@ from aioflow.core.attempt import (
     start,
     succeed,
     time_out_sensor,
-    unpark,
     wake_due,
 )
 from aioflow.core.cancel import cancel, cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import hand_over, host_all
 from aioflow.core.memory import Live, Memory, Run
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.rehosting import REASSIGNED
-from aioflow.core.restart import restarted
-from aioflow.core.retry import INTERRUPTION_LIMIT_OWN, INTERRUPTION_LIMIT_SHARED
+from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
@@ -49,15 +46,11 @@ from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.inputs import (
     Acknowledge,
     Asked,
-    CancelRun,
     Continue,
-    CreateRun,
     Delivered,
     Drain,
     Due,
     Effect,
-    EmitEvent,
-    Explain,
     FileBroken,
     FileGone,
     FileParsed,
@@ -66,16 +59,10 @@ from aioflow.inputs import (
     HostUp,
     Input,
     MoveClass,
-    RecallTries,
     Rehost,
     Restarted,
     RoomChanged,
-    SetPaused,
-    SetPool,
-    ShowPools,
     Stalled,
-    StopTry,
-    Unquarantine,
 )
 from aioflow.messages import (
     Awaiting,
@@ -99,7 +86,17 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Failure, Instant, RunState, TaskState, Wait
+from aioflow.model import Instant, RunState, TaskState, Wait
+from aioflow.requests import (
+    CancelRun,
+    CreateRun,
+    EmitEvent,
+    Explain,
+    SetPaused,
+    SetPool,
+    ShowPools,
+    Unquarantine,
+)
 from aioflow.rows import Batch
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
@@ -205,7 +202,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
-            _take_processes(entry, draft, slots)
+            processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | Continue():
             _take_word(entry, draft, slots)
 
@@ -232,24 +229,6 @@ def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
             versions.file_broken(entry, draft)
         case FileGone():
             versions.file_gone(entry, draft)
-
-
-def _take_processes(
-    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain, draft: Draft, slots: Slots
-) -> None:
-    match entry:
-        case Drain():
-            _drain(entry, draft, slots)
-        case HostUp():
-            _host_up(entry.role, draft)
-        case HostLost():
-            _host_lost(entry, draft, slots)
-        case HandOver():
-            hand_over(entry, draft)
-        case Stalled():
-            quarantine.stalled(entry, draft)
-        case Restarted():
-            restarted(entry, draft, slots)
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
@@ -417,57 +396,6 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         handling.wait_again(live, draft)
     else:
         wake_due(live, due.at, draft, slots)
-
-
-# ── processes ───────────────────────────────────────────────────────────────────────────
-
-
-def _host_up(role: str, draft: Draft) -> None:
-    draft.memory.hosts_up.add(role)
-    if role != "async":
-        host_all(role, draft)
-
-
-def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
-    memory = draft.memory
-    memory.hosts_up.discard(lost.role)
-    if lost.role != "async":
-        waits.lose_host(lost, draft, slots)
-        return
-    memory.parking.lose(lost.role, memory.hosting)
-    for live in memory.live.objects.values():
-        unpark(live)
-    charge = None
-    if lost.culprit in memory.live:
-        charge = memory.suspects.failure(lost, memory.live, memory.waits)
-    for live in [live for live in memory.live.objects.values() if live.is_hosted]:
-        # Ordered while this was on its way, it was begun by the next process: not there, too.
-        stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
-        draft.effects.append(stray)
-        if live.task_no == lost.culprit and charge is not None:
-            fail_or_retry(live, charge, draft, slots)
-        elif live.state is TaskState.RUNNING:
-            interrupt(live, lost.failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
-        else:  # parked sensors are never charged
-            slots.release(live)
-            draft.displace(live)
-            slots.offer(live)
-
-
-def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
-    """Start nothing more; when the time of grace is over, cut short what still runs."""
-    slots.is_open = False
-    for worker in slots.workers:
-        if worker.claims:
-            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
-            draft.effects.append(RecallTries(worker.number, tries))
-    if not drain.is_over:
-        return
-    failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
-    for live in list(draft.memory.live.objects.values()):
-        if live.state is TaskState.RUNNING:
-            waits.stop(live, "shutdown", draft, slots)
-            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
 
 
 # ── requests ────────────────────────────────────────────────────────────────────────────

@@ -9,10 +9,8 @@ import pytest
 
 from aioflow.inputs import (
     Asked,
-    CancelRun,
     ConfirmCall,
     EndHosting,
-    Explain,
     HostLost,
     HostTrigger,
     HostUp,
@@ -32,6 +30,7 @@ from aioflow.messages import (
 )
 from aioflow.model import Body, Failure, RecordState, RetryPolicy, TaskSpec, TriggerState
 from aioflow.orders import ForgetRun, Start
+from aioflow.requests import CancelRun, Explain
 from tests.core.world import SECOND, World
 
 CRASHED = Failure(type="Crashed", message="SIGSEGV", reason="crashed")

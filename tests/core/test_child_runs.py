@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import Asked, CancelRun, ConfirmCall, Explain, HostTrigger
+from aioflow.inputs import Asked, ConfirmCall, HostTrigger
 from aioflow.messages import RunCalled
 from aioflow.model import Body, DagSpec, RecordState, RetryPolicy, TaskSpec
+from aioflow.requests import CancelRun, Explain
 from tests.core.test_calls import NOW_AND_THEN, answers, begun, of_kind, resumed, start_of
 from tests.core.world import SECOND, World
 

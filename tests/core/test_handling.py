@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core import handling, order
-from aioflow.inputs import CancelRun, EndHosting, Explain, HostLost, HostTrigger, HostUp, TakeEvents
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, TakeEvents
 from aioflow.messages import Deferred, EventsHandled, Fired, TriggerEnded
 from aioflow.model import (
     Body,
@@ -19,6 +19,7 @@ from aioflow.model import (
     WaitKind,
 )
 from aioflow.orders import Start
+from aioflow.requests import CancelRun, Explain
 from tests.core.world import SECOND, World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

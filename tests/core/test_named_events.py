@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from aioflow.core import named_events
-from aioflow.inputs import Acknowledge, Asked, ConfirmCall, EmitEvent
+from aioflow.inputs import Acknowledge, Asked, ConfirmCall
 from aioflow.messages import EventEmitted
 from aioflow.model import RecordState
+from aioflow.requests import EmitEvent
 from tests.core.test_calls import begun, of_kind, start_of, step
 from tests.core.world import World
 

@@ -11,20 +11,10 @@ from aioflow.core.hosting import HANDED_AT_ONCE
 from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.pages import Pages, packed
 from aioflow.core.run import restore
-from aioflow.inputs import (
-    Asked,
-    CancelRun,
-    CreateRun,
-    Explain,
-    HandOver,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    RoomChanged,
-    StartTry,
-)
+from aioflow.inputs import Asked, HandOver, HostLost, HostTrigger, HostUp, RoomChanged, StartTry
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
+from aioflow.requests import CancelRun, CreateRun, Explain
 from tests.core.world import SECOND, World
 
 CRASHED = Failure(type="Killed", message="SIGSEGV", reason="crashed")

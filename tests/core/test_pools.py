@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core.why import still_waits
-from aioflow.inputs import (
-    CancelRun,
-    Explain,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    Restarted,
-    SetPool,
-    ShowPools,
-)
+from aioflow.inputs import HostLost, HostTrigger, HostUp, Restarted
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import (
     Body,
@@ -27,6 +18,7 @@ from aioflow.model import (
     TaskSpec,
     WaitKind,
 )
+from aioflow.requests import CancelRun, Explain, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

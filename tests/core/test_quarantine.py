@@ -9,20 +9,11 @@ import pytest
 from aioflow.core.rehosting import REHOST_AT_ONCE
 from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
 from aioflow.errors import RequestError
-from aioflow.inputs import (
-    CancelRun,
-    EndHosting,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    MoveClass,
-    Stalled,
-    Unquarantine,
-    Warn,
-)
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, MoveClass, Stalled, Warn
 from aioflow.messages import Deferred, Fired, StreamOpened, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Host
+from aioflow.requests import CancelRun, Unquarantine
 from tests.core.world import World
 
 SLOW, GOOD = "dag:Slow", "dag:Good"

@@ -9,7 +9,6 @@ import pytest
 from aioflow.core.rehosting import REHOST_AT_ONCE
 from aioflow.inputs import (
     EndHosting,
-    Explain,
     FileParsed,
     HostLost,
     HostTrigger,
@@ -29,6 +28,7 @@ from aioflow.model import (
     WaitKind,
 )
 from aioflow.orders import Host
+from aioflow.requests import Explain
 from tests.core.world import World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from aioflow.errors import BadConf
-from aioflow.inputs import CancelRun, CreateRun, HostTrigger, SetPool, ShowPools
+from aioflow.inputs import HostTrigger
 from aioflow.messages import Began, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, TriggerRule
+from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

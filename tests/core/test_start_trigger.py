@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import CancelRun, EndHosting, Explain, HostLost, HostTrigger, HostUp, SetPool
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
 from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,
@@ -21,6 +21,7 @@ from aioflow.model import (
     WaitKind,
 )
 from aioflow.orders import Host
+from aioflow.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core import backlog
-from aioflow.inputs import CancelRun, ConfirmCall, Explain, SetPool, StopTry
+from aioflow.inputs import ConfirmCall, StopTry
 from aioflow.messages import Deferred, EventsHandled, Fired, Item, Skipped, TriggerEnded
 from aioflow.model import (
     Body,
@@ -20,6 +20,7 @@ from aioflow.model import (
     WaitKind,
 )
 from aioflow.orders import ItemsTaken, Start
+from aioflow.requests import CancelRun, Explain, SetPool
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

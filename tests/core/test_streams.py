@@ -8,18 +8,11 @@ import msgspec
 import pytest
 
 from aioflow.core import streams
-from aioflow.inputs import (
-    CancelRun,
-    ConfirmCall,
-    EndHosting,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    TakeEvents,
-)
+from aioflow.inputs import ConfirmCall, EndHosting, HostLost, HostTrigger, HostUp, TakeEvents
 from aioflow.messages import CallAnswered, Failed, Fired, NextWanted, StreamOpened, TriggerEnded
 from aioflow.model import Body, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Start
+from aioflow.requests import CancelRun
 from tests.core.world import SECOND, World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")

@@ -20,11 +20,8 @@ from aioflow.errors import (
 )
 from aioflow.inputs import (
     Asked,
-    CancelRun,
-    CreateRun,
     Drain,
     EndHosting,
-    Explain,
     FileBroken,
     FileGone,
     FileParsed,
@@ -32,9 +29,6 @@ from aioflow.inputs import (
     HostTrigger,
     HostUp,
     RecallTries,
-    SetPaused,
-    SetPool,
-    ShowPools,
     StartTry,
     StopTry,
 )
@@ -61,6 +55,7 @@ from aioflow.model import (
     TriggerRule,
     WaitKind,
 )
+from aioflow.requests import CancelRun, CreateRun, Explain, SetPaused, SetPool, ShowPools
 from aioflow.rows import PoolRow
 from tests.core.world import SECOND, World
 

@@ -10,15 +10,12 @@ from aioflow.core import undo
 from aioflow.core.turn import TurnFailed, decide
 from aioflow.inputs import (
     Asked,
-    CancelRun,
-    CreateRun,
     FileGone,
     FileParsed,
     HostLost,
     HostTrigger,
     HostUp,
     Restarted,
-    SetPool,
     StartTry,
     StopTry,
 )
@@ -42,6 +39,7 @@ from aioflow.model import (
     SensorSpec,
     TaskSpec,
 )
+from aioflow.requests import CancelRun, CreateRun, SetPool
 from tests.core.world import World
 
 SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")

@@ -20,7 +20,6 @@ from aioflow.inputs import (
     Acknowledge,
     Asked,
     Continue,
-    CreateRun,
     Deliver,
     Effect,
     FileParsed,
@@ -36,6 +35,7 @@ from aioflow.inputs import (
 )
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskSpec, TaskState
+from aioflow.requests import CreateRun
 from aioflow.rows import (
     Batch,
     EventRow,

@@ -18,7 +18,7 @@ from aioflow.core.restart import in_parts
 from aioflow.core.run import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import BatchRefused, Fenced
-from aioflow.inputs import Asked, CancelRun, CreateRun, Due, Effect, Input
+from aioflow.inputs import Asked, Due, Effect, Input
 from aioflow.messages import (
     Awaiting,
     CallAnswered,
@@ -38,6 +38,7 @@ from aioflow.messages import (
     Succeeded,
 )
 from aioflow.model import TaskState
+from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
 from tests.sim import invariants, liveness, recovery, stored
 from tests.sim.broken import Broken

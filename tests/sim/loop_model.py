@@ -25,18 +25,10 @@ import structlog
 
 from aioflow.core.slots import Slots
 from aioflow.errors import AioflowError, Fenced, RequestError
-from aioflow.inputs import (
-    CancelRun,
-    CreateRun,
-    EmitEvent,
-    FileParsed,
-    Input,
-    Request,
-    SetPaused,
-    SetPool,
-)
+from aioflow.inputs import FileParsed, Input
 from aioflow.messages import Awaiting, Deferred, StreamOpened, Succeeded
 from aioflow.model import DagSpec, RunState, TaskSpec, TaskState
+from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
 from tests.sim import invariants, misbehaving, recovery, stored

@@ -28,7 +28,6 @@ from aioflow.errors import RequestError
 from aioflow.inputs import (
     Acknowledge,
     Asked,
-    CancelRun,
     ConfirmCall,
     Continue,
     Deliver,
@@ -43,10 +42,7 @@ from aioflow.inputs import (
     MoveClass,
     RecallTries,
     Rehost,
-    Request,
     Restarted,
-    SetPaused,
-    SetPool,
     StartTry,
     StopTry,
     TakeEvents,
@@ -69,6 +65,7 @@ from aioflow.messages import (
 )
 from aioflow.model import DagSpec, TaskSpec
 from aioflow.orders import ForgetRun
+from aioflow.requests import CancelRun, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from tests.sim import liveness, recovery, stored
 from tests.sim.actors import Worker

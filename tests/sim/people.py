@@ -7,20 +7,9 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import (
-    CancelRun,
-    CreateRun,
-    Drain,
-    EmitEvent,
-    FileBroken,
-    FileGone,
-    FileParsed,
-    Input,
-    Request,
-    SetPaused,
-    SetPool,
-)
+from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
 from aioflow.model import DagSpec
+from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
 from tests.sim.workload import POOLS, SECOND, make_dag
 
 __all__ = ("UNREADABLE_DATE", "People", "Person")

@@ -1,0 +1,92 @@
+"""Processes come and go: hosts that are up or lost, a restart, a stop, loops that stand still."""
+
+from __future__ import annotations
+
+from aioflow.core import quarantine, waits
+from aioflow.core.attempt import fail_or_retry, interrupt, unpark
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import hand_over, host_all
+from aioflow.core.rehosting import REASSIGNED
+from aioflow.core.restart import restarted
+from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.slots import Slots
+from aioflow.inputs import (
+    Drain,
+    HandOver,
+    HostLost,
+    HostUp,
+    RecallTries,
+    Restarted,
+    Stalled,
+    StopTry,
+)
+from aioflow.model import Failure, TaskState
+
+__all__ = ("take",)
+
+
+def take(
+    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain, draft: Draft, slots: Slots
+) -> None:
+    """Take word of a process."""
+    match entry:
+        case Drain():
+            _drain(entry, draft, slots)
+        case HostUp():
+            _host_up(entry.role, draft)
+        case HostLost():
+            _host_lost(entry, draft, slots)
+        case HandOver():
+            hand_over(entry, draft)
+        case Stalled():
+            quarantine.stalled(entry, draft)
+        case Restarted():
+            restarted(entry, draft, slots)
+
+
+def _host_up(role: str, draft: Draft) -> None:
+    draft.memory.hosts_up.add(role)
+    if role != "async":
+        host_all(role, draft)
+
+
+def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
+    memory = draft.memory
+    memory.hosts_up.discard(lost.role)
+    if lost.role != "async":
+        waits.lose_host(lost, draft, slots)
+        return
+    memory.parking.lose(lost.role, memory.hosting)
+    for live in memory.live.objects.values():
+        unpark(live)
+    charge = None
+    if lost.culprit in memory.live:
+        charge = memory.suspects.failure(lost, memory.live, memory.waits)
+    for live in [live for live in memory.live.objects.values() if live.is_hosted]:
+        # Ordered while this was on its way, it was begun by the next process: not there, too.
+        stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
+        draft.effects.append(stray)
+        if live.task_no == lost.culprit and charge is not None:
+            fail_or_retry(live, charge, draft, slots)
+        elif live.state is TaskState.RUNNING:
+            interrupt(live, lost.failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
+        else:  # parked sensors are never charged
+            slots.release(live)
+            draft.displace(live)
+            slots.offer(live)
+
+
+def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
+    """Start nothing more; when the time of grace is over, cut short what still runs."""
+    slots.is_open = False
+    for worker in slots.workers:
+        if worker.claims:
+            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
+            draft.effects.append(RecallTries(worker.number, tries))
+    if not drain.is_over:
+        return
+    failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")
+    for live in list(draft.memory.live.objects.values()):
+        if live.state is TaskState.RUNNING:
+            waits.stop(live, "shutdown", draft, slots)
+            interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)

@@ -1,0 +1,101 @@
+"""What people ask of the engine, through the API; each request is answered."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.model import Instant
+
+__all__ = (
+    "CancelRun",
+    "CreateRun",
+    "EmitEvent",
+    "Explain",
+    "Request",
+    "SetPaused",
+    "SetPool",
+    "ShowPools",
+    "Unquarantine",
+)
+
+
+class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Start a run. Answered with ``(run_id, created)``.
+
+    Asking again with the same ``key`` (or ``run_id`` and conf) answers with the same run.
+    """
+
+    dag_id: str
+    run_id: str | None = None
+    conf: bytes | None = None
+    logical_date: Instant | None = None
+    key: str | None = None
+
+
+class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a run now. Answered with its state; cancelling an ended run changes nothing."""
+
+    run_id: str
+
+
+class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Pause or resume a DAG: a paused one starts no scheduled run. Answered with the flag."""
+
+    dag_id: str
+    paused: bool
+
+
+class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what tasks of a live run wait for. Answered with ``{(position, index): Wait}``.
+
+    Attributes:
+        task_nos: Which ones; empty for the run itself, answered under ``(-1, -1)``.
+    """
+
+    run_id: str
+    tasks: tuple[tuple[int, int], ...] = ()
+
+
+class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Limit a pool, or lift its limit. Answered with whether that changed anything.
+
+    Attributes:
+        slots: Weights that may run at once; ``None`` for no limit.
+        include_deferred: Whether tasks weigh on it while they are deferred, too.
+    """
+
+    name: str
+    slots: int | None
+    include_deferred: bool = False
+
+
+class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
+
+
+class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let the triggers of a class live with the others again. Answered with whether that is new."""
+
+    class_path: str
+
+
+class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Store a named event. Answered with ``(event_no, created)``.
+
+    Asking again with the same ``request`` answers with the same event.
+
+    Attributes:
+        data: msgpack.
+    """
+
+    name: str
+    key: str | None
+    data: bytes
+    request: str | None = None
+
+
+Request: TypeAlias = (
+    CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain | Unquarantine | EmitEvent
+)
