@@ -25,7 +25,6 @@ __all__ = (
     "go_on",
     "handled",
     "has_batch",
-    "is_to_wait_again",
     "take",
     "timeout_of",
     "wait_again",
@@ -90,9 +89,9 @@ def handled(live: Live, report: EventsHandled, draft: Draft, slots: Slots) -> No
         return
     forget_calls(live, 0, draft)
     live.interruptions = 0
+    draft.move(live, TaskState.DEFERRED)
     slots.release(live)
     slots.unblock(live)
-    draft.move(live, TaskState.DEFERRED)
     begin_to_wait(live, wait, draft)
     go_on(live, draft, slots)
 
@@ -124,23 +123,12 @@ def cancel(live: Live, draft: Draft) -> None:
         live.resumed = None
 
 
-def is_to_wait_again(live: Live) -> bool:
-    """Whether the next try of a task has nothing to begin with: its stream has to go on first."""
-    wait = live.resumed
-    if wait is None or wait.stream is None or not wait.is_handled or wait.stream.pending:
-        return False
-    return not streams.is_over(wait) or wait.row.failure is not None
-
-
 def wait_again(live: Live, draft: Draft) -> None:
     """The next try begins with a wait: the trigger is hosted anew, and known keys are dropped."""
     wait = live.resumed
     assert wait is not None  # noqa: S101 - the caller looked
-    live.try_number += 1
     live.start_no += 1
-    live.due_at = None
-    live.started_at = live.queued_at = draft.now
-    draft.move(live, TaskState.QUEUED)
+    live.started_at = draft.now
     draft.move(live, TaskState.DEFERRED)
     row = wait.row
     draft.move_wait(wait, TriggerState.WAITING, event=row.event, key=row.event_key)

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aioflow.core.backlog import Given, Stream
-from aioflow.core.graph import Graph
 from aioflow.core.kept import Kept
+from aioflow.core.plan import Plan
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -39,7 +39,6 @@ __all__ = (
     "TALLY",
     "Group",
     "Live",
-    "Plan",
     "Run",
     "RunTasks",
     "WaitRecord",
@@ -103,6 +102,13 @@ class WaitRecord:
     def is_handled(self) -> bool:
         """Whether it is a stream whose events an operator takes, start by start."""
         return self.stream is not None and self.row.ordinal < 0
+
+    @property
+    def has_to_go_on(self) -> bool:
+        """Whether it is such a stream, has no event at hand, and has not ended well."""
+        if not self.is_handled or self.stream is None or self.stream.pending:
+            return False
+        return self.state is not TriggerState.FIRED or self.row.failure is not None
 
 
 class Live:
@@ -202,6 +208,11 @@ class Live:
     def spec(self) -> TaskSpec:
         """What the author said of it."""
         return self.run.graph.spec.tasks[self.position]
+
+    @property
+    def waits_again(self) -> bool:
+        """Whether its next try has nothing to begin with: its stream has to go on first."""
+        return self.resumed is not None and self.resumed.has_to_go_on
 
     @property
     def name(self) -> str:
@@ -341,33 +352,6 @@ class Group:
             if self.counts[state] or self.cut is state:
                 return state
         return TaskState.SUCCESS if self.counts[TaskState.SUCCESS] else TaskState.SKIPPED
-
-
-class Plan:
-    """A version of a DAG, and what was learnt of it.
-
-    Attributes:
-        durations: Expected microseconds of user code by position; 0 while unknown.
-        is_taken: 1 where a task takes the result of the position as an argument.
-    """
-
-    __slots__ = ("durations", "graph", "is_taken", "version")
-
-    def __init__(self, version: str, spec: DagSpec) -> None:
-        self.version = version
-        self.graph = Graph(spec)
-        self.durations = array("d", bytes(8 * len(spec.tasks)))
-        self.is_taken = bytearray(len(spec.tasks))
-        for task in spec.tasks:
-            for parent in task.argument_parents:
-                self.is_taken[parent] = 1
-
-    @property
-    def widest_run(self) -> int:
-        """Row numbers one run of it may need at most."""
-        tasks = self.graph.spec.tasks
-        mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
-        return mapped + len(tasks) + 3
 
 
 class Run:

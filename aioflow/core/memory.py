@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from aioflow.core.live import NOWHERE, TALLY, Group, Live, Plan, Run, WaitRecord
+from aioflow.core.live import NOWHERE, TALLY, Group, Live, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
+from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
 from aioflow.model import DagSpec, RunNo, TaskNo

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.kept import Kept
-from aioflow.core.live import Live, Plan, Run
+from aioflow.core.live import Live, Run
 from aioflow.core.pages import Pages, packed
+from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
 from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TriggerNo
 from aioflow.rows import RunRow

@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from aioflow.core.kept import Kept
-from aioflow.core.live import NOWHERE, Live, Plan, Run, WaitRecord
+from aioflow.core.live import NOWHERE, Live, Run, WaitRecord
 from aioflow.core.pages import Pages, packed
 from aioflow.core.parked_runs import ParkedRuns
+from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
 from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
 from aioflow.rows import TriggerRow

@@ -13,8 +13,7 @@ ten thousand tasks behind it than with ten.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container
 from typing import TypeAlias
 
 from aioflow.core.memory import Group, Live, Run
@@ -52,7 +51,7 @@ class Ready:
             was looked at before.
     """
 
-    def __init__(self, kept: AbstractSet[TaskNo]) -> None:
+    def __init__(self, kept: Container[TaskNo]) -> None:
         self.came_back = False
         self._kept = kept
         self._queues: dict[tuple[str, str], Queue] = {}
@@ -226,8 +225,9 @@ def _of_starts(position: int) -> int:
 
 def is_start(entry: Live | Group) -> bool:
     """Whether what waits here begins with a wait of its own, for which no worker is touched."""
-    is_fresh = isinstance(entry, Group) or entry.resumed is None
-    return _spec(entry).start_trigger is not None and is_fresh
+    if isinstance(entry, Live) and entry.resumed is not None:
+        return entry.waits_again
+    return _spec(entry).start_trigger is not None
 
 
 def is_hosted_sensor(spec: TaskSpec) -> bool:

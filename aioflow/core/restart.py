@@ -74,6 +74,7 @@ def _sweep(draft: Draft) -> None:
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     if not run.state.is_live:
         cancel_tasks(run, draft, slots)
+    slots.keep_all(run)
     for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
     for task_no, at in draft.memory.parking.instants(run):
@@ -98,7 +99,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
         case TaskState.DEFERRED:
             handling.go_on(live, draft, slots)
         case _:
-            slots.keep(live)
+            pass
 
 
 def _go_on_with_dags(draft: Draft, slots: Slots) -> None:

@@ -100,7 +100,7 @@ class Slots:
         running_coroutines: How many do.
         is_open: Whether anything is granted at all; a draining node closes.
         ready: Who waits for them.
-        kept: What keeps its room in a pool that counts what waits.
+        kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
     """
 
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
@@ -108,7 +108,7 @@ class Slots:
         self.coroutines = async_slots
         self.running_coroutines = 0
         self.is_open = True
-        self.kept: set[TaskNo] = set()
+        self.kept: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
         self._used: dict[str, int] = {}
@@ -151,10 +151,9 @@ class Slots:
         """Return how many slots of a pool are taken."""
         return self._used.get(pool, 0)
 
-    def used_by_deferred(self, pool: str, memory: Memory) -> int:
+    def used_by_deferred(self, pool: str) -> int:
         """Return how much of that is kept by what waits; one pass over all that is kept."""
-        kept = (memory.live[task_no] for task_no in self.kept if task_no in memory.live)
-        return sum(live.spec.slots for live in kept if live.spec.pool == pool)
+        return sum(weight for where, weight in self.kept.values() if where == pool)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
         """Whether a task weighs on its pool while it waits. A hosted sensor never does."""
@@ -188,24 +187,32 @@ class Slots:
         if _is_between(live):
             self._keep(live)
 
+    def keep_all(self, run: Run) -> None:
+        """As ``keep``, for all tasks of a run that came back with a restart."""
+        if self._keeps_any:
+            for live in list(run.live.values()):
+                self.keep(live)
+
+    @property
+    def _keeps_any(self) -> bool:
+        return any(row.include_deferred for row in self.pools.values())
+
     def _keep(self, live: Live) -> None:
         if live.task_no not in self.kept and self.counts_deferred(live.spec):
-            self.kept.add(live.task_no)
+            self.kept[live.task_no] = live.spec.pool, live.spec.slots
             self._take(live.spec.pool, live.spec.slots)
 
     def _stop_keeping(self, live: Live) -> None:
         if live.task_no in self.kept:
-            self.kept.remove(live.task_no)
-            self._take(live.spec.pool, -live.spec.slots)
+            pool, weight = self.kept.pop(live.task_no)
+            self._take(pool, -weight)
 
     def _recount_kept(self, pool: str, memory: Memory) -> None:
         """A pool counts what waits from now on, or no longer does."""
         for live in memory.live.values():
             if live.spec.pool != pool:
                 continue
-            if live.task_no in self.kept:
-                self.kept.remove(live.task_no)
-                self._take(pool, -live.spec.slots)
+            self._stop_keeping(live)
             self.keep(live)
         self.ready.rerank(pool)
 
@@ -276,7 +283,9 @@ class Slots:
         for run in memory.runs.objects.values():
             run.running = 0
             run.running_at.clear()
-        for live in memory.live.objects.values():
+        # What is folded only waits: that weighs nothing but where a pool says so.
+        counted = memory.live if self._keeps_any else memory.live.objects
+        for live in list(counted.values()):
             self._count(live)
         for worker in self.workers:
             if not worker.is_idle:
@@ -414,7 +423,8 @@ def _is_between(live: Live) -> bool:
         return True
     if live.state is TaskState.QUEUED and live.spec.sensor is None and live.started_at is not None:
         return True
-    return live.resumed is not None and live.state in {TaskState.QUEUED, TaskState.SENSING}
+    is_resumed = live.spec.sensor is not None and live.resumed is not None
+    return is_resumed and live.state in {TaskState.QUEUED, TaskState.SENSING}
 
 
 def _expected(entry: Live | Group) -> float:

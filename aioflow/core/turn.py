@@ -170,6 +170,7 @@ def _grant(draft: Draft, slots: Slots) -> None:
     for grant in slots.grant(draft.memory):
         if grant.is_waiting:
             waits.start(grant.live, draft)
+            handling.go_on(grant.live, draft, slots)
         else:
             start(grant, draft)
         if draft.is_full:
@@ -392,8 +393,6 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         time_out_sensor(live, draft, slots)
     elif live.state is TaskState.DEFERRED:
         waits.time_out(live, due.at, draft, slots)
-    elif live.due_at == due.at and handling.is_to_wait_again(live):
-        handling.wait_again(live, draft)
     else:
         wake_due(live, due.at, draft, slots)
 

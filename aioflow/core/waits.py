@@ -79,9 +79,9 @@ def defer(live: Live, report: Deferred, draft: Draft, slots: Slots) -> None:
         timeout_method=report.timeout_method,
         window=0 if live.spec.events is None else live.spec.events.window,
     )
+    _begin(live, row, draft)
     slots.release(live)
     slots.unblock(live)
-    _begin(live, row, draft)
 
 
 def _begin(live: Live, row: TriggerRow, draft: Draft) -> None:
@@ -97,7 +97,10 @@ def _begin(live: Live, row: TriggerRow, draft: Draft) -> None:
 
 
 def start(live: Live, draft: Draft) -> None:
-    """A task waits before anything of it has run: no worker is touched."""
+    """A task waits before anything of its try has run: no worker is touched."""
+    if live.resumed is not None:
+        handling.wait_again(live, draft)
+        return
     trigger = live.spec.start_trigger
     assert trigger is not None  # noqa: S101 - what was granted says so
     if live.state is TaskState.PENDING:

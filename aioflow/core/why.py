@@ -173,7 +173,7 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
     used = slots.used(spec.pool)
     if used + spec.slots <= pool.slots:
         return None
-    kept = slots.used_by_deferred(spec.pool, memory)
+    kept = slots.used_by_deferred(spec.pool)
     waiting = f", {kept} of them by deferred tasks" if kept else ""
     return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 

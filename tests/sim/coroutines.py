@@ -24,7 +24,7 @@ from aioflow.messages import (
     RunCalled,
     StreamOpened,
 )
-from aioflow.model import Failure
+from aioflow.model import DEFAULT_POOL, Failure
 from aioflow.orders import CallRecorded, ItemsTaken, Resume
 from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
@@ -368,10 +368,14 @@ class Coroutine:
     def _dag_of(self, call: Call) -> str:
         """Whom it runs: a DAG behind its own, and none where it was itself run by a task.
 
-        Else there would be more and more of them, or some that wait for each other.
+        Else there would be more and more of them, or some that wait for each other. Nor does one
+        call a run that keeps room in its pool meanwhile: the run may need that room.
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]
+        task = self._host.stage.spec_of(self.run_no, self._start.position)
+        if task.pool != DEFAULT_POOL:  # the default pool never counts what waits
+            return "nobody"
         behind = sorted(dag_id for dag_id in tables.dags if dag_id > run.dag_id)
         return behind[call.dag % len(behind)] if behind and run.caller is None else "nobody"
 

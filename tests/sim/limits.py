@@ -103,6 +103,8 @@ def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
         return True
     if row.state is TaskState.QUEUED and task.sensor is None and row.started_at is not None:
         return True
+    if task.sensor is None:  # the stream of an operator outlives its tries, in which it waits anew
+        return False
     return row.state in {TaskState.QUEUED, TaskState.SENSING} and any(
         found.task_no == row.task_no and found.ordinal < 0 and found.state is TriggerState.FIRED
         for found in node.tables.triggers.values()

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,7 +108,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 class Shuffled(Ready):
     """Of equals, any may be next: how long they have waited is drawn."""
 
-    def __init__(self, rng: random.Random, kept: set[int]) -> None:
+    def __init__(self, rng: random.Random, kept: Container[int]) -> None:
         super().__init__(kept)
         self._rng = rng
 
