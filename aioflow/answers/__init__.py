@@ -129,7 +129,8 @@ class Answers:
         self._clock = clock
         self._queue: deque[_Question] = deque()
         self._queued = anyio.Event()
-        self._entered: dict[Key, set[_Question]] = {}
+        # In the order of their coming: so a life that is played again is the same.
+        self._entered: dict[Key, dict[_Question, None]] = {}
         self._waiting: set[_Question] = set()
         self._open: defaultdict[Asker, dict[int, _Question]] = defaultdict(dict)
         self._counting: set[_Question] = set()
@@ -194,7 +195,7 @@ class Answers:
                 row = run(change.run_no)
                 if row is not None:
                     self._wake(("end", row.dag_id))
-        for name in {event.name for event in batch.named_events}:
+        for name in dict.fromkeys(event.name for event in batch.named_events):
             self._wake(("event", name))
         for expansion in batch.new_expansions:
             self._wake(("expanded", expansion.run_no, expansion.position))
@@ -285,14 +286,14 @@ class Answers:
         """Have the question looked into again when this changes."""
         if key not in question.keys:
             question.keys.add(key)
-            self._entered.setdefault(key, set()).add(question)
+            self._entered.setdefault(key, {})[question] = None
             self._waiting.add(question)
             self._purge_if_due()
 
     def _leave(self, question: _Question) -> None:
         for key in question.keys:
             entered = self._entered[key]
-            entered.discard(question)
+            entered.pop(question, None)
             if not entered:
                 del self._entered[key]
         if question.waiting is not None:
