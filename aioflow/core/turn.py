@@ -247,7 +247,8 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
     if live is None or live.start_no != report.start_no:
         return  # late: it was cancelled, or started again
     if slots.begin(live):
-        live.started_at = report.at if isinstance(report, Began) else report.began_at
+        if live.started_at is None:  # else it resumes: the time of its try runs on
+            live.started_at = report.at if isinstance(report, Began) else report.began_at
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
         if isinstance(report, Failed) and live.parked_start == report.start_no:

@@ -265,7 +265,13 @@ def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> Non
         return
     _let_go_of_waits(live, wait, draft)
     unpark(live, draft, "cancelled")
-    fail_or_retry(live, failure, draft, slots)
+    sensor = live.spec.sensor
+    if sensor is not None and sensor.on_error == "skip":  # as where it looks by itself
+        keep_try(live, TaskState.SKIPPED, failure, draft)
+        live.failure = failure
+        end(live, TaskState.SKIPPED, draft, slots)
+    else:
+        fail_or_retry(live, failure, draft, slots)
 
 
 def fail_parked(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:

@@ -291,7 +291,7 @@ def test_a_remote_daemon_is_reached_by_url_with_a_token(daemon):
     with_token = run("dags", "list", "--json", "--url", url, AIOFLOW_TOKEN=token)
     without = run("dags", "list", "--json", "--url", url)
 
-    assert len(with_token.json) == 5
+    assert len(with_token.json) == 7
     assert (without.status, without.out) == (1, "")
     assert "[web.unauthorized]" in without.err
 
@@ -361,7 +361,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
     assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
     assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
-    assert len(daemon.run("dags", "list", "--json").json) == 4
+    assert len(daemon.run("dags", "list", "--json").json) == 6
     assert daemon.run("triggers", "list", "--json").json == []
     for words in (
         ("runs", "cancel", run_id),
@@ -445,7 +445,11 @@ def test_check_names_file_line_and_code(tmp_path):
     assert lines[1].startswith(f"{empty}:0: dag.none ")
     assert as_json.status == 0
     assert as_json.json == [
-        {"file": str(good), "dags": ["sums", "breaks", "halves", "waits"], "problems": []}
+        {
+            "file": str(good),
+            "dags": ["hen", "egg", "sums", "breaks", "halves", "waits"],
+            "problems": [],
+        }
     ]
 
 

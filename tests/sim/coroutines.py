@@ -24,7 +24,7 @@ from aioflow.messages import (
     RunCalled,
     StreamOpened,
 )
-from aioflow.model import DEFAULT_POOL, Failure
+from aioflow.model import Failure
 from aioflow.orders import CallRecorded, ItemsTaken, Resume
 from aioflow.rows import RecordRow
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
@@ -32,6 +32,7 @@ from tests.sim.broken import Broken
 from tests.sim.called import Positions, outcome_is_true
 from tests.sim.generators import Generator
 from tests.sim.script import Call, carried, script
+from tests.sim.workload import COUNTING
 
 __all__ = ("AsyncHost",)
 
@@ -374,7 +375,7 @@ class Coroutine:
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]
         task = self._host.stage.spec_of(self.run_no, self._start.position)
-        if task.pool != DEFAULT_POOL:  # the default pool never counts what waits
+        if task.pool == COUNTING:
             return "nobody"
         behind = sorted(dag_id for dag_id in tables.dags if dag_id > run.dag_id)
         return behind[call.dag % len(behind)] if behind and run.caller is None else "nobody"

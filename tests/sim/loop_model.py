@@ -46,7 +46,7 @@ from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
 from tests.sim.tables import Tables, changed_tasks
-from tests.sim.workload import POOLS, SECOND, make_dags, without
+from tests.sim.workload import COUNTING, POOLS, SECOND, make_dags, without
 
 __all__ = ("PEOPLE", "dags_of", "play")
 
@@ -297,7 +297,7 @@ class LoopNode:
         await anyio.sleep(60)  # what was asked before is answered by then
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
-            await self._ask(SetPool(name=name, slots=4, include_deferred=wide))
+            await self._ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
         for spec in self._dags:
             await self._ask(SetPaused(dag_id=spec.dag_id, paused=True))
         await self._everything_ends()
@@ -338,10 +338,11 @@ class LoopNode:
             case "cancel" if runs and self.faults.happens("operator"):
                 return CancelRun(run_id=rng.choice(runs))
             case "pool":
+                name = rng.choice(POOLS[1:])
                 return SetPool(
-                    name=rng.choice(POOLS[1:]),
+                    name=name,
                     slots=rng.choice((None, 1, 2, 3)),
-                    include_deferred=rng.random() < 0.5,
+                    include_deferred=name == COUNTING and rng.random() < 0.5,
                 )
             case "pause" | "resume" as verb:
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")

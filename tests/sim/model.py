@@ -79,7 +79,7 @@ from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
 from tests.sim.trigger_actor import TriggerHost
 from tests.sim.wheel import Watch, Wheel
-from tests.sim.workload import POOLS, SECOND, make_dags, without
+from tests.sim.workload import COUNTING, POOLS, SECOND, make_dags, without
 
 __all__ = ("Node", "Verdict", "play")
 
@@ -279,7 +279,7 @@ class Node:
             self._bring_up()  # what is asked of one that stops is never answered
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
-            self.ask(SetPool(name=name, slots=4, include_deferred=wide))
+            self.ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
         for dag_id in self.tables.dags:  # no more runs, but those there are
             self.ask(SetPaused(dag_id=dag_id, paused=True))
 

@@ -10,7 +10,7 @@ import msgspec
 from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
 from aioflow.model import DagSpec
 from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
-from tests.sim.workload import POOLS, SECOND, make_dag
+from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 
 __all__ = ("UNREADABLE_DATE", "People", "Person")
 
@@ -84,10 +84,11 @@ class Person:
                 dag_id = rng.choice(self._node.dags).dag_id
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")
             case _:
+                name = rng.choice(POOLS[1:])
                 return SetPool(
-                    name=rng.choice(POOLS[1:]),
+                    name=name,
                     slots=rng.choice((None, 1, 2, 3)),
-                    include_deferred=rng.random() < 0.5,
+                    include_deferred=name == COUNTING and rng.random() < 0.5,
                 )
 
 

@@ -19,10 +19,13 @@ from aioflow.model import (
     TriggerRule,
 )
 
-__all__ = ("POOLS", "SECOND", "make_dag", "make_dags", "without")
+__all__ = ("COUNTING", "POOLS", "SECOND", "make_dag", "make_dags", "without")
 
 SECOND = 1_000_000
 POOLS = ("default", "narrow", "wide")
+COUNTING = "narrow"
+"""The one that may count what waits."""
+
 WIDEST = 20
 
 

@@ -116,26 +116,23 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
         self._dag = dag
         self._task = task
         self._instants = instants
-        self._unasked: list[str | datetime] = []
+        self._endings: RunEndings[str | datetime] | None = None
         self._told: list[tuple[str | datetime, RunEnding | AioflowError]] = []
         self._stirred = asyncio.Event()
 
     def joined(self, wanted: str | datetime) -> None:
-        """Have it asked for."""
-        self._unasked.append(wanted)
-        self._stirred.set()
+        """Ask for it, in the name of the task that waits: so a cycle of waits is found."""
+        if self._endings is None:
+            self._endings = RunEndings(self._hear)
+        self._ask(self._endings, wanted)
 
     async def run(
         self,
     ) -> AsyncIterator[tuple[str | datetime, TriggerEvent[RunEnded] | AioflowError]]:
         """Yield each when it has ended. Nothing is polled: the daemon tells of it."""
-        endings: RunEndings[str | datetime] = RunEndings(self._hear)
         while True:
             await self._stirred.wait()
             self._stirred.clear()
-            unasked, self._unasked = self._unasked, []
-            for wanted in unasked:
-                self._ask(endings, wanted)
             told, self._told = self._told, []
             for wanted, ending in told:
                 yield wanted, self._event(ending)

@@ -226,7 +226,7 @@ class DateTimeSensor(_Deferrable):
         if left > 0:
             # A clock that is set while we sleep must not cost more than a minute.
             raise NotReady(recheck_in=min(left, _LONGEST_SLEEP_SECONDS))
-        return PokeReturnValue(is_done=True, xcom_value=trigger.moment)
+        return PokeReturnValue(is_done=True, xcom_value=trigger.moment.astimezone(UTC))
 
 
 class TimeDeltaSensor(DateTimeSensor):
