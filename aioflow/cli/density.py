@@ -89,14 +89,14 @@ class Wait(Operator):
         return None
 
 
-@task(map_limit=1_000_000)
+@task
 async def numbers(count: int) -> list[int]:
     return list(range(count))
 
 
 @dag
 def wide(kind: str = "time", count: int = 1) -> None:
-    Wait.partial(task_id="wait", kind=kind).expand(number=numbers(count))
+    Wait.partial(task_id="wait", kind=kind, map_limit=2_000_000).expand(number=numbers(count))
 
 
 @dag(max_active_runs=1_000_000)
