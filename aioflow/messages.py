@@ -43,6 +43,7 @@ __all__ = (
     "Skipped",
     "StreamOpened",
     "Succeeded",
+    "TaskReport",
     "TriggerEnded",
     "TriggerKind",
     "Withdraw",
@@ -53,18 +54,23 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Crosses the link."""
 
 
-# ── reports of task hosts ───────────────────────────────────────────────────────────────
-
-
-class Began(_Wire, frozen=True):
-    """User code of this start begins now."""
+class TaskReport(_Wire, frozen=True):
+    """What a process says of one start of a task."""
 
     task_no: TaskNo
     start_no: StartNo
+
+
+# ── reports of task hosts ───────────────────────────────────────────────────────────────
+
+
+class Began(TaskReport, frozen=True):
+    """User code of this start begins now."""
+
     at: Instant
 
 
-class Succeeded(_Wire, frozen=True):
+class Succeeded(TaskReport, frozen=True):
     """The task returned.
 
     Attributes:
@@ -74,8 +80,6 @@ class Succeeded(_Wire, frozen=True):
         width: Items, where it feeds an ``expand``.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     body: bytes | None = None
@@ -83,7 +87,7 @@ class Succeeded(_Wire, frozen=True):
     width: int | None = None
 
 
-class Failed(_Wire, frozen=True):
+class Failed(TaskReport, frozen=True):
     """The try ended badly.
 
     Attributes:
@@ -92,8 +96,6 @@ class Failed(_Wire, frozen=True):
         interrupted: Infrastructure's fault: costs an interruption, not a try.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant | None
     at: Instant
     failure: Failure
@@ -102,31 +104,27 @@ class Failed(_Wire, frozen=True):
     interrupted: bool = False
 
 
-class Skipped(_Wire, frozen=True):
+class Skipped(TaskReport, frozen=True):
     """The task asked to be skipped."""
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     message: str = ""
 
 
-class NotReadyYet(_Wire, frozen=True):
+class NotReadyYet(TaskReport, frozen=True):
     """A sensor that looks from a slot found nothing yet.
 
     Attributes:
         recheck_in_us: When to look again, if it said so itself.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     recheck_in_us: int | None = None
 
 
-class Deferred(_Wire, frozen=True):
+class Deferred(TaskReport, frozen=True):
     """The task waits for a trigger and gave its slot back.
 
     Attributes:
@@ -136,8 +134,6 @@ class Deferred(_Wire, frozen=True):
         timeout_method: Where it resumes if that is over; empty to fail then.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     class_path: str
@@ -148,7 +144,7 @@ class Deferred(_Wire, frozen=True):
     timeout_method: str = ""
 
 
-class EventsHandled(_Wire, frozen=True):
+class EventsHandled(TaskReport, frozen=True):
     """An operator has taken events of its stream, and waits for the next ones.
 
     Attributes:
@@ -157,8 +153,6 @@ class EventsHandled(_Wire, frozen=True):
         is_last: There are no more events, and with this its task has succeeded.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     upto: int
@@ -166,7 +160,7 @@ class EventsHandled(_Wire, frozen=True):
     is_last: bool = False
 
 
-class Item(_Wire, frozen=True):
+class Item(TaskReport, frozen=True):
     """A generator yielded, and goes on when that is stored. Answered by ``ItemsTaken``.
 
     Attributes:
@@ -174,13 +168,11 @@ class Item(_Wire, frozen=True):
         payload: msgpack.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     index: int
     payload: bytes
 
 
-class CallAnswered(_Wire, frozen=True):
+class CallAnswered(TaskReport, frozen=True):
     """A durable call that waits for nothing has its answer. Answered by ``CallRecorded``.
 
     Attributes:
@@ -191,8 +183,6 @@ class CallAnswered(_Wire, frozen=True):
         answer: msgpack; ``None`` if it failed.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     ordinal: int
     kind: str
     name: str
@@ -201,7 +191,7 @@ class CallAnswered(_Wire, frozen=True):
     failure: Failure | None = None
 
 
-class Awaiting(_Wire, frozen=True):
+class Awaiting(TaskReport, frozen=True):
     """A coroutine waits in a durable call and is parked: it holds no place meanwhile.
 
     Attributes:
@@ -210,8 +200,6 @@ class Awaiting(_Wire, frozen=True):
         timeout_us: After this the call raises, and a ``sleep`` returns.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     ordinal: int
@@ -222,15 +210,13 @@ class Awaiting(_Wire, frozen=True):
     timeout_us: int | None = None
 
 
-class StreamOpened(_Wire, frozen=True):
+class StreamOpened(TaskReport, frozen=True):
     """A coroutine opens a stream: a durable call of its own. Answered by ``CallRecorded``.
 
     Attributes:
         window: How many events the trigger may be ahead of the store.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     ordinal: int
     kind: str
     name: str
@@ -240,7 +226,7 @@ class StreamOpened(_Wire, frozen=True):
     window: int
 
 
-class NextWanted(_Wire, frozen=True):
+class NextWanted(TaskReport, frozen=True):
     """A coroutine takes the next event of a stream; it is parked until there is one.
 
     Answered by ``CallRecorded`` if there is one already, else by ``Resume``. An answer of
@@ -251,8 +237,6 @@ class NextWanted(_Wire, frozen=True):
         timeout_us: After this the call raises.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     ordinal: int
@@ -263,15 +247,13 @@ class NextWanted(_Wire, frozen=True):
     timeout_us: int | None = None
 
 
-class EventEmitted(_Wire, frozen=True):
+class EventEmitted(TaskReport, frozen=True):
     """A coroutine emits a named event: a durable call. Answered by ``CallRecorded``.
 
     Attributes:
         data: msgpack.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     ordinal: int
     kind: str
     name: str
@@ -281,7 +263,7 @@ class EventEmitted(_Wire, frozen=True):
     data: bytes
 
 
-class RunCalled(_Wire, frozen=True):
+class RunCalled(TaskReport, frozen=True):
     """A coroutine starts a run of another DAG and is parked until that has ended.
 
     Answered by ``CallRecorded`` if there can be no such run, else by ``Resume``.
@@ -290,8 +272,6 @@ class RunCalled(_Wire, frozen=True):
         conf: msgpack of the parameters that were given; ``None`` if none were.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     began_at: Instant
     at: Instant
     ordinal: int
@@ -302,24 +282,19 @@ class RunCalled(_Wire, frozen=True):
     conf: bytes | None
 
 
-class RecordDropped(_Wire, frozen=True):
+class RecordDropped(TaskReport, frozen=True):
     """The code has changed, and its author wants no call from ``first`` on to be remembered.
 
     Attributes:
         starts_over: The coroutine is gone; the task runs again from the top, uncharged.
     """
 
-    task_no: TaskNo
-    start_no: StartNo
     first: int
     starts_over: bool
 
 
-class NotParked(_Wire, frozen=True):
+class NotParked(TaskReport, frozen=True):
     """A host was to resume a coroutine, or to confirm its call, and does not have it (any more)."""
-
-    task_no: TaskNo
-    start_no: StartNo
 
 
 class Recalled(_Wire, frozen=True):

@@ -22,7 +22,7 @@ from aioflow.messages import Item
 from aioflow.model import Body, Failure, TaskState
 from aioflow.orders import ItemsTaken
 
-__all__ = ("full_window", "give", "go_on", "has_room", "take")
+__all__ = ("full_window", "give", "go_on", "has_room", "take", "too_many")
 
 
 def take(live: Live, report: Item, draft: Draft, slots: Slots) -> None:

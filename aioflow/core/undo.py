@@ -14,27 +14,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import NOWHERE, Memory, Run
 from aioflow.core.slots import Slots
 from aioflow.inputs import Continue, Due, Input, Restarted
-from aioflow.messages import (
-    Awaiting,
-    Began,
-    CallAnswered,
-    Deferred,
-    Ended,
-    EventEmitted,
-    EventsHandled,
-    Failed,
-    Fired,
-    Item,
-    NextWanted,
-    NotParked,
-    NotReadyYet,
-    RecordDropped,
-    RunCalled,
-    Skipped,
-    StreamOpened,
-    Succeeded,
-    TriggerEnded,
-)
+from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
 from aioflow.model import Body, StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
@@ -105,13 +85,7 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
     """
     run: Run | None
     match entry:
-        case Began() | Succeeded() | Failed() | Skipped() | NotReadyYet() | Deferred() | Awaiting():
-            live = memory.live.get(entry.task_no)
-            run = None if live is None else live.run
-        case EventsHandled() | Item() | NextWanted() | EventEmitted() | RunCalled():
-            live = memory.live.get(entry.task_no)
-            run = None if live is None else live.run
-        case CallAnswered() | StreamOpened() | NotParked() | RecordDropped() | Due():
+        case TaskReport() | Due():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run
         case Fired() | TriggerEnded():
