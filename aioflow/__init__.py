@@ -32,7 +32,7 @@ from aioflow.author.start import (
     TaskSkippedEvent,
     TaskSuccessEvent,
 )
-from aioflow.author.task import sensor, task
+from aioflow.author.task import sensor, setup, task, teardown
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
@@ -86,10 +86,12 @@ __all__ = (
     "run_dag",
     "run_ending",
     "sensor",
+    "setup",
     "sleep",
     "step",
     "stream",
     "task",
+    "teardown",
     "uuid",
     "wait",
 )

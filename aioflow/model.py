@@ -27,6 +27,7 @@ __all__ = (
     "LIVE_TASK_STATES",
     "Body",
     "DagSpec",
+    "EdgeGroup",
     "EventsSpec",
     "Failure",
     "Instant",
@@ -291,12 +292,27 @@ class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 64
 
 
+class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
+    """Parents of a task that are judged together, by a rule of their own."""
+
+    parents: tuple[int, ...]
+    rule: TriggerRule
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Values and code stay with the children.
 
     Attributes:
         parents: Positions, ascending, each once.
         argument_parents: Those of ``parents`` whose result it takes as an argument.
+        rule: What is asked of those parents that no group names.
+        min_success: What share of them has to succeed, which is a rule of its own; ``None`` to
+            judge by ``rule``.
+        groups: Parents that other rules are asked of. All of them have to say run.
+        is_setup: It makes what others need; those that come after it and before its teardowns do
+            not run unless it has succeeded.
+        is_teardown: It takes away what its setups, which are among its parents, have made. How
+            it ends does not matter to the run, unless ``fails_run``.
         feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, or
             ``None`` if none does. Its list is then written as an indexed file.
         slots: What it weighs in its pool while it runs.
@@ -311,6 +327,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[int, ...] = ()
     argument_parents: tuple[int, ...] = ()
     rule: TriggerRule = TriggerRule.ALL_SUCCESS
+    min_success: float | None = None
+    groups: tuple[EdgeGroup, ...] = ()
+    is_setup: bool = False
+    is_teardown: bool = False
+    fails_run: bool = False
     retry: RetryPolicy = RetryPolicy()
     pool: str = DEFAULT_POOL
     slots: int = 1

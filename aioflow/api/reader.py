@@ -23,7 +23,7 @@ from aioflow.api.views import (
 )
 from aioflow.core import timetable
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
-from aioflow.model import DagSpec, Instant, RunState, TaskNo, TaskState, Wait
+from aioflow.model import DagSpec, Instant, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.results import read_items, result_path
 from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
@@ -327,7 +327,7 @@ def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
             task_id=task.task_id,
             body=task.body.value,
             parents=tuple(names[parent] for parent in task.parents),
-            trigger_rule=task.rule.value,
+            trigger_rule=_rule(task),
             is_mapped=task.mapped is not None,
             is_sensor=task.sensor is not None,
             max_tries=task.retry.tries,
@@ -337,6 +337,10 @@ def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
         )
         for task in spec.tasks
     ]
+
+
+def _rule(task: TaskSpec) -> str:
+    return task.rule.value if task.min_success is None else f"min_success={task.min_success:g}"
 
 
 def _run_state(name: str) -> RunState:

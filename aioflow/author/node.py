@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from aioflow.author.annotations import hints
 from aioflow.author.binding import Binding
@@ -15,7 +15,7 @@ from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
 from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
-from aioflow.model import Body, EventsSpec, SensorSpec, TaskSpec
+from aioflow.model import Body, EdgeGroup, EventsSpec, SensorSpec, TaskSpec, TriggerRule
 
 __all__ = ("Node", "Source")
 
@@ -29,12 +29,18 @@ class Source:
     values: Sequence[object] = ()
 
 
+class Siblings(Protocol):
+    """A DAG, as far as a task of it knows it."""
+
+    nodes: list[Node]
+
+
 @dataclass(eq=False, kw_only=True)
 class Node:
     """One task of a DAG.
 
     Attributes:
-        dag: The DAG it belongs to; only ever compared.
+        dag: The DAG it belongs to.
         position: Its index in the DAG.
         fn: The bare function; ``None`` for an operator.
         operator: The class; ``None`` for a function.
@@ -42,12 +48,14 @@ class Node:
         sources: What it is mapped over, in order; empty for an unmapped task.
         parents: Positions of all it depends on.
         argument_parents: Positions of those whose results it is given.
+        groups: Parents that a rule of their own is asked of, in the order they were named.
+        is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
         spec: Set by ``describe``.
         instance: Of an operator, the one its author made; never run.
         events: How an operator takes many events, if it does.
     """
 
-    dag: object
+    dag: Siblings
     task_id: str
     position: int
     kind: Literal["function", "operator"]
@@ -60,6 +68,10 @@ class Node:
     sources: tuple[Source, ...] = ()
     parents: set[int] = field(default_factory=set)
     argument_parents: set[int] = field(default_factory=set)
+    groups: list[EdgeGroup] = field(default_factory=list)
+    is_setup: bool = False
+    is_teardown: bool = False
+    fails_run: bool = False
     spec: TaskSpec | None = None
     instance: object = None
     events: EventsSpec | None = None
@@ -133,3 +145,43 @@ class Node:
         if parent is self:
             raise wrong(f"task {self.task_id!r} cannot depend on itself")
         self.parents.add(parent.position)
+
+    def judge_apart(self, parents: Sequence[Node], rule: TriggerRule) -> None:
+        """Ask a rule of its own of these parents, which the rule of the task leaves out then.
+
+        Naming the same parents with the same rule a second time changes nothing.
+        """
+        group = EdgeGroup(tuple(sorted({parent.position for parent in parents})), rule)
+        if group.parents and group not in self.groups:
+            self.groups.append(group)
+
+    def become_teardown(self, setups: Sequence[Node], *, fails_run: bool) -> None:
+        """Take away what these setups made, whatever became of the tasks between."""
+        self.is_teardown = True
+        self.fails_run = fails_run
+        for setup in setups:
+            setup.is_setup = True
+            self.run_after(setup)
+
+    @property
+    def rule(self) -> TriggerRule:
+        """What is asked of its parents, also where its author said nothing."""
+        if self.settings.rule is not None:
+            return self.settings.rule
+        if self.is_teardown:
+            return TriggerRule.ALL_DONE_SETUP_SUCCESS
+        return TriggerRule.ALL_SUCCESS
+
+    def surround(self, inside: Sequence[Node]) -> None:
+        """Run after all of these tasks, and have them run after the setups of this one."""
+        nodes = self.dag.nodes
+        setups = [position for position in sorted(self.parents) if nodes[position].is_setup]
+        own = {node.position for node in inside}
+        followed = {parent for node in inside for parent in node.parents}
+        for node in inside:
+            if node is self:
+                continue
+            if not node.parents & own:
+                node.parents.update(setups)
+            if node.position not in followed:
+                self.run_after(node)

@@ -23,6 +23,7 @@ __all__ = (
     "Settings",
     "TaskOptions",
     "check_names",
+    "rule_of",
     "settled",
     "without_replaced",
 )
@@ -55,6 +56,7 @@ class OperatorOptions(TypedDict, total=False):
     retries: int
     retry_delay: Duration
     trigger_rule: RuleName | TriggerRule
+    min_success: float
     pool: str
     slots: int
     pool_slots: int
@@ -108,10 +110,11 @@ _SAME = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one task, complete. ``retry`` is ``None`` where nothing was said."""
+    """The options of one task, complete. ``retry`` and ``rule`` are ``None`` where not said."""
 
     retry: Retry | None = None
-    rule: TriggerRule = TriggerRule.ALL_SUCCESS
+    rule: TriggerRule | None = None
+    min_success: float | None = None
     pool: str = DEFAULT_POOL
     slots: int = 1
     priority: int = 0
@@ -139,6 +142,10 @@ def check_names(options: Mapping[str, object], *, is_sensor: bool, owner: str) -
 def without_replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
     """Drop what ``by`` says in other words, so that laying it over ``options`` wins."""
     kept = dict(options)
+    if "trigger_rule" in by:
+        kept.pop("min_success", None)
+    elif "min_success" in by:
+        kept.pop("trigger_rule", None)
     if "retry" in by:
         kept.pop("retries", None)
         kept.pop("retry_delay", None)
@@ -164,6 +171,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
         return Settings(
             retry=_retry(said),
             rule=_rule(said),
+            min_success=_min_success(said),
             pool=_text(said, "pool", DEFAULT_POOL),
             slots=_count(said, "slots", 1, least=1),
             priority=_count(said, "priority", 0, least=-(1 << 31)),
@@ -199,13 +207,33 @@ def _retry(said: Mapping[str, Any]) -> Retry | None:
     )
 
 
-def _rule(said: Mapping[str, Any]) -> TriggerRule:
-    rule = said.get("trigger_rule", TriggerRule.ALL_SUCCESS)
+def _rule(said: Mapping[str, Any]) -> TriggerRule | None:
+    rule = said.get("trigger_rule")
+    return None if rule is None else rule_of(rule, "trigger_rule")
+
+
+def rule_of(rule: object, name: str) -> TriggerRule:
+    """Return the rule of this name.
+
+    Raises:
+        ValueError: If there is none, naming the option ``name`` and those there are.
+    """
     try:
-        return TriggerRule(rule)
+        return TriggerRule(rule)  # type: ignore[arg-type]  # anything else is refused
     except ValueError:
         rules = ", ".join(TriggerRule)
-        raise ValueError(f"trigger_rule={rule!r} is unknown; there are {rules}") from None
+        raise ValueError(f"{name}={rule!r} is unknown; there are {rules}") from None
+
+
+def _min_success(said: Mapping[str, Any]) -> float | None:
+    share = said.get("min_success")
+    if share is None:
+        return None
+    if said.get("trigger_rule") is not None:
+        raise ValueError("say either trigger_rule or min_success, not both")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError(f"min_success must be a share from 0 to 1, got {share!r}")
+    return float(share)
 
 
 def _sensor(said: Mapping[str, Any]) -> SensorSpec:

@@ -8,10 +8,12 @@ from typing import Any, Generic, Self, TypeVar
 
 from aioflow.author.binding import FromTask
 from aioflow.author.node import Node
+from aioflow.author.options import RuleName, rule_of
 from aioflow.author.place import misused, wrong
 from aioflow.author.unknown import Unknown
+from aioflow.model import TriggerRule
 
-__all__ = ("Linked", "Ref", "chain", "nodes_of")
+__all__ = ("Linked", "Ref", "Teardown", "chain", "nodes_of")
 
 R_co = TypeVar("R_co", covariant=True)
 Other = TypeVar("Other", bound="Linked | Sequence[Linked]")
@@ -25,10 +27,42 @@ class Linked:
         """The task it stands for."""
         raise NotImplementedError
 
-    def after(self, *parents: Linked | Sequence[Linked]) -> Self:
-        """Run after these tasks, without taking their results. Returns itself."""
+    def after(
+        self, *parents: Linked | Sequence[Linked], rule: RuleName | TriggerRule | None = None
+    ) -> Self:
+        """Run after these tasks, without taking their results. Returns itself.
+
+        Args:
+            parents: Tasks, or lists of them.
+            rule: Judge these parents together by this rule, apart from the others: the task runs
+                when every group says so, and the rule of the task leaves them out.
+        """
         _link(parents, [self])
+        if rule is not None:
+            self.node.judge_apart(nodes_of(parents), _rule(rule))
         return self
+
+    def as_setup(self) -> Self:
+        """Make what other tasks need: none of them runs unless this has succeeded.
+
+        Those are all that come after it and before its teardowns. Returns itself.
+        """
+        self.node.is_setup = True
+        return self
+
+    def as_teardown(
+        self,
+        *,
+        setups: Linked | Sequence[Linked] = (),
+        on_failure_fail_dagrun: bool = False,
+    ) -> Teardown:
+        """Run once everything between its setups and this has ended, however it did.
+
+        A run does not care how it ends, unless ``on_failure_fail_dagrun``. In a ``with``, it
+        comes after the tasks that are made inside, and its setups before them.
+        """
+        self.node.become_teardown(nodes_of(setups), fails_run=on_failure_fail_dagrun)
+        return Teardown(self.node)
 
     def __rshift__(self, other: Other) -> Other:
         _link([self], [other])
@@ -45,6 +79,28 @@ class Linked:
     def __rlshift__(self, other: Sequence[Linked]) -> Self:
         _link([self], [other])
         return self
+
+
+class Teardown(Linked):
+    """A task that takes away what its setups have made."""
+
+    def __init__(self, node: Node) -> None:
+        self._of = node
+        self._first_inside: list[int] = []
+
+    @property
+    def node(self) -> Node:
+        """The task it stands for."""
+        return self._of
+
+    def __enter__(self) -> Self:
+        self._first_inside.append(len(self._of.dag.nodes))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        first = self._first_inside.pop()
+        if kind is None:
+            self._of.surround(self._of.dag.nodes[first:])
 
 
 # Deriving from Any makes it fit wherever the result itself is asked for.
@@ -100,6 +156,13 @@ def _link(parents: Sequence[object], children: Sequence[object]) -> None:
     for child in nodes_of(children):
         for parent in nodes_of(parents):
             child.run_after(parent)
+
+
+def _rule(rule: RuleName | TriggerRule) -> TriggerRule:
+    try:
+        return rule_of(rule, "rule")
+    except ValueError as exc:
+        raise wrong(str(exc)) from exc
 
 
 def chain(*items: Linked | Sequence[Linked]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from enum import Enum
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from aioflow.author.arguments import Mappable, Taken, take, take_expanded
@@ -22,12 +23,21 @@ from aioflow.author.ref import Ref
 from aioflow.author.signals import PokeReturnValue
 from aioflow.model import Body
 
-__all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "task")
+__all__ = ("Node", "PartialTask", "TaskFunction", "sensor", "setup", "task", "teardown")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 X = TypeVar("X")
+
+
+class Part(Enum):
+    """What a task does for the others: most work."""
+
+    WORK = "work"
+    SETUP = "setup"
+    TEARDOWN = "teardown"
+    TEARDOWN_THAT_MATTERS = "teardown_that_matters"
 
 
 class TaskFunction(Generic[P, R_co]):
@@ -38,7 +48,12 @@ class TaskFunction(Generic[P, R_co]):
     """
 
     def __init__(
-        self, fn: Callable[P, Any], options: Mapping[str, Any], *, is_sensor: bool
+        self,
+        fn: Callable[P, Any],
+        options: Mapping[str, Any],
+        *,
+        is_sensor: bool,
+        part: Part = Part.WORK,
     ) -> None:
         kind = "@sensor" if is_sensor else "@task"
         if not inspect.isfunction(fn):
@@ -54,6 +69,7 @@ class TaskFunction(Generic[P, R_co]):
         self.fn = fn
         self._options = dict(options)
         self._is_sensor = is_sensor
+        self._part = part
         functools.update_wrapper(self, fn)
 
     def __repr__(self) -> str:
@@ -83,7 +99,11 @@ class TaskFunction(Generic[P, R_co]):
     def override(self, **options: Unpack[SensorOptions]) -> TaskFunction[P, R_co]:
         """Return the same function as a task with other options."""
         merged = {**without_replaced(self._options, options), **options}
-        return TaskFunction(self.fn, merged, is_sensor=self._is_sensor)
+        return TaskFunction(self.fn, merged, is_sensor=self._is_sensor, part=self._part)
+
+    def as_part(self, part: Part) -> TaskFunction[P, R_co]:
+        """Return the same function as a task that plays another part."""
+        return TaskFunction(self.fn, self._options, is_sensor=self._is_sensor, part=part)
 
     def _expanded(
         self, fixed: Mapping[str, object], mapped: Mapping[str, object]
@@ -108,6 +128,9 @@ class TaskFunction(Generic[P, R_co]):
             fn=self.fn,
         )
         dag.add(node, taken)
+        node.is_setup = self._part is Part.SETUP
+        node.is_teardown = self._part in {Part.TEARDOWN, Part.TEARDOWN_THAT_MATTERS}
+        node.fails_run = self._part is Part.TEARDOWN_THAT_MATTERS
         return node
 
 
@@ -221,6 +244,47 @@ def sensor(fn: Callable[..., Any] | None = None, /, **options: Unpack[SensorOpti
         DagError: If an option makes no sense.
     """
     return _decorated(fn, options, is_sensor=True)
+
+
+def setup(fn: Callable[P, R] | TaskFunction[P, R], /) -> TaskFunction[P, R]:
+    """Make a task that makes what others need; see ``Ref.as_setup``.
+
+    Takes a function, or a task with its options: ``@setup`` above ``@task(...)``.
+    """
+    made = fn if isinstance(fn, TaskFunction) else TaskFunction[P, R](fn, {}, is_sensor=False)
+    return made.as_part(Part.SETUP)
+
+
+class _TeardownDecorator(Protocol):
+    def __call__(self, fn: Callable[P, R] | TaskFunction[P, R], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def teardown(fn: Callable[P, R] | TaskFunction[P, R], /) -> TaskFunction[P, R]: ...
+
+
+@overload
+def teardown(*, on_failure_fail_dagrun: bool = False) -> _TeardownDecorator: ...
+
+
+def teardown(
+    fn: Callable[..., Any] | TaskFunction[..., Any] | None = None,
+    /,
+    *,
+    on_failure_fail_dagrun: bool = False,
+) -> Any:
+    """Make a task that takes away what its setups have made; see ``Ref.as_teardown``.
+
+    Its setups are those it comes after. Takes a function, or a task with its options.
+    """
+    part = Part.TEARDOWN_THAT_MATTERS if on_failure_fail_dagrun else Part.TEARDOWN
+
+    def decorate(decorated: Callable[..., Any] | TaskFunction[..., Any]) -> TaskFunction[..., Any]:
+        if not isinstance(decorated, TaskFunction):
+            decorated = TaskFunction(decorated, {}, is_sensor=False)
+        return decorated.as_part(part)
+
+    return decorate if fn is None else decorate(fn)
 
 
 def _decorated(

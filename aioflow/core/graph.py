@@ -11,13 +11,32 @@ import heapq
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from aioflow.core.scopes import is_ignorable, own_parents, scope_groups
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
-from aioflow.model import DagSpec, TaskSpec
+from aioflow.model import DagSpec, TaskSpec, TriggerRule
 
-__all__ = ("Graph", "is_identifier", "orphans", "validate")
+__all__ = ("Graph", "Judged", "is_identifier", "orphans", "validate")
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,250}")
+
+
+class Judged(NamedTuple):
+    """Parents of a task that one rule looks at.
+
+    Attributes:
+        tally: Where their ends are counted, see ``Graph.judged``.
+        min_success: The share that has to succeed, instead of the rule.
+        parents: Ascending.
+        setups: Those of them that are setups, for the one rule that asks for them.
+    """
+
+    tally: int
+    rule: TriggerRule
+    min_success: float | None
+    parents: tuple[int, ...]
+    setups: tuple[int, ...] = ()
 
 
 class Graph:
@@ -32,8 +51,15 @@ class Graph:
         children: Of each task, ascending.
         order: Every parent before its children; otherwise as they were written.
         roots: Tasks without parents.
-        leaves: Tasks without children.
+        leaves: The tasks whose ends are the run's: those without children that matter to it.
         expands_over: For each task, the mapped children that expand over its result.
+        judged: For each task, the tallies its rules look at, with those rules. The tally at its
+            own position is that of the rule of the task, which has no parents where all of them
+            are in groups; those of the groups follow behind all positions.
+        counts_in: For each task, the tallies it is counted in when it has ended.
+        judges: For each task, those that may be judged when it has ended: its children, and
+            whoever is asked about it because of a setup.
+        tallies: How many there are.
         position_of: By ``task_id``.
 
     Raises:
@@ -42,13 +68,17 @@ class Graph:
 
     __slots__ = (
         "children",
+        "counts_in",
         "expands_over",
+        "judged",
+        "judges",
         "leaves",
         "order",
         "parents",
         "position_of",
         "roots",
         "spec",
+        "tallies",
     )
 
     def __init__(self, spec: DagSpec) -> None:
@@ -57,10 +87,14 @@ class Graph:
         self.parents = tuple(task.parents for task in tasks)
         self.children = _children(tasks)
         self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
-        self.leaves = tuple(p for p, children in enumerate(self.children) if not children)
+        self.leaves = _leaves(tasks, self.children)
         self.order = _order(tasks, self.children)
         self.expands_over = _expands_over(tasks)
         self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
+        self.judged = _judged(tasks, self.children)
+        self.tallies = max((look.tally + 1 for looks in self.judged for look in looks), default=0)
+        self.tallies = max(self.tallies, len(tasks))
+        self.counts_in, self.judges = _counted(self.judged)
 
 
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
@@ -205,6 +239,59 @@ def _children(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
             if 0 <= parent < len(tasks):
                 children[parent].append(position)
     return tuple(map(tuple, children))
+
+
+def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return whose ends matter to the run: a teardown does not hide what comes before it."""
+    return tuple(
+        position
+        for position, task in enumerate(tasks)
+        if not is_ignorable(task) and all(is_ignorable(tasks[c]) for c in children[position])
+    )
+
+
+def _judged(
+    tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[Judged, ...], ...]:
+    """Lay out the tallies: one per task, then one per group."""
+    asked = scope_groups(tasks, children)
+    judged: list[tuple[Judged, ...]] = []
+    tally = len(tasks)
+    for position, task in enumerate(tasks):
+        alone = own_parents(task)
+        looks = []
+        if alone:
+            setups = _setups(tasks, task.rule, alone)
+            looks.append(Judged(position, task.rule, task.min_success, alone, setups))
+        for group in (*task.groups, *asked.get(position, ())):
+            setups = _setups(tasks, group.rule, group.parents)
+            looks.append(Judged(tally, group.rule, None, group.parents, setups))
+            tally += 1
+        judged.append(tuple(looks))
+    return tuple(judged)
+
+
+def _setups(
+    tasks: Sequence[TaskSpec], rule: TriggerRule, parents: tuple[int, ...]
+) -> tuple[int, ...]:
+    if rule is not TriggerRule.ALL_DONE_SETUP_SUCCESS:
+        return ()
+    return tuple(p for p in parents if 0 <= p < len(tasks) and tasks[p].is_setup)
+
+
+def _counted(
+    judged: tuple[tuple[Judged, ...], ...],
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Turn them round: for each task the tallies it counts in, and the tasks those are of."""
+    tallies: list[list[int]] = [[] for _ in judged]
+    judges: list[dict[int, None]] = [{} for _ in judged]
+    for position, looks in enumerate(judged):
+        for look in looks:
+            for parent in look.parents:
+                if 0 <= parent < len(judged):
+                    tallies[parent].append(look.tally)
+                    judges[parent][position] = None
+    return tuple(map(tuple, tallies)), tuple(map(tuple, judges))
 
 
 def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:

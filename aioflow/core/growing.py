@@ -85,7 +85,7 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
         if group.is_over:
             run.states[taker] = group.outcome()
             run.unfinished -= 1
-        yield from run.graph.children[taker]
+        yield from run.graph.judges[taker]
 
 
 def restore(run: Run, row: ExpansionRow) -> None:

@@ -50,7 +50,7 @@ NOWHERE = (-1, False, False)
 _NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
 
 TALLY = 6
-"""Words per task in ``Run.tallies``: parent instances in all, and of those that ended
+"""Words per tally in ``Run.tallies``: parent instances in all, and of those that ended
 success, failed, upstream_failed, skipped, removed."""
 
 _TALLY_OFFSET = bytes(
@@ -360,7 +360,7 @@ class Run:
     Attributes:
         states: One byte per task of the DAG; of a mapped one ``RUNNING`` from its expansion
             until its last child has ended.
-        tallies: ``TALLY`` words per task: how its parents' instances stand.
+        tallies: ``TALLY`` words per task and group of parents: how their instances stand.
         unfinished: Tasks of the DAG that have not ended.
         running: Tasks that hold a slot right now, for the limits.
         running_at: The same by position, only where a limit asks for it.
@@ -407,9 +407,10 @@ class Run:
         self.plan = plan
         self.graph = graph
         self.states = bytearray(size)
-        self.tallies = array("q", bytes(8 * TALLY * size))
-        for position, parents in enumerate(graph.parents):
-            self.tallies[position * TALLY] = len(parents)
+        self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
+        for looks in graph.judged:
+            for look in looks:
+                self.tallies[look.tally * TALLY] = len(look.parents)
         self.groups: dict[int, Group] = {}
         self.live = RunTasks(self)
         self.unfinished = size
@@ -461,8 +462,8 @@ class Run:
     def count_ended(self, position: int, state: TaskState) -> None:
         """Add one ended instance of a task to the tallies of its children."""
         offset = _TALLY_OFFSET[state]
-        for child in self.graph.children[position]:
-            self.tallies[child * TALLY + offset] += 1
+        for tally in self.graph.counts_in[position]:
+            self.tallies[tally * TALLY + offset] += 1
 
     def recount(self) -> None:
         """Tell the tallies what the states say; of a run without a mapped task that expanded."""
@@ -474,5 +475,5 @@ class Run:
 
     def widen(self, position: int, width: int) -> None:
         """A parent turned out to be ``width`` instances instead of one."""
-        for child in self.graph.children[position]:
-            self.tallies[child * TALLY] += width - 1
+        for tally in self.graph.counts_in[position]:
+            self.tallies[tally * TALLY] += width - 1

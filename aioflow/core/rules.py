@@ -13,13 +13,14 @@ Airflow. Over complete parents no rule waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
 from aioflow.model import TriggerRule
 
-__all__ = ("Verdict", "decide")
+__all__ = ("Verdict", "decide", "decide_share", "together")
 
 
 class Verdict(Enum):
@@ -84,6 +85,48 @@ def decide(
     if success + failed + upstream_failed + skipped + removed < total:
         seen |= _UNFINISHED
     return _TABLE[rule][seen]
+
+
+def decide_share(
+    least: float,
+    *,
+    total: int,
+    success: int,
+    failed: int,
+    upstream_failed: int,
+    skipped: int,
+    removed: int = 0,
+) -> Verdict:
+    """Return what ``min_success=least`` says: all have finished, and this share succeeded.
+
+    The share is that of all instances but the removed ones; where only those that were skipped
+    are missing, the task is skipped. Nothing is decided early: a parent that has not expanded
+    counts as one, and may become a million.
+    """
+    needed = math.ceil(least * (total - removed) - _ROUNDING)
+    bad = failed + upstream_failed
+    if success + bad + skipped + removed < total:
+        return _WAIT
+    if success >= needed:
+        return _RUN
+    return _UPSTREAM_FAILED if bad else _SKIP
+
+
+_ROUNDING = 1e-9
+"""0.07 * 100 is a little more than 7 to a computer."""
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return what follows from the verdicts of all groups of parents of one task.
+
+    It runs when every one of them says so. A failure is final at once; a skip waits for the
+    others, so that it does not matter who came first.
+    """
+    said = set(verdicts)
+    for verdict in (_UPSTREAM_FAILED, _WAIT, _SKIP):
+        if verdict in said:
+            return verdict
+    return _RUN
 
 
 # ── the rules, each a function of what is among the parents ─────────────────────────────

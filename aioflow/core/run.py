@@ -13,12 +13,15 @@ from collections.abc import Iterable
 from aioflow.core import growing, mapping, streams
 from aioflow.core.backlog import Given
 from aioflow.core.draft import Draft
+from aioflow.core.graph import Graph, Judged
 from aioflow.core.hosting import let_go
 from aioflow.core.memory import TALLY, Group, Live, Memory, Run, WaitRecord
-from aioflow.core.rules import Verdict
+from aioflow.core.rules import Verdict, together
 from aioflow.core.rules import decide as judge
+from aioflow.core.rules import decide_share as judge_share
+from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
-from aioflow.model import Failure, Instant, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
+from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import ForgetRun
 from aioflow.rows import Alert, EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
@@ -46,12 +49,12 @@ _FAILURE_AWAITED = frozenset(
 def begin(run: Run, draft: Draft, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
-    tasks = run.spec.tasks
-    step(run, (p for p in run.graph.order if _waits_for_nobody(tasks[p])), draft, slots)
+    graph = run.graph
+    step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), draft, slots)
 
 
-def _waits_for_nobody(task: TaskSpec) -> bool:
-    return not task.parents or task.rule is TriggerRule.ALWAYS
+def _waits_for_nobody(graph: Graph, position: int) -> bool:
+    return all(look.rule is TriggerRule.ALWAYS for look in graph.judged[position])
 
 
 def resume(run: Run, draft: Draft, slots: Slots) -> None:
@@ -119,13 +122,22 @@ def outcome(run: Run) -> RunState:
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
     if any(run.states[leaf] in bad for leaf in run.graph.leaves):
         return RunState.FAILED
-    tasks = run.spec.tasks
-    for position, children in enumerate(run.graph.children):
-        if run.states[position] == TaskState.FAILED and not any(
-            tasks[child].rule in _FAILURE_AWAITED for child in children
+    for position, task in enumerate(run.spec.tasks):
+        if run.states[position] != TaskState.FAILED or is_ignorable(task):
+            continue
+        if not any(
+            _awaits_failure(run.graph, child, position) for child in run.graph.judges[position]
         ):
             return RunState.PARTIAL
     return RunState.SUCCESS
+
+
+def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
+    """Whether the rule a child asks of this parent provides for its failure."""
+    return any(
+        look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
+        for look in graph.judged[child]
+    )
 
 
 def _ended(
@@ -137,13 +149,13 @@ def _ended(
         run.states[position] = state
         run.unfinished -= 1
         if run.spec.tasks[position].streams:
-            return (*run.graph.children[position], *growing.close(run, position, draft))
+            return (*run.graph.judges[position], *growing.close(run, position, draft))
     else:
         group = run.groups[position]
         if group.is_over:
             run.states[position] = group.outcome()
             run.unfinished -= 1
-    return run.graph.children[position]
+    return run.graph.judges[position]
 
 
 def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
@@ -172,22 +184,48 @@ def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
 
 
 def _verdict(run: Run, position: int) -> Verdict:
-    """Return what a rule says, also of a stream that has begun as if it had ended well."""
-    if growing.has_begun(run, position) and _judged(run, position, 1) is Verdict.RUN:
-        return Verdict.RUN
+    """Return what the rules say, also of a stream that has begun as if it had ended well."""
+    if growing.has_begun(run, position):
+        source = growing.source_of(run, position)
+        if _judged(run, position, source) is Verdict.RUN:
+            return Verdict.RUN
     return _judged(run, position)
 
 
-def _judged(run: Run, position: int, assumed: int = 0) -> Verdict:
-    tallies, at = run.tallies, position * TALLY
+def _judged(run: Run, position: int, assumed: int = -1) -> Verdict:
+    """Return it, taking one parent for ended well."""
+    looks = run.graph.judged[position]
+    if len(looks) == 1:
+        return _look(run, looks[0], assumed)
+    return together([_look(run, look, assumed) for look in looks])
+
+
+def _look(run: Run, look: Judged, assumed: int) -> Verdict:
+    tallies, at = run.tallies, look.tally * TALLY
+    total, success, failed, upstream_failed, skipped, removed = tallies[at : at + TALLY]
+    success += assumed in look.parents
+    if look.min_success is not None:
+        return judge_share(
+            look.min_success,
+            total=total,
+            success=success,
+            failed=failed,
+            upstream_failed=upstream_failed,
+            skipped=skipped,
+            removed=removed,
+        )
+    setups = look.setups
     return judge(
-        run.spec.tasks[position].rule,
-        total=tallies[at],
-        success=tallies[at + 1] + assumed,
-        failed=tallies[at + 2],
-        upstream_failed=tallies[at + 3],
-        skipped=tallies[at + 4],
-        removed=tallies[at + 5],
+        look.rule,
+        total=total,
+        success=success,
+        failed=failed,
+        upstream_failed=upstream_failed,
+        skipped=skipped,
+        removed=removed,
+        setup_total=len(setups),
+        setup_success=sum(run.states[setup] == TaskState.SUCCESS for setup in setups),
+        setup_skipped=sum(run.states[setup] == TaskState.SKIPPED for setup in setups),
     )
 
 

@@ -185,7 +185,8 @@ def _explain_pending(run: Run, position: int) -> Wait:
         for parent in run.graph.parents[position]
         if run.states[parent] < TaskState.SUCCESS
     ]
-    done = sum(run.tallies[position * TALLY + 1 : (position + 1) * TALLY])
-    total = run.tallies[position * TALLY]
+    tallies = [look.tally * TALLY for look in run.graph.judged[position]]
+    done = sum(sum(run.tallies[at + 1 : at + TALLY]) for at in tallies)
+    total = sum(run.tallies[at] for at in tallies)
     names = ", ".join(open_parents[:5]) + (" ..." if len(open_parents) > 5 else "")
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{names} ({done} of {total} ended)")

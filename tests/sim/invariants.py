@@ -12,7 +12,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.inputs import Effect, HostTrigger, StartTry
-from aioflow.model import Body, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model import Body, DagSpec, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
 from tests.sim import called, limits, oracle, parked, stored, streaming
@@ -178,7 +178,8 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
     if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
     rows = node.tables.tasks_of(run_no)
-    fresh = [0] * (TALLY * len(run.spec.tasks))
+    judged = run.graph.judged
+    fresh = [0] * (TALLY * run.graph.tallies)
     offsets = {
         TaskState.SUCCESS: 1,
         TaskState.FAILED: 2,
@@ -187,18 +188,19 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
         TaskState.SKIPPED: 4,
         TaskState.REMOVED: 5,
     }
-    for position, task in enumerate(run.spec.tasks):
-        for parent in task.parents:
-            fresh[position * TALLY] += node.tables.widths.get((run_no, parent), 1)
+    for look in (look for looks in judged for look in looks):
+        at = look.tally * TALLY
+        for parent in look.parents:
+            fresh[at] += node.tables.widths.get((run_no, parent), 1)
             mark = streaming.marker(node, run_no, parent)
-            fresh[position * TALLY] += mark is not None
+            fresh[at] += mark is not None
             if mark in offsets:
-                fresh[position * TALLY + offsets[mark]] += 1
+                fresh[at + offsets[mark]] += 1
     for row in rows:
         if row.state in offsets:
-            for position, task in enumerate(run.spec.tasks):
-                if row.position in task.parents:
-                    fresh[position * TALLY + offsets[row.state]] += 1
+            for look in (look for looks in judged for look in looks):
+                if row.position in look.parents:
+                    fresh[look.tally * TALLY + offsets[row.state]] += 1
     if list(run.tallies) != fresh:
         raise Broken("I9 tallies", f"run {run_no}: {list(run.tallies)}, the rows say {fresh}")
     running = sum(row.state is TaskState.RUNNING for row in rows)
@@ -260,24 +262,31 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     for task_row in node.tables.tasks_of(run_no):
         rows[task_row.position].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
-    for position, task in enumerate(spec.tasks):
-        parents = [state for parent in task.parents for state in instances[parent]]
-        _judged(run_no, position, task, parents, rows[position], node)
+    for position in range(len(spec.tasks)):
+        _judged(run_no, position, spec, instances, rows[position], node)
 
 
 def _judged(
-    run_no: int, position: int, task: Any, parents: list[TaskState], rows: list[TaskRow], node: Any
+    run_no: int,
+    position: int,
+    spec: DagSpec,
+    instances: list[list[TaskState]],
+    rows: list[TaskRow],
+    node: Any,
 ) -> None:
-    said = oracle.judge(task.rule, parents)
-    if streaming.source_of(_spec(node, run_no), position) >= 0:
+    task = spec.tasks[position]
+    parents = [state for parent in task.parents for state in instances[parent]]
+    said = oracle.judge_task(spec, position, instances)
+    if streaming.source_of(spec, position) >= 0:
         if (run_no, position) in node.tables.widths:
             return  # it began while its stream went on
-        flowing = _flowing(node, run_no, position, parents)
+        flowing = _flowing(node, run_no, position, instances)
         said = said if flowing is None or said == "run" else flowing
     where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
     if not rows and (run_no, position) not in node.tables.widths:
         # A task that runs always is judged with the end of a parent, not before.
-        early = task.rule is TriggerRule.ALWAYS and not any(s >= TaskState.SUCCESS for s in parents)
+        rules = {task.rule, *(group.rule for group in task.groups)}
+        early = TriggerRule.ALWAYS in rules and not any(s >= TaskState.SUCCESS for s in parents)
         if said != "wait" and not early:
             raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
         return
@@ -292,7 +301,10 @@ def _judged(
         return
     if (
         state is TaskState.SKIPPED
-        and task.rule.value == "all_success"
+        and (
+            task.rule is TriggerRule.ALL_SUCCESS
+            or any(group.rule is TriggerRule.ALL_SUCCESS for group in task.groups)
+        )
         and (TaskState.SKIPPED in parents)
     ):
         return  # a parent was skipped, then another failed: it stays skipped
@@ -301,16 +313,17 @@ def _judged(
     raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
 
 
-def _flowing(node: Any, run_no: int, position: int, parents: list[TaskState]) -> str | None:
+def _flowing(
+    node: Any, run_no: int, position: int, instances: list[list[TaskState]]
+) -> str | None:
     """Return ``run`` where a rule says so of a stream that has begun, as if it had ended well."""
     tables, spec = node.tables, _spec(node, run_no)
     source = streaming.source_of(spec, position)
     maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)
     if maker is None or not maker.state.is_live or not tables.items_of(maker.task_no):
         return None
-    assumed = list(parents)
-    assumed[assumed.index(maker.state)] = TaskState.SUCCESS
-    said = oracle.judge(spec.tasks[position].rule, assumed)
+    assumed = [*instances[:source], [TaskState.SUCCESS], *instances[source + 1 :]]
+    said = oracle.judge_task(spec, position, assumed)
     return said if said == "run" else None
 
 

@@ -7,10 +7,12 @@ the final states of its tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
 
-from aioflow.model import DagSpec, RunState, TaskState, TriggerRule
+from aioflow.model import DagSpec, RunState, TaskSpec, TaskState, TriggerRule
 
-__all__ = ("judge", "outcome")
+__all__ = ("judge", "judge_task", "outcome")
 
 _S, _F, _U, _K = (
     TaskState.SUCCESS,
@@ -19,6 +21,100 @@ _S, _F, _U, _K = (
     TaskState.SKIPPED,
 )
 _R = TriggerRule
+
+
+def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]) -> str:
+    """Return what all that is asked of a task's parents comes to.
+
+    Args:
+        ends: For every task of the DAG the states of its instances.
+    """
+    task = spec.tasks[position]
+    grouped = {parent for group in task.groups for parent in group.parents}
+    alone = [parent for parent in task.parents if parent not in grouped]
+    said = [_asked(spec, group.rule, group.parents, ends) for group in task.groups]
+    if alone and task.min_success is not None:
+        said.append(_share(task.min_success, _states(alone, ends)))
+    elif alone:
+        said.append(_asked(spec, task.rule, alone, ends))
+    if task.rule is not _R.ALWAYS:
+        needed = [setup for setup in _setups_over(spec, position) if setup not in task.parents]
+        said.append(judge(_R.ALL_SUCCESS, _states(needed, ends)))
+    if task.is_teardown:
+        said.append(judge(_R.ALL_DONE, _states(_between(spec, position), ends)))
+    for answer in ("fail", "wait", "skip"):
+        if answer in said:
+            return answer
+    return "run"
+
+
+def _asked(
+    spec: DagSpec, rule: TriggerRule, parents: Sequence[int], ends: Sequence[Sequence[TaskState]]
+) -> str:
+    states = _states(parents, ends)
+    setups = [_whole(ends[p]) for p in parents if spec.tasks[p].is_setup]
+    if rule is not _R.ALL_DONE_SETUP_SUCCESS or not setups or _S in setups:
+        return judge(rule, states)
+    if any(state < TaskState.SUCCESS for state in states):
+        return "wait"
+    return "skip" if set(setups) == {_K} else "fail"
+
+
+def _whole(instances: Sequence[TaskState]) -> TaskState:
+    """What the children of a task come to."""
+    for state in (_F, TaskState.CANCELLED, _U):
+        if state in instances:
+            return state
+    return _S if _S in instances else _K
+
+
+def _share(least: float, states: Sequence[TaskState]) -> str:
+    counted: list[TaskState] = [state for state in states if state is not TaskState.REMOVED]
+    needed = ceil(Fraction(least).limit_denominator(10**6) * len(counted))
+    bad = sum(state in {_F, _U, TaskState.CANCELLED} for state in counted)
+    if any(state < TaskState.SUCCESS for state in counted):
+        return "wait"
+    if sum(state is _S for state in counted) >= needed:
+        return "run"
+    return "fail" if bad else "skip"
+
+
+def _states(positions: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> list[TaskState]:
+    return [state for position in positions for state in ends[position]]
+
+
+def _above(spec: DagSpec, position: int) -> set[int]:
+    """All that comes before a task."""
+    found: set[int] = set()
+    agenda = list(spec.tasks[position].parents)
+    while agenda:
+        parent = agenda.pop()
+        if parent not in found:
+            found.add(parent)
+            agenda.extend(spec.tasks[parent].parents)
+    return found
+
+
+def _setups_over(spec: DagSpec, position: int) -> list[int]:
+    """The setups whose scope a task is in."""
+    found = []
+    for setup in sorted(p for p in _above(spec, position) if spec.tasks[p].is_setup):
+        teardowns = _teardowns_of(spec, setup)
+        before = any(position in _above(spec, teardown) for teardown in teardowns)
+        if (before or not teardowns) and position not in teardowns:
+            found.append(setup)
+    return found
+
+
+def _teardowns_of(spec: DagSpec, setup: int) -> list[int]:
+    return [t for t, task in enumerate(spec.tasks) if task.is_teardown and setup in task.parents]
+
+
+def _between(spec: DagSpec, teardown: int) -> list[int]:
+    """All that comes after a setup and before this teardown of it."""
+    above = _above(spec, teardown)
+    setups = [p for p in spec.tasks[teardown].parents if spec.tasks[p].is_setup]
+    return [p for p in sorted(above) if any(setup in _above(spec, p) for setup in setups)]
 
 
 def judge(rule: TriggerRule, parents: Sequence[TaskState]) -> str:
@@ -80,14 +176,26 @@ def _late(rule: TriggerRule, *, good: int, skipped: int, count: int) -> str:
 def outcome(spec: DagSpec, states: Sequence[TaskState]) -> RunState:
     """Return how a run ends whose tasks ended like this."""
     bad = {_F, _U, TaskState.CANCELLED}
+    heeded = [not task.is_teardown or task.fails_run for task in spec.tasks]
     children: list[list[int]] = [[] for _ in spec.tasks]
     for position, task in enumerate(spec.tasks):
         for parent in task.parents:
             children[parent].append(position)
-    if any(states[p] in bad for p in range(len(states)) if not children[p]):
-        return RunState.FAILED
-    wanted = {_R.ONE_SUCCESS, _R.ONE_DONE, _R.ONE_FAILED, _R.ALL_FAILED}
     for position, state in enumerate(states):
-        if state is _F and not any(spec.tasks[c].rule in wanted for c in children[position]):
+        is_leaf = heeded[position] and not any(heeded[child] for child in children[position])
+        if is_leaf and state in bad:
+            return RunState.FAILED
+    for position, state in enumerate(states):
+        if state is not _F or not heeded[position]:
+            continue
+        if not any(_wants_failure(spec.tasks[child], position) for child in children[position]):
             return RunState.PARTIAL
     return RunState.SUCCESS
+
+
+def _wants_failure(task: TaskSpec, parent: int) -> bool:
+    wanted = {_R.ONE_SUCCESS, _R.ONE_DONE, _R.ONE_FAILED, _R.ALL_FAILED}
+    rules = {group.rule for group in task.groups if parent in group.parents}
+    if not rules and task.min_success is None:
+        rules = {task.rule}
+    return bool(rules & wanted)

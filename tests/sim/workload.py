@@ -9,6 +9,7 @@ import msgspec
 from aioflow.model import (
     Body,
     DagSpec,
+    EdgeGroup,
     MapSource,
     MapSpec,
     RetryPolicy,
@@ -57,6 +58,11 @@ def without(spec: DagSpec, position: int) -> DagSpec:
                 task,
                 parents=moved(task.parents),
                 argument_parents=moved(task.argument_parents),
+                groups=tuple(
+                    EdgeGroup(moved(group.parents), group.rule)
+                    for group in task.groups
+                    if moved(group.parents)
+                ),
                 mapped=mapped,
             )
         )
@@ -109,12 +115,20 @@ def _task(
             timeout_us=rng.choice((None, 2 * SECOND, 900 * SECOND)),
         )
     pool = rng.choice(POOLS)
+    setups = [p for p in parents if tasks[p].is_setup]
+    is_teardown = bool(setups) and rng.random() < 0.6
+    rule = rng.choice((TriggerRule.ALL_SUCCESS, rng.choice(list(TriggerRule))))
     return TaskSpec(
         task_id=f"t{position}",
         body=body,
         parents=parents,
         argument_parents=taken,
-        rule=rng.choice((TriggerRule.ALL_SUCCESS, rng.choice(list(TriggerRule)))),
+        rule=TriggerRule.ALL_DONE_SETUP_SUCCESS if is_teardown else rule,
+        min_success=None if is_teardown else rng.choice((*[None] * 9, 0.0, 0.5, 0.95, 1.0)),
+        groups=_groups(parents, rng) if rng.random() < 0.15 else (),
+        is_setup=mapped is None and rng.random() < 0.15,
+        is_teardown=is_teardown,
+        fails_run=is_teardown and rng.random() < 0.3,
         retry=RetryPolicy(
             tries=rng.randint(1, 4),
             delay_us=rng.choice((0, 1, 30, 200)) * SECOND,
@@ -133,6 +147,16 @@ def _task(
         max_active_tis_per_dagrun=rng.choice((None, None, 1, 2)),
         start_trigger=start_trigger,
     )
+
+
+def _groups(parents: tuple[int, ...], rng: random.Random) -> tuple[EdgeGroup, ...]:
+    """Judge some of the parents apart, some of them twice."""
+    groups = []
+    for _ in range(rng.choice((1, 1, 2))):
+        named = tuple(p for p in parents if rng.random() < 0.5)
+        if named:
+            groups.append(EdgeGroup(named, rng.choice(list(TriggerRule))))
+    return tuple(dict.fromkeys(groups))
 
 
 def _expansion(

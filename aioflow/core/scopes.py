@@ -1,0 +1,80 @@
+"""What lies between a setup and its teardowns, and what that asks of the tasks there.
+
+A task that has a setup as a parent is a teardown of it if it says that it is one. The scope of a
+setup is everything that comes after it and before one of its teardowns; where it has none,
+everything that comes after it. As in Airflow: no task of a scope runs unless its setup has
+succeeded, whatever its own rule says (but ``always``), and no teardown runs before everything
+in its scope has ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from aioflow.model import EdgeGroup, TaskSpec, TriggerRule
+
+__all__ = ("is_ignorable", "own_parents", "scope_groups")
+
+
+_WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
+
+
+def scope_groups(
+    tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
+) -> dict[int, list[EdgeGroup]]:
+    """Return what tasks are asked besides what their authors wrote: by position, groups of parents.
+
+    Args:
+        children: Of each task.
+    """
+    asked: dict[int, list[EdgeGroup]] = defaultdict(list)
+    setups: dict[int, list[int]] = defaultdict(list)
+    between: dict[int, set[int]] = defaultdict(set)
+    for setup, task in enumerate(tasks):
+        if not task.is_setup:
+            continue
+        after = _reached(children[setup], children)
+        teardowns = [child for child in children[setup] if tasks[child].is_teardown]
+        scope = after
+        for teardown in teardowns:
+            before = after & _reached(tasks[teardown].parents, [task.parents for task in tasks])
+            between[teardown] |= before
+            scope = before if scope is after else scope | before
+        for position in scope - set(teardowns):
+            if setup not in tasks[position].parents:  # else its own rule looks at it
+                setups[position].append(setup)
+    for position, indirect in setups.items():
+        if tasks[position].rule is not TriggerRule.ALWAYS:
+            asked[position].append(EdgeGroup(tuple(indirect), TriggerRule.ALL_SUCCESS))
+    for teardown, positions in between.items():
+        task = tasks[teardown]
+        unseen = positions.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
+        if unseen:
+            asked[teardown].append(EdgeGroup(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
+    return asked
+
+
+def own_parents(task: TaskSpec) -> tuple[int, ...]:
+    """Return the parents that the rule of the task itself looks at: those in no group."""
+    if not task.groups:
+        return task.parents
+    grouped = {parent for group in task.groups for parent in group.parents}
+    return tuple(parent for parent in task.parents if parent not in grouped)
+
+
+def is_ignorable(task: TaskSpec) -> bool:
+    """Whether a run does not care how a task ends."""
+    return task.is_teardown and not task.fails_run
+
+
+def _reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
+    """Return these positions, and all that follow from them."""
+    seen = set(first)
+    agenda = list(seen)
+    while agenda:
+        for position in neighbours[agenda.pop()]:
+            if position not in seen:
+                seen.add(position)
+                agenda.append(position)
+    return seen
