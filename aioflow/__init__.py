@@ -14,6 +14,7 @@ from aioflow.author.dag import DAG, dag
 from aioflow.author.deferrable import default_deferrable
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
+from aioflow.author.group import TaskGroup, task_group
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.ref import Ref, chain
 from aioflow.author.retry import Retry
@@ -66,6 +67,7 @@ __all__ = (
     "StartTriggerArgs",
     "TaskDeferred",
     "TaskFailedEvent",
+    "TaskGroup",
     "TaskSkippedEvent",
     "TaskSuccessEvent",
     "Trigger",
@@ -91,6 +93,7 @@ __all__ = (
     "step",
     "stream",
     "task",
+    "task_group",
     "teardown",
     "uuid",
     "wait",

@@ -78,6 +78,7 @@ class Succeeded(TaskReport, frozen=True):
         size: Bytes of the result; 0 for ``None``. With ``body`` ``None`` and a size, the
             result is in the file of this start.
         width: Items, where it feeds an ``expand``.
+        skips: Positions of the tasks it wants skipped, if they have not begun.
     """
 
     began_at: Instant
@@ -85,6 +86,7 @@ class Succeeded(TaskReport, frozen=True):
     body: bytes | None = None
     size: int = 0
     width: int | None = None
+    skips: tuple[int, ...] = ()
 
 
 class Failed(TaskReport, frozen=True):

@@ -313,6 +313,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             not run unless it has succeeded.
         is_teardown: It takes away what its setups, which are among its parents, have made. How
             it ends does not matter to the run, unless ``fails_run``.
+        group: The id of the innermost task group it is in; empty for none.
         feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, or
             ``None`` if none does. Its list is then written as an indexed file.
         slots: What it weighs in its pool while it runs.
@@ -329,6 +330,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     rule: TriggerRule = TriggerRule.ALL_SUCCESS
     min_success: float | None = None
     groups: tuple[EdgeGroup, ...] = ()
+    group: str = ""
     is_setup: bool = False
     is_teardown: bool = False
     fails_run: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import date, datetime
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack, overload
+from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 
 from aioflow.author.annotations import hints
 from aioflow.author.arguments import Taken
@@ -66,6 +66,19 @@ class DagOptions(TypedDict, total=False):
     description: str
 
 
+class OpenGroup(Protocol):
+    """A task group, as far as its DAG knows it.
+
+    Attributes:
+        group_id: With the ids of the groups around it.
+        prefix: What the ids of its tasks begin with.
+    """
+
+    group_id: str
+    prefix: str
+    default_args: SensorClassOptions
+
+
 class DAG:
     """Tasks and how they depend on each other.
 
@@ -114,6 +127,7 @@ class DAG:
         most = options.get("max_active_tasks")
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
         self._uses: dict[str, int] = {}
+        self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
         self._tokens: list[Token[tuple[DAG, ...]]] = []
 
@@ -136,6 +150,8 @@ class DAG:
         traceback: TracebackType | None,
     ) -> None:
         _open.reset(self._tokens.pop())
+        if kind is not None:
+            self.open_groups.clear()
 
     def __call__(self, *_: object, **__: object) -> None:
         """Do nothing: the DAG is registered already, as Airflow's habit of calling it asks."""
@@ -150,6 +166,7 @@ class DAG:
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
         node.arguments, node.sources = taken.bindings, taken.sources
+        node.group = self.open_groups[-1].group_id if self.open_groups else ""
         for parent in taken.parents:
             node.run_after(parent)
             node.argument_parents.add(parent.position)
@@ -158,18 +175,32 @@ class DAG:
                 node.run_after(source.parent)
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
-        """Return the options of a task over those of ``default_args`` that concern it."""
+        """Return the options of a task over those ``default_args`` that concern it.
+
+        Those of the groups it is made in go before those of the DAG, the innermost first.
+        """
         known = SENSOR_NAMES if is_sensor else TASK_NAMES
-        defaults = {name: value for name, value in self.default_args.items() if name in known}
-        return {**without_replaced(defaults, options), **options}
+        said: dict[str, Any] = {}
+        for layer in (self.default_args, *(group.default_args for group in self.open_groups)):
+            concerned = {name: value for name, value in layer.items() if name in known}
+            said = {**without_replaced(said, concerned), **concerned}
+        return {**without_replaced(said, options), **options}
 
     def free_task_id(self, wanted: object) -> str:
-        """Return the name, or ``name__1``, ``name__2`` ... where it is taken."""
-        name = first = _check_name(wanted, "task")
+        """Return the name, or ``name__1``, ``name__2`` ... where it is taken.
+
+        It begins with the ids of the groups that are open.
+        """
+        prefix = self.open_groups[-1].prefix if self.open_groups else ""
+        name = first = _check_name(f"{prefix}{_check_name(wanted, 'task')}", "task")
         while name in self._uses:
             self._uses[first] += 1
             name = f"{first}__{self._uses[first]}"
         return name
+
+    def take_name(self, name: str) -> None:
+        """Let nothing else be called so."""
+        self._uses.setdefault(name, 0)
 
 
 def _place_of(fn: Callable[..., object]) -> Place:

@@ -80,6 +80,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         rule=node.rule,
         min_success=settings.min_success,
         groups=tuple(node.groups),
+        group=node.group,
         is_setup=node.is_setup,
         is_teardown=node.is_teardown,
         fails_run=node.fails_run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -17,7 +18,26 @@ from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model import Body, EdgeGroup, EventsSpec, SensorSpec, TaskSpec, TriggerRule
 
-__all__ = ("Node", "Source")
+__all__ = ("CHOOSING", "Node", "Part", "Source")
+
+
+class Part(Enum):
+    """What a task does for the others: most work.
+
+    A branch chooses which of its children run; a short circuit, whether anything after it does.
+    """
+
+    WORK = "work"
+    BRANCH = "branch"
+    SHORT_CIRCUIT = "short_circuit"
+    GENTLE_SHORT_CIRCUIT = "gentle_short_circuit"
+    SETUP = "setup"
+    TEARDOWN = "teardown"
+    TEARDOWN_THAT_MATTERS = "teardown_that_matters"
+
+
+CHOOSING = frozenset({Part.BRANCH, Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT})
+"""Tasks whose result says which others run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,8 @@ class Node:
         parents: Positions of all it depends on.
         argument_parents: Positions of those whose results it is given.
         groups: Parents that a rule of their own is asked of, in the order they were named.
+        part: What its result says to the others.
+        group: The id of the innermost group it is in; empty for none.
         is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
         spec: Set by ``describe``.
         instance: Of an operator, the one its author made; never run.
@@ -69,6 +91,8 @@ class Node:
     parents: set[int] = field(default_factory=set)
     argument_parents: set[int] = field(default_factory=set)
     groups: list[EdgeGroup] = field(default_factory=list)
+    part: Part = Part.WORK
+    group: str = ""
     is_setup: bool = False
     is_teardown: bool = False
     fails_run: bool = False

@@ -13,7 +13,7 @@ from aioflow.author.place import misused, wrong
 from aioflow.author.unknown import Unknown
 from aioflow.model import TriggerRule
 
-__all__ = ("Linked", "Ref", "Teardown", "chain", "nodes_of")
+__all__ = ("Linked", "Ref", "Teardown", "chain")
 
 R_co = TypeVar("R_co", covariant=True)
 Other = TypeVar("Other", bound="Linked | Sequence[Linked]")
@@ -27,6 +27,16 @@ class Linked:
         """The task it stands for."""
         raise NotImplementedError
 
+    @property
+    def heads(self) -> Sequence[Node]:
+        """The tasks that run first where it is put after others."""
+        return (self.node,)
+
+    @property
+    def tails(self) -> Sequence[Node]:
+        """The tasks that others wait for where they are put after it."""
+        return (self.node,)
+
     def after(
         self, *parents: Linked | Sequence[Linked], rule: RuleName | TriggerRule | None = None
     ) -> Self:
@@ -39,7 +49,8 @@ class Linked:
         """
         _link(parents, [self])
         if rule is not None:
-            self.node.judge_apart(nodes_of(parents), _rule(rule))
+            for head in self.heads:
+                head.judge_apart(_tails_of(parents), _rule(rule))
         return self
 
     def as_setup(self) -> Self:
@@ -61,7 +72,7 @@ class Linked:
         A run does not care how it ends, unless ``on_failure_fail_dagrun``. In a ``with``, it
         comes after the tasks that are made inside, and its setups before them.
         """
-        self.node.become_teardown(nodes_of(setups), fails_run=on_failure_fail_dagrun)
+        self.node.become_teardown(_tails_of(setups), fails_run=on_failure_fail_dagrun)
         return Teardown(self.node)
 
     def __rshift__(self, other: Other) -> Other:
@@ -143,18 +154,27 @@ class Ref(Linked, Unknown, Any, Generic[R_co]):  # type: ignore[misc]
         return FromTask(self._of.position, self._keys)
 
 
-def nodes_of(value: object) -> list[Node]:
-    """Return the tasks that a reference, an operator or lists of them stand for."""
+def _heads_of(value: object) -> list[Node]:
+    """Return the tasks that run first of references, operators, groups or lists of them."""
+    return [node for item in _items(value) for node in item.heads]
+
+
+def _tails_of(value: object) -> list[Node]:
+    return [node for item in _items(value) for node in item.tails]
+
+
+def _items(value: object) -> list[Linked]:
     if isinstance(value, Linked):
-        return [value.node]
+        return [value]
     if isinstance(value, list | tuple):
-        return [node for item in value for node in nodes_of(item)]
+        return [found for item in value for found in _items(item)]
     raise wrong(f"{value!r} is no task; call the task first, inside the DAG")
 
 
 def _link(parents: Sequence[object], children: Sequence[object]) -> None:
-    for child in nodes_of(children):
-        for parent in nodes_of(parents):
+    tails = _tails_of(parents)
+    for child in _heads_of(children):
+        for parent in tails:
             child.run_after(parent)
 
 

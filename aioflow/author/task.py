@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from enum import Enum
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from aioflow.author.arguments import Mappable, Taken, take, take_expanded
 from aioflow.author.dag import open_dag
-from aioflow.author.node import Node
+from aioflow.author.node import CHOOSING, Node, Part
 from aioflow.author.options import (
     SensorOptions,
     TaskOptions,
@@ -29,15 +28,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 X = TypeVar("X")
-
-
-class Part(Enum):
-    """What a task does for the others: most work."""
-
-    WORK = "work"
-    SETUP = "setup"
-    TEARDOWN = "teardown"
-    TEARDOWN_THAT_MATTERS = "teardown_that_matters"
 
 
 class TaskFunction(Generic[P, R_co]):
@@ -109,6 +99,8 @@ class TaskFunction(Generic[P, R_co]):
         self, fixed: Mapping[str, object], mapped: Mapping[str, object]
     ) -> Ref[Sequence[R_co]]:
         owner = f"{self.fn.__name__}.expand()"
+        if self._part in CHOOSING:
+            raise wrong(f"{owner}: a task that chooses what runs cannot be mapped itself")
         dag = open_dag(owner)
         return Ref(self._add(take_expanded(self.fn, fixed, mapped, dag=dag, owner=owner)))
 
@@ -128,6 +120,7 @@ class TaskFunction(Generic[P, R_co]):
             fn=self.fn,
         )
         dag.add(node, taken)
+        node.part = self._part
         node.is_setup = self._part is Part.SETUP
         node.is_teardown = self._part in {Part.TEARDOWN, Part.TEARDOWN_THAT_MATTERS}
         node.fails_run = self._part is Part.TEARDOWN_THAT_MATTERS
@@ -168,34 +161,82 @@ class _TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
 
 
-@overload
-def task(fn: Callable[P, AsyncIterator[R]], /) -> TaskFunction[P, list[R]]: ...
-
-
-@overload
-def task(fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
-
-
-@overload
-def task(fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
-
-
-@overload
-def task(**options: Unpack[TaskOptions]) -> _TaskDecorator: ...
-
-
-def task(fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
-    """Make a task of a function.
+class TaskDecorator:
+    """Makes a task of a function; ``@task``.
 
     A ``def`` body runs in a worker process, an ``async def`` body on a shared event loop. What an
     ``async def`` with a ``yield`` yields is its result, a list; a task that expands over it
     begins with each item as it comes. Use it bare or with options; the same function may be
     called in many DAGs.
-
-    Raises:
-        DagError: If an option makes no sense.
     """
-    return _decorated(fn, options, is_sensor=False)
+
+    @overload
+    def __call__(self, fn: Callable[P, AsyncIterator[R]], /) -> TaskFunction[P, list[R]]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def __call__(self, /, **options: Unpack[TaskOptions]) -> _TaskDecorator: ...
+
+    def __call__(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a task of a function.
+
+        Raises:
+            DagError: If an option makes no sense.
+        """
+        return _decorated(fn, options, is_sensor=False)
+
+    @overload
+    def branch(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def branch(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def branch(self, /, **options: Unpack[TaskOptions]) -> _TaskDecorator: ...
+
+    def branch(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a task that returns which of its children run: a task id, several, or ``None``.
+
+        The id of a group stands for its first tasks. The other children are skipped, but for
+        those that come after a chosen one. An id that is no child fails the task.
+        """
+        return _decorated(fn, options, is_sensor=False, part=Part.BRANCH)
+
+    @overload
+    def short_circuit(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def short_circuit(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+
+    @overload
+    def short_circuit(
+        self, /, *, ignore_downstream_trigger_rules: bool = True, **options: Unpack[TaskOptions]
+    ) -> _TaskDecorator: ...
+
+    def short_circuit(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        ignore_downstream_trigger_rules: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Make a task whose false result skips everything that comes after it.
+
+        Teardowns run nevertheless. With ``ignore_downstream_trigger_rules=False`` only its
+        children are skipped, and the rules of the others say what follows.
+        """
+        ignores = ignore_downstream_trigger_rules
+        part = Part.SHORT_CIRCUIT if ignores else Part.GENTLE_SHORT_CIRCUIT
+        return _decorated(fn, options, is_sensor=False, part=part)
+
+
+task = TaskDecorator()
 
 
 class _SensorDecorator(Protocol):
@@ -288,13 +329,17 @@ def teardown(
 
 
 def _decorated(
-    fn: Callable[..., Any] | None, options: Mapping[str, Any], *, is_sensor: bool
+    fn: Callable[..., Any] | None,
+    options: Mapping[str, Any],
+    *,
+    is_sensor: bool,
+    part: Part = Part.WORK,
 ) -> Any:
     if fn is not None:
-        return TaskFunction(fn, options, is_sensor=is_sensor)
+        return TaskFunction(fn, options, is_sensor=is_sensor, part=part)
     check_names(options, is_sensor=is_sensor, owner="@sensor" if is_sensor else "@task")
 
     def decorate(decorated: Callable[..., Any]) -> TaskFunction[..., Any]:
-        return TaskFunction(decorated, options, is_sensor=is_sensor)
+        return TaskFunction(decorated, options, is_sensor=is_sensor, part=part)
 
     return decorate

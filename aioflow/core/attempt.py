@@ -130,7 +130,7 @@ def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
     if live.try_number > 1:
         keep_try(live, TaskState.SUCCESS, None, draft)
         live.failure = None
-    end(live, TaskState.SUCCESS, draft, slots, at=report.at)
+    end(live, TaskState.SUCCESS, draft, slots, at=report.at, skips=report.skips)
 
 
 def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:

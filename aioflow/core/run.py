@@ -67,9 +67,20 @@ def resume(run: Run, draft: Draft, slots: Slots) -> None:
 
 
 def end(
-    live: Live, state: TaskState, draft: Draft, slots: Slots, *, at: Instant | None = None
+    live: Live,
+    state: TaskState,
+    draft: Draft,
+    slots: Slots,
+    *,
+    at: Instant | None = None,
+    skips: tuple[int, ...] = (),
 ) -> None:
-    """End a task in a final state, and step."""
+    """End a task in a final state, and step.
+
+    Args:
+        at: When it ended; now by default.
+        skips: Tasks that are skipped by it unless they have begun, before any rule is judged.
+    """
     draft.move(live, state)
     ended_at = draft.now if at is None else at
     live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set
@@ -92,7 +103,12 @@ def end(
         draft.batch.gone_items.append(live.task_no)  # its result has them all
         del run.items[live.task_no]
     if run.state is RunState.RUNNING:
-        step(run, _ended(run, live.position, live.map_index, state, draft), draft, slots)
+        follows = list(_ended(run, live.position, live.map_index, state, draft))
+        for position in skips:
+            if run.states[position] == TaskState.PENDING:
+                end_unstarted(run, position, TaskState.SKIPPED, draft)
+                follows += _ended(run, position, -1, TaskState.SKIPPED, draft)
+        step(run, follows, draft, slots)
         slots.unblock(live)
 
 

@@ -31,6 +31,7 @@ from aioflow.errors import (
     Unserializable,
 )
 from aioflow.host.arguments import BadArgument, spec_of
+from aioflow.host.choices import BadChoice, skipped_by
 from aioflow.host.failures import failure_of, one_line, print_traceback
 from aioflow.host.fan_in import Results
 from aioflow.host.items import ItemTooLarge, gathered
@@ -131,12 +132,14 @@ class Packed(msgspec.Struct, frozen=True):
         size: Bytes of the result.
         width: Of a list to expand, else ``None``.
         write: Puts it into its file, durably; ``None`` if it needs none. Blocks.
+        skips: Positions of the tasks that it skips.
     """
 
     body: bytes | None = None
     size: int = 0
     width: int | None = None
     write: Callable[[], None] | None = None
+    skips: tuple[int, ...] = ()
 
 
 def now() -> int:
@@ -155,9 +158,16 @@ def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
         FanOutCapped: If it is wider than what expands over it may be.
         NotAList: If something expands over it and it has no items.
         ResultTooLarge: If it has more than ``RESULT_LIMIT`` bytes.
+        BadChoice: If it chooses a task that does not come after it.
     """
     if spec_of(node).streams:
         return _NOTHING  # its items have been given on
+    skips = skipped_by(node, value)
+    made = _pack(node, start, value, results)
+    return msgspec.structs.replace(made, skips=skips) if skips else made
+
+
+def _pack(node: Node, start: Start, value: object, results: Path) -> Packed:
     limit = spec_of(node).feeds_limit
     if limit is not None:
         return _pack_list(node, start, value, results, limit)
@@ -213,6 +223,7 @@ def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
         packed.body,
         packed.size,
         packed.width,
+        packed.skips,
     )
 
 
@@ -312,6 +323,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     Unserializable: ("unserializable", False),
     BadConf: ("conf", False),
     BadArgument: ("argument", True),
+    BadChoice: ("bad_choice", False),
     TaskTimeout: ("timeout", True),
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),

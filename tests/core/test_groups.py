@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.core.rules import Verdict, decide_share, together
-from aioflow.model import EdgeGroup, RetryPolicy, TaskSpec, TaskState, TriggerRule
+from aioflow.model import (
+    EdgeGroup,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    TaskSpec,
+    TaskState,
+    TriggerRule,
+)
 from tests.core.world import World
 
 ONCE = RetryPolicy(tries=1)
@@ -248,3 +256,48 @@ def test_always_runs_also_without_its_setup():
     )
 
     assert world.started("end") is not None
+
+
+# ── branches ────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_branch_skips_is_skipped_before_any_rule_is_judged():
+    world = World(cpu_slots=4)
+    run = world.begin(task("pick"), task("a", 0), task("b", 0), task("c", 2))
+
+    world.succeed("pick", skips=(2,))
+
+    assert world.started("a") is not None
+    assert [world.state(run, name) for name in "bc"] == ["skipped", "skipped"]
+
+
+def test_a_branch_skips_a_fan_out_as_a_whole():
+    world = World()
+    over = MapSpec((MapSource("x", -1, 3),))
+    run = world.begin(task("pick"), task("each", 0, mapped=over), task("end", 1))
+
+    world.succeed("pick", skips=(1,))
+
+    assert world.state(run, "each") == "skipped"
+    assert world.run_state(run) == "success"
+
+
+def test_what_has_begun_is_not_skipped():
+    world = World(cpu_slots=4)
+    run = world.begin(task("pick"), task("early", 0, rule=RULE.ALWAYS))
+
+    world.succeed("pick", skips=(1,))
+
+    assert world.state(run, "early") == "running"
+
+
+def test_what_was_skipped_stays_so_after_a_restart():
+    world = World(cpu_slots=4)
+    run = world.begin(task("pick"), task("a", 0), task("b", 0))
+    world.succeed("pick", skips=(2,))
+
+    world.restart()
+    world.succeed("a")
+
+    assert world.state(run, "b") == "skipped"
+    assert world.run_state(run) == "success"
