@@ -8,6 +8,7 @@
     │   ├── DuplicateDag
     │   ├── DuplicateTask
     │   ├── UnknownParent
+    │   ├── EdgeMisfit
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
@@ -68,6 +69,7 @@ __all__ = (
     "DagRunFailed",
     "DuplicateDag",
     "DuplicateTask",
+    "EdgeMisfit",
     "FanOutCapped",
     "Fenced",
     "ForeignDatabase",
@@ -167,6 +169,19 @@ class UnknownParent(DagError):
         )
         self.task_id = task_id
         self.parent = parent
+
+
+class EdgeMisfit(DagError):
+    """A task takes what its parent can never give it."""
+
+    code = "dag.edge"
+
+    def __init__(self, task_id: str, name: str, wanted: str, parent: str, given: str) -> None:
+        super().__init__(
+            f"task {task_id!r} takes {name}: {wanted}, but {parent!r} gives it {given}; mend "
+            "one of the annotations, or what is passed"
+        )
+        self.task_id = task_id
 
 
 class ReferenceMisused(DagError):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from aioflow.author.dag import DAG
+from aioflow.author.fitting import misfits
 from aioflow.author.node import Node
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
@@ -151,6 +152,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
     for node in dag.nodes:
         yield from _too_wide(node)
         yield from _mixed_stream(node)
+    yield from misfits(dag.nodes)
 
 
 def _too_wide(node: Node) -> Iterator[DagError]:

@@ -240,7 +240,7 @@ def orders(day: date = current.logical_day, count: int = 3) -> None:
     assert_type(path, Ref[str])
     again = fetch.override(task_id="again", trigger_rule="one_success", retries=0)(path)
     assert_type(again >> total, Ref[float])
-    add.expand(x=[1, 2], y=placed.after(fetched))
+    approval.expand(order=placed.after(fetched))
     assert_type([first, fetched] >> path, Ref[str])
     path << by_slot.override(task_id="gate")("/gate")
     approval(placed[0])

@@ -1,0 +1,194 @@
+"""Whether what one task returns is what another takes, as far as their annotations say.
+
+Told apart are certain misfits and everything else: a value of the one type could never pass, nor
+be restored, as the other. Whatever may fit does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections import abc
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
+from uuid import UUID
+
+import msgspec
+
+from aioflow.author.binding import FromSource, FromTask
+from aioflow.author.node import CHOOSING, Node
+from aioflow.errors import EdgeMisfit
+
+__all__ = ("fits", "misfits")
+
+_LISTS = (
+    *(list, tuple, set, frozenset, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet),
+    *(abc.Collection, abc.Iterable, abc.Iterator),
+)
+_MAPS = (dict, abc.Mapping, abc.MutableMapping)
+_FROM_TEXT = (str, bytes, date, datetime, time, timedelta, Decimal, UUID, PurePath, Enum)
+_NUMBERS = (int, float, Decimal, timedelta, Enum)
+
+
+def misfits(nodes: list[Node]) -> Iterator[EdgeMisfit]:
+    """Return the arguments that a parent's result can never be."""
+    for node in nodes:
+        if node.fn is None:
+            continue
+        for name, binding in node.arguments.items():
+            if name not in node.annotations:
+                continue
+            wanted = node.annotations[name]
+            for parent, given in _given(node, binding, nodes):
+                if not fits(given, wanted):
+                    yield EdgeMisfit(
+                        node.task_id, name, _name(wanted), parent.task_id, _name(given)
+                    )
+
+
+def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Node, Any]]:
+    """Yield where an argument comes from and of what type it is, if that is known."""
+    if isinstance(binding, FromTask) and not binding.keys:
+        parent = nodes[binding.position]
+        if _is_known(parent):
+            given = parent.annotations["return"]
+            yield parent, (_sequence_of(given) if parent.is_mapped else given)
+    elif isinstance(binding, FromSource):
+        parent_or_none = node.sources[binding.source].parent
+        if parent_or_none is not None and _is_known(parent_or_none):
+            item = _item(parent_or_none.annotations["return"])
+            if item is not None:
+                yield parent_or_none, item
+
+
+def _sequence_of(given: Any) -> Any:
+    return abc.Sequence[given]
+
+
+def _is_known(parent: Node) -> bool:
+    has_own_result = parent.sensor is None and parent.part not in CHOOSING
+    return parent.fn is not None and has_own_result and "return" in parent.annotations
+
+
+def _item(given: Any) -> Any:
+    """Return the type of the items of a list type, if it has one."""
+    origin, args = get_origin(given), get_args(given)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return args[0]
+    if isinstance(origin, type) and _is_list(origin) and len(args) == 1:
+        return args[0]
+    return None
+
+
+def fits(given: Any, wanted: Any) -> bool:
+    """Whether a value of the one type may pass as the other; ``True`` where in doubt."""
+    given, wanted = _bare(given), _bare(wanted)
+    if _is_open(given) or _is_open(wanted):
+        return True
+    if _is_union(given):
+        return any(fits(part, wanted) for part in get_args(given))
+    if _is_union(wanted):
+        return any(fits(given, part) for part in get_args(wanted))
+    if get_origin(given) is Literal:
+        return any(fits(type(value), wanted) for value in get_args(given))
+    if get_origin(wanted) is Literal:
+        return any(fits(given, type(value)) for value in get_args(wanted))
+    return _classes_fit(given, wanted)
+
+
+def _bare(annotation: Any) -> Any:
+    if annotation is None:
+        return type(None)
+    while True:
+        if isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        elif get_origin(annotation) in {Annotated, Required, NotRequired}:
+            annotation = get_args(annotation)[0]
+        else:
+            return annotation
+
+
+def _is_open(annotation: Any) -> bool:
+    if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
+        return True
+    if _is_union(annotation) or get_origin(annotation) is Literal:
+        return False
+    origin = get_origin(annotation) or annotation
+    if not isinstance(origin, type):
+        return True
+    if getattr(origin, "_is_protocol", False):
+        return True
+    is_known = _is_list(origin) or _is_map(origin)
+    return origin.__module__ == "collections.abc" and not is_known
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in {Union, types.UnionType}
+
+
+def _classes_fit(given: Any, wanted: Any) -> bool:
+    one, other = get_origin(given) or given, get_origin(wanted) or wanted
+    if _is_list(one) and _is_list(other):
+        return _lists_fit(given, wanted)
+    if _is_map(one) and _is_map(other):
+        return _maps_fit(get_args(given), get_args(wanted))
+    if _is_record(one) or _is_record(other):
+        return (_is_record(one) or _is_map(one)) and (_is_record(other) or _is_map(other))
+    if str in {one, other} and (_is_list(one) or _is_list(other)):
+        return False  # a text is a sequence of texts to Python, but nobody means that
+    if issubclass(one, other) or issubclass(other, one):
+        return True
+    if one is str:
+        return issubclass(other, _FROM_TEXT)
+    if issubclass(one, int | float):
+        return issubclass(other, _NUMBERS)
+    if issubclass(one, _FROM_TEXT) and issubclass(other, date):
+        return issubclass(one, date)
+    return False
+
+
+def _lists_fit(given: Any, wanted: Any) -> bool:
+    mine, theirs = _item(given), _item(wanted)
+    return mine is None or theirs is None or fits(mine, theirs)
+
+
+def _maps_fit(given: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
+    if len(given) != 2 or len(wanted) != 2:
+        return True
+    return all(fits(one, other) for one, other in zip(given, wanted, strict=True))
+
+
+def _is_list(cls: Any) -> bool:
+    return isinstance(cls, type) and not issubclass(cls, str | bytes) and cls in _LISTS
+
+
+def _is_map(cls: Any) -> bool:
+    return isinstance(cls, type) and (cls in _MAPS or (issubclass(cls, dict) or is_typeddict(cls)))
+
+
+def _is_record(cls: Any) -> bool:
+    return isinstance(cls, type) and (
+        dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_typeddict(cls)
+    )
+
+
+def _name(annotation: Any) -> str:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return "None" if annotation is type(None) else annotation.__name__
+    return str(annotation).replace("collections.abc.", "").replace("typing.", "")

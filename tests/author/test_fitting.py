@@ -1,0 +1,186 @@
+"""Edges are checked against annotations: certain misfits are said, doubts are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVar
+
+import pytest
+
+from aioflow import DAG, sensor, task
+from aioflow.author.describe import describe
+from aioflow.author.fitting import fits
+
+
+@dataclass
+class Row:
+    id: int
+
+
+class Record(TypedDict):
+    id: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Amount = NewType("Amount", int)
+T = TypeVar("T")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (int, int),
+        (bool, int),
+        (int, float),
+        (int, Decimal),
+        (str, Path),
+        (str, date),
+        (str, Colour),
+        (datetime, date),
+        (float, timedelta),
+        (Any, int),
+        (int, Any),
+        (int, object),
+        (int, T),
+        (str, Closable),
+        (Amount, int),
+        (int, Amount),
+        (Annotated[int, "x"], int),
+        (int | None, int),
+        (int, int | None),
+        (None, int | None),
+        (Literal["a"], str),
+        (str, Literal["a", "b"]),
+        (list[int], Sequence[int]),
+        (list[int], tuple[int, ...]),
+        (list[int], Iterable[float]),
+        (list, list[int]),
+        (list[Row], list[Record]),
+        (dict[str, int], Mapping[str, float]),
+        (dict[str, Any], Row),
+        (Row, dict[str, Any]),
+        (Row, Record),
+        (int, Callable[[], int]),
+        (Sequence[Sequence[int]], list[list[int]]),
+    ],
+)
+def test_what_may_fit_does(given: Any, wanted: Any):
+    assert fits(given, wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (str, int),
+        (int, str),
+        (None, int),
+        (int, None),
+        (int, list[int]),
+        (list[int], int),
+        (list[str], Sequence[int]),
+        (str, list[str]),
+        (dict[str, int], list[str]),
+        (dict[str, str], dict[str, int]),
+        (Row, int),
+        (int, Row),
+        (Decimal, Path),
+        (str | bytes, int),
+        (int, str | None),
+        (Literal[1], str),
+        (list[list[str]], list[list[int]]),
+    ],
+)
+def test_what_can_never_fit_does_not(given: Any, wanted: Any):
+    assert not fits(given, wanted)
+
+
+# ── in a DAG ────────────────────────────────────────────────────────────────────────────
+
+
+@task
+def number() -> int:
+    return 1
+
+
+@task
+def numbers() -> list[int]:
+    return [1]
+
+
+@task
+def text(value: str) -> str:
+    return value
+
+
+@task
+def total(values: Sequence[str]) -> None: ...
+
+
+@task
+def generated() -> Iterator[int]:
+    yield 1
+
+
+@sensor
+def there() -> bool:
+    return True
+
+
+def messages(made: DAG) -> list[tuple[str, str]]:
+    _, failures = describe(made)
+    return [(failure.reason, failure.message) for failure in failures]
+
+
+def test_an_edge_that_cannot_fit_is_said_with_both_ends():
+    with DAG("d") as made:
+        text(number())
+
+    ((reason, message),) = messages(made)
+    assert reason == "dag.edge"
+    assert "'text' takes value: str, but 'number' gives it int" in message
+
+
+def test_the_items_of_a_fan_out_are_checked():
+    with DAG("d") as made:
+        text.expand(value=numbers())
+        text.expand(value=generated())
+
+    assert [reason for reason, _ in messages(made)] == ["dag.edge", "dag.edge"]
+
+
+def test_the_results_of_a_fan_out_are_a_sequence():
+    with DAG("d") as made:
+        total(text.expand(value=["a"]))
+        text(text.override(task_id="each").expand(value=["a"]))
+
+    ((_, message),) = messages(made)
+    assert "takes value: str, but 'each' gives it Sequence[str]" in message
+
+
+def test_what_a_sensor_gives_and_parts_of_results_are_not_judged():
+    with DAG("d") as made:
+        text(there())
+        text(numbers()[0])
+
+    assert messages(made) == []
+
+
+def test_every_misfit_is_said_at_once_with_the_line_of_its_task():
+    with DAG("d") as made:
+        text(number())
+        text(number())
+
+    _, failures = describe(made)
+    assert len({failure.line for failure in failures}) == 2
