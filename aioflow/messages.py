@@ -417,12 +417,14 @@ class Parsed(_Wire, frozen=True):
         modules: Local files it imported, relative to the DAG folder, its own file included.
         triggers: The local trigger classes it may use, by class path, each with a digest of the
             code it stands on.
+        odd: What runs, but is likely not meant.
     """
 
     dags: tuple[DagSpec, ...]
     failures: tuple[DagFailure, ...]
     modules: tuple[str, ...]
     triggers: dict[str, str] = {}
+    odd: tuple[DagFailure, ...] = ()
 
 
 class TriggerKind(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ from aioflow.catalog.parsing import Limits, Parser
 from aioflow.children import Children
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.clock import SystemClock
-from aioflow.core.graph import orphans
 from aioflow.errors import DuplicateDag
 from aioflow.messages import DagFailure, Parsed
 
@@ -31,7 +30,7 @@ class Checked(msgspec.Struct, kw_only=True):
     file: str
     dags: list[str]
     problems: list[DagFailure]
-    warnings: list[str]
+    warnings: list[DagFailure]
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -42,23 +41,27 @@ def check(arguments: argparse.Namespace) -> int:
     else:
         for checked in found:
             for problem in checked.problems:
-                message = safe(problem.message)
-                print(f"{checked.file}:{problem.line}: {problem.reason} {message}")
+                print(_line(checked.file, problem))
             for warning in checked.warnings:
-                hint(f"{checked.file}: {safe(warning)}")
+                hint(_line(checked.file, warning))
             if not checked.problems:
                 hint(f"{checked.file}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
 
 
+def _line(file: str, said: DagFailure) -> str:
+    return f"{file}:{said.line}: {said.reason} {safe(said.message)}"
+
+
 def _shown(checked: Checked) -> dict[str, object]:
+    def as_data(said: DagFailure) -> dict[str, object]:
+        return {"line": said.line, "code": said.reason, "message": said.message}
+
     return {
         "file": checked.file,
         "dags": checked.dags,
-        "problems": [
-            {"line": problem.line, "code": problem.reason, "message": problem.message}
-            for problem in checked.problems
-        ],
+        "problems": [as_data(problem) for problem in checked.problems],
+        "warnings": [as_data(warning) for warning in checked.warnings],
     }
 
 
@@ -75,12 +78,7 @@ async def _check_files(files: Sequence[str], folder: str | None) -> list[Checked
         if not problems and not result.dags:
             problems.append(DagFailure("dag.none", "the file defines no DAG", 0))
         dags = [spec.dag_id for spec in result.dags]
-        warnings = [
-            f"task {name!r} of DAG {spec.dag_id!r} has neither parents nor children"
-            for spec in result.dags
-            for name in orphans(spec.tasks)
-        ]
-        found.append(Checked(file=file, dags=dags, problems=problems, warnings=warnings))
+        found.append(Checked(file=file, dags=dags, problems=problems, warnings=list(result.odd)))
     return found
 
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from aioflow.author.advice import advice
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.errors import AioflowError, LinkClosed
@@ -60,10 +61,11 @@ def parse(folder: Path, file: str) -> Parsed:
 
 
 def _described(folder: Path, file: str) -> Parsed:
-    dags, failures = [], []
+    dags, failures, odd = [], [], []
     for dag in registered(str(folder / file)):
         try:
             spec, wrong = describe(dag, file=file)
+            odd += advice(dag) if spec is not None else []
         except BaseException as exc:  # noqa: BLE001 - defaults and timetables are user code
             failures.append(_failure(exc, folder))
             print_traceback(exc)
@@ -72,7 +74,8 @@ def _described(folder: Path, file: str) -> Parsed:
         if spec is not None:
             dags.append(spec)
     modules = _modules(folder, file, None)
-    return Parsed(tuple(dags), tuple(failures), modules, trigger_digests(folder))
+    digests = trigger_digests(folder)
+    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd))
 
 
 def _failure(problem: BaseException, folder: Path) -> DagFailure:

@@ -449,6 +449,7 @@ def test_check_names_file_line_and_code(tmp_path):
             "file": str(good),
             "dags": ["hen", "egg", "sums", "breaks", "halves", "waits"],
             "problems": [],
+            "warnings": [],
         }
     ]
 

@@ -1,0 +1,93 @@
+"""What is odd about a DAG, though it runs: said by ``dags check``, never refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aioflow.author.binding import FromContext, FromParameter, FromTask, Nested
+from aioflow.author.dag import DAG
+from aioflow.author.fitting import fits
+from aioflow.author.node import Node
+from aioflow.core.graph import orphans
+from aioflow.messages import DagFailure
+from aioflow.model import TaskSpec, TriggerRule
+
+__all__ = ("advice",)
+
+_ASKS_ALL_TO_SUCCEED = frozenset({TriggerRule.ALL_SUCCESS})
+
+
+def advice(dag: DAG) -> list[DagFailure]:
+    """Return everything odd about a DAG that ``describe`` found nothing wrong with."""
+    specs = [node.spec for node in dag.nodes if node.spec is not None]
+    lines = {spec.task_id: spec.line for spec in specs}
+    found = [
+        DagFailure(
+            "odd.orphan", f"task {name!r} has neither parents nor children", lines.get(name, 0)
+        )
+        for name in orphans(specs)
+    ]
+    found += (
+        DagFailure("odd.parameter", f"nothing takes the parameter {name!r} of the DAG", dag.line)
+        for name in _unused(dag)
+    )
+    found += (said for node in dag.nodes for said in _none_arguments(node, dag.nodes))
+    return found
+
+
+def _unused(dag: DAG) -> list[str]:
+    """Return the parameters that no argument names; whoever takes the context may use any."""
+    if any(node.operator is not None for node in dag.nodes):
+        return []
+    used: set[str] = set()
+    for node in dag.nodes:
+        for part in _parts(list(node.arguments.values())):
+            if isinstance(part, FromParameter):
+                used.add(part.name)
+            elif isinstance(part, FromContext):
+                if part.name in _CONTEXTS:
+                    return []
+                used.add(part.name.removeprefix("params."))
+    return [name for name in dag.parameters if name not in used]
+
+
+_CONTEXTS = frozenset({"context", "params", "dag_run", "conf"})
+
+
+def _parts(value: Any) -> Iterator[object]:
+    if isinstance(value, Nested):
+        value = value.value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _parts(item)
+    else:
+        yield value
+
+
+def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
+    """A task that may run without a parent's result is given ``None`` for it then."""
+    if node.fn is None or node.spec is None:
+        return
+    for name, binding in node.arguments.items():
+        if not isinstance(binding, FromTask) or binding.keys or name not in node.annotations:
+            continue
+        parent = nodes[binding.position]
+        is_safe = parent.is_mapped or _needs_success(node.spec, binding.position)
+        if not is_safe and not fits(None, node.annotations[name]):
+            yield DagFailure(
+                "odd.none",
+                f"task {node.task_id!r} may run although {parent.task_id!r} gave nothing; {name} "
+                "is None then, which its annotation refuses",
+                node.spec.line,
+            )
+
+
+def _needs_success(spec: TaskSpec, parent: int) -> bool:
+    """Whether a task runs only where this parent has succeeded."""
+    rules = {group.rule for group in spec.groups if parent in group.parents}
+    if not rules:
+        rules = {spec.rule} if spec.min_success is None else set()
+    return bool(rules & _ASKS_ALL_TO_SUCCEED) or spec.min_success == 1

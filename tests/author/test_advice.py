@@ -1,0 +1,96 @@
+"""What is odd about a DAG is said with a code and a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow import DAG, Operator, current, dag, task
+from aioflow.author.advice import advice
+from aioflow.author.describe import describe
+from aioflow.model import TriggerRule
+
+
+@task
+def make() -> int:
+    return 1
+
+
+@task
+def take(value: int) -> None: ...
+
+
+@task
+def maybe(value: Any) -> None: ...
+
+
+def odd(made: DAG) -> list[str]:
+    spec, failures = describe(made)
+    assert spec is not None, failures
+    return [said.reason for said in advice(made)]
+
+
+def test_an_ordinary_dag_is_not_odd():
+    @dag
+    def pipeline(day: str = "monday") -> None:
+        take(make()).after(maybe(day))
+
+    assert odd(pipeline) == []
+
+
+def test_a_task_that_nothing_connects_is_odd():
+    with DAG("d") as made:
+        take(make())
+        make()
+
+    assert odd(made) == ["odd.orphan"]
+
+
+def test_a_parameter_that_nothing_takes_is_odd():
+    @dag
+    def pipeline(day: str = "monday", week: int = 1) -> None:
+        maybe({"in": [day]})
+
+    (said,) = advice_of(pipeline)
+    assert "'week'" in said.message
+    assert said.line > 0
+
+
+def advice_of(made: DAG) -> list[Any]:
+    spec, _ = describe(made)
+    assert spec is not None
+    return advice(made)
+
+
+def test_whoever_takes_the_context_may_use_any_parameter():
+    class Work(Operator):
+        def execute(self, context: Any) -> None: ...
+
+    with DAG("d", params={"limit": 1}) as classic:
+        Work(task_id="work")
+    with DAG("e", params={"limit": 1}) as modern:
+        maybe(current.params)
+    with DAG("f", params={"limit": 1}) as named:
+        maybe(current.params["limit"])
+
+    assert odd(classic) == odd(modern) == odd(named) == []
+
+
+@pytest.mark.parametrize("rule", [TriggerRule.ALL_DONE, TriggerRule.NONE_FAILED])
+def test_an_argument_that_may_be_none_though_its_annotation_refuses_it_is_odd(rule: TriggerRule):
+    with DAG("d") as made:
+        take.override(trigger_rule=rule)(make())
+        maybe.override(trigger_rule=rule)(make())
+        take.override(trigger_rule=rule).partial().expand(value=[1])
+
+    assert odd(made) == ["odd.orphan", "odd.none"]
+
+
+def test_the_rule_of_the_edge_counts():
+    with DAG("d") as made:
+        value = make()
+        take(value).after(value, rule="one_done")
+        take.override(trigger_rule="all_done")(value).after(value, rule="all_success")
+
+    assert [said.message.split("'")[1] for said in advice_of(made)] == ["take"]
