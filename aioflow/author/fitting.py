@@ -7,6 +7,7 @@ be restored, as the other. Whatever may fit does.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 from collections import abc
 from collections.abc import Iterator
@@ -67,14 +68,23 @@ def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Nod
     if isinstance(binding, FromTask) and not binding.keys:
         parent = nodes[binding.position]
         if _is_known(parent):
-            given = parent.annotations["return"]
+            given = _returned(parent)
             yield parent, (_sequence_of(given) if parent.is_mapped else given)
     elif isinstance(binding, FromSource):
         parent_or_none = node.sources[binding.source].parent
         if parent_or_none is not None and _is_known(parent_or_none):
-            item = _item(parent_or_none.annotations["return"])
+            item = _item(_returned(parent_or_none))
             if item is not None:
                 yield parent_or_none, item
+
+
+def _returned(parent: Node) -> Any:
+    """Return the type of a task's result; of a generator the list of what it yields."""
+    given = parent.annotations["return"]
+    if inspect.isasyncgenfunction(parent.fn):
+        items = get_args(given)
+        return _sequence_of(items[0]) if items else list
+    return given
 
 
 def _sequence_of(given: Any) -> Any:

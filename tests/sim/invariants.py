@@ -313,9 +313,7 @@ def _judged(
     raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
 
 
-def _flowing(
-    node: Any, run_no: int, position: int, instances: list[list[TaskState]]
-) -> str | None:
+def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskState]]) -> str | None:
     """Return ``run`` where a rule says so of a stream that has begun, as if it had ended well."""
     tables, spec = node.tables, _spec(node, run_no)
     source = streaming.source_of(spec, position)

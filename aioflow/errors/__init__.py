@@ -1,0 +1,149 @@
+"""Every error aioflow raises on purpose.
+
+::
+
+    AioflowError
+    ├── DagError                  the author's DAG is wrong; raised before it runs
+    │   ├── CycleError
+    │   ├── DuplicateDag
+    │   ├── DuplicateTask
+    │   ├── UnknownParent
+    │   ├── EdgeMisfit
+    │   ├── ReferenceMisused
+    │   └── BadSchedule
+    ├── Unserializable            a value cannot travel; raised where it was written
+    │   └── WrongField
+    ├── RequestError              the caller asked for what cannot be done
+    │   ├── UnknownDag
+    │   ├── UnknownRun
+    │   ├── UnknownTask
+    │   ├── RunExists
+    │   ├── BadConf
+    │   ├── BadEvent
+    │   ├── BadPool
+    │   └── DagBroken
+    ├── StoreError                the database failed us
+    │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── BatchRefused          the content of a batch; repeating it cannot help
+    │   ├── Fenced                this node was declared dead
+    │   └── StrangeDatabase       not the database we knew; never written to again
+    │       ├── SchemaMismatch
+    │       └── ForeignDatabase
+    ├── HomeBusy                  another daemon serves this home
+    ├── PortInUse
+    ├── DaemonAway                no daemon answers for this home
+    ├── SettingsError             a setting is wrong
+    ├── LinkClosed                the other end of a link is gone
+    └── TaskError                 user code went wrong; ends one try, not the daemon
+        ├── TaskTimeout
+        ├── StepFailed
+        ├── CallCutShort
+        ├── CallMismatch
+        ├── DagRunFailed
+        └── FanOutCapped
+
+``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
+help. A change that finds its row already moved is no error at all in ``core`` (it is late);
+in the store it is ``BatchRefused``. Flow control is not an error either: see
+``aioflow.author.signals``.
+"""
+
+from __future__ import annotations
+
+from aioflow.errors.author import (
+    BadSchedule,
+    CycleError,
+    DagError,
+    DuplicateDag,
+    DuplicateTask,
+    EdgeMisfit,
+    ReferenceMisused,
+    UnknownParent,
+    Unserializable,
+    WrongField,
+)
+from aioflow.errors.daemon import (
+    DaemonAway,
+    HomeBusy,
+    LinkClosed,
+    PortInUse,
+    SettingsError,
+)
+from aioflow.errors.requests import (
+    BadConf,
+    BadEvent,
+    BadPool,
+    DagBroken,
+    RequestError,
+    RunExists,
+    UnknownDag,
+    UnknownRun,
+    UnknownTask,
+)
+from aioflow.errors.root import (
+    AioflowError,
+)
+from aioflow.errors.store import (
+    BatchRefused,
+    Fenced,
+    ForeignDatabase,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+    StrangeDatabase,
+)
+from aioflow.errors.tasks import (
+    CallCutShort,
+    CallMismatch,
+    DagRunFailed,
+    FanOutCapped,
+    StepFailed,
+    TaskError,
+    TaskTimeout,
+)
+
+__all__ = (
+    "AioflowError",
+    "BadConf",
+    "BadEvent",
+    "BadPool",
+    "BadSchedule",
+    "BatchRefused",
+    "CallCutShort",
+    "CallMismatch",
+    "CycleError",
+    "DaemonAway",
+    "DagBroken",
+    "DagError",
+    "DagRunFailed",
+    "DuplicateDag",
+    "DuplicateTask",
+    "EdgeMisfit",
+    "FanOutCapped",
+    "Fenced",
+    "ForeignDatabase",
+    "HomeBusy",
+    "LinkClosed",
+    "PortInUse",
+    "ReferenceMisused",
+    "RequestError",
+    "RunExists",
+    "SchemaMismatch",
+    "SettingsError",
+    "StepFailed",
+    "StoreError",
+    "StoreUnavailable",
+    "StrangeDatabase",
+    "TaskError",
+    "TaskTimeout",
+    "UnknownDag",
+    "UnknownParent",
+    "UnknownRun",
+    "UnknownTask",
+    "Unserializable",
+    "WrongField",
+)
+
+for _name in __all__:
+    # What a failure is called is stored, and must outlive a move between the modules here.
+    globals()[_name].__module__ = __name__

@@ -1,0 +1,154 @@
+"""What is wrong with what an author wrote, or with a value that has to travel."""
+
+from __future__ import annotations
+
+import reprlib
+
+from aioflow.errors.root import AioflowError
+
+__all__ = (
+    "BadSchedule",
+    "CycleError",
+    "DagError",
+    "DuplicateDag",
+    "DuplicateTask",
+    "EdgeMisfit",
+    "ReferenceMisused",
+    "UnknownParent",
+    "Unserializable",
+    "WrongField",
+)
+
+
+class DagError(AioflowError):
+    """The DAG cannot run as written."""
+
+    code = "dag"
+
+
+class CycleError(DagError):
+    """Tasks depend on each other in a circle.
+
+    Attributes:
+        path: Task names along the cycle; the first name is repeated at the end.
+    """
+
+    code = "dag.cycle"
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        super().__init__(f"tasks form a cycle: {' -> '.join(path)}; remove one of these edges")
+        self.path = path
+
+
+class DuplicateDag(DagError):
+    """Two DAGs carry one name.
+
+    Attributes:
+        dag_id: The name.
+        first: Where it was seen first: a file, or ``file:line``.
+    """
+
+    code = "dag.duplicate_dag"
+
+    def __init__(self, dag_id: str, first: str) -> None:
+        super().__init__(f"DAG {dag_id!r} is defined in {first} already; rename one of them")
+        self.dag_id = dag_id
+        self.first = first
+
+
+class DuplicateTask(DagError):
+    """Two tasks of one DAG carry one name."""
+
+    code = "dag.duplicate_task"
+
+    def __init__(self, dag_id: str, task_id: str) -> None:
+        super().__init__(
+            f"DAG {dag_id!r} has two tasks named {task_id!r}; "
+            "give one another name with .override(task_id=...)"
+        )
+        self.dag_id = dag_id
+        self.task_id = task_id
+
+
+class UnknownParent(DagError):
+    """A task names a parent that its DAG does not have."""
+
+    code = "dag.unknown_parent"
+
+    def __init__(self, task_id: str, parent: str) -> None:
+        super().__init__(
+            f"task {task_id!r} depends on {parent!r}, which its DAG does not have; "
+            "call the parent inside the same @dag body"
+        )
+        self.task_id = task_id
+        self.parent = parent
+
+
+class EdgeMisfit(DagError):
+    """A task takes what its parent can never give it."""
+
+    code = "dag.edge"
+
+    def __init__(self, task_id: str, name: str, wanted: str, parent: str, given: str) -> None:
+        super().__init__(
+            f"task {task_id!r} takes {name}: {wanted}, but {parent!r} gives it {given}; mend "
+            "one of the annotations, or what is passed"
+        )
+        self.task_id = task_id
+
+
+class ReferenceMisused(DagError):
+    """A reference to a future result was used as if it were the result."""
+
+    code = "dag.reference"
+
+    def __init__(self, task_id: str, operation: str, where: str = "") -> None:
+        place = f" ({where})" if where else ""
+        super().__init__(
+            f"the value of {task_id!r} does not exist while the DAG is written, so it cannot "
+            f"be used for {operation}; pass it to a task instead{place}"
+        )
+        self.task_id = task_id
+        self.operation = operation
+        self.where = where
+
+
+class BadSchedule(DagError):
+    """A schedule, time zone or duration cannot be understood."""
+
+    code = "dag.schedule"
+
+
+class Unserializable(AioflowError):
+    """A value cannot travel between processes.
+
+    Attributes:
+        where: The field or argument that holds it, such as ``FileTrigger.path``.
+    """
+
+    code = "unserializable"
+
+    def __init__(self, where: str, value_type: str, why: str = "") -> None:
+        detail = f" ({why})" if why else ""
+        super().__init__(
+            f"{where} holds a {value_type}, which cannot be stored{detail}; "
+            "pass plain data (JSON types, dates, Decimal, bytes, dataclasses) instead"
+        )
+        self.where = where
+        self.value_type = value_type
+
+
+class WrongField(Unserializable):
+    """A field of a trigger is not what it is annotated with.
+
+    Attributes:
+        wanted: The annotation.
+    """
+
+    code = "unserializable.field"
+
+    def __init__(self, where: str, value: object, wanted: str) -> None:
+        AioflowError.__init__(self, f"{where} is to be {wanted}, not {reprlib.repr(value)}")
+        self.where = where
+        self.value_type = type(value).__name__
+        self.wanted = wanted

@@ -1,0 +1,60 @@
+"""Why a daemon cannot serve, or be reached."""
+
+from __future__ import annotations
+
+from aioflow.errors.root import AioflowError
+
+__all__ = (
+    "DaemonAway",
+    "HomeBusy",
+    "LinkClosed",
+    "PortInUse",
+    "SettingsError",
+)
+
+
+class HomeBusy(AioflowError):
+    """Another daemon holds the lock of this database file or home."""
+
+    code = "home.busy"
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"another daemon ({holder}) serves {path}; stop it first, "
+            "or use --home for a second one"
+        )
+        self.path = path
+        self.holder = holder
+
+
+class PortInUse(AioflowError):
+    """The address of the web server is taken."""
+
+    code = "web.port_in_use"
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} is in use; choose another with --port (0 = any)")
+        self.host = host
+        self.port = port
+
+
+class DaemonAway(AioflowError):
+    """No daemon answers for this home."""
+
+    code = "daemon.away"
+
+    def __init__(self, home: str) -> None:
+        super().__init__(f"no daemon runs for {home}; start it with `aioflow up`")
+        self.home = home
+
+
+class SettingsError(AioflowError):
+    """A setting is unknown or has a wrong value."""
+
+    code = "settings"
+
+
+class LinkClosed(AioflowError):
+    """The process at the other end of a link is gone."""
+
+    code = "link.closed"

@@ -1,0 +1,97 @@
+"""What a caller asked for and cannot be done."""
+
+from __future__ import annotations
+
+from aioflow.errors.root import AioflowError
+
+__all__ = (
+    "BadConf",
+    "BadEvent",
+    "BadPool",
+    "DagBroken",
+    "RequestError",
+    "RunExists",
+    "UnknownDag",
+    "UnknownRun",
+    "UnknownTask",
+)
+
+
+class RequestError(AioflowError):
+    """The caller asked for something that cannot be done."""
+
+    code = "request"
+
+
+class UnknownDag(RequestError):
+    """No DAG of that name has been parsed."""
+
+    code = "request.unknown_dag"
+
+    def __init__(self, dag_id: str) -> None:
+        super().__init__(f"there is no DAG {dag_id!r}; see `aioflow dags list`")
+        self.dag_id = dag_id
+
+
+class UnknownRun(RequestError):
+    """No run of that id exists."""
+
+    code = "request.unknown_run"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id!r}; see `aioflow runs list`")
+        self.run_id = run_id
+
+
+class UnknownTask(RequestError):
+    """The run's DAG has no such task, or the task has no such map index."""
+
+    code = "request.unknown_task"
+
+    def __init__(self, run_id: str, task_id: str, map_index: int = -1) -> None:
+        index = "" if map_index < 0 else f"[{map_index}]"
+        super().__init__(
+            f"run {run_id!r} has no task {task_id + index!r}; see `aioflow runs show {run_id}`"
+        )
+        self.run_id = run_id
+        self.task_id = task_id
+        self.map_index = map_index
+
+
+class RunExists(RequestError):
+    """A run of that id exists, made from another request."""
+
+    code = "request.run_exists"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} exists already; choose another --run-id")
+        self.run_id = run_id
+
+
+class BadConf(RequestError):
+    """The conf of a run does not fit the DAG's parameters."""
+
+    code = "request.conf"
+
+
+class BadEvent(RequestError):
+    """A named event cannot be stored like that."""
+
+    code = "request.event"
+
+
+class BadPool(RequestError):
+    """A pool cannot be made like that."""
+
+    code = "request.pool"
+
+
+class DagBroken(RequestError):
+    """The DAG is known by name, but its file does not import and no good version is kept."""
+
+    code = "request.dag_broken"
+
+    def __init__(self, dag_id: str, reason: str) -> None:
+        super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
+        self.dag_id = dag_id
+        self.reason = reason

@@ -1,0 +1,18 @@
+"""What every error aioflow raises on purpose has."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ("AioflowError",)
+
+
+class AioflowError(Exception):
+    """Base of everything aioflow raises on purpose.
+
+    Attributes:
+        code: Stable identifier for logs, the JSON API and exit messages. It never changes
+            once released, unlike the message text.
+    """
+
+    code: ClassVar[str] = "error"

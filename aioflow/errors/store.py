@@ -1,0 +1,61 @@
+"""What a database did to us."""
+
+from __future__ import annotations
+
+from aioflow.errors.root import AioflowError
+
+__all__ = (
+    "BatchRefused",
+    "Fenced",
+    "ForeignDatabase",
+    "SchemaMismatch",
+    "StoreError",
+    "StoreUnavailable",
+    "StrangeDatabase",
+)
+
+
+class StoreError(AioflowError):
+    """The database failed us."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or stays locked.
+
+    Nothing was written, or it cannot be known whether it was: the same batch may be
+    committed again, the fence tells the two apart.
+    """
+
+    code = "store.unavailable"
+
+
+class BatchRefused(StoreError):
+    """The database refused a batch for its content. Nothing of it was written."""
+
+    code = "store.refused"
+
+
+class Fenced(StoreError):
+    """Another node declared this one dead and took its work over."""
+
+    code = "store.fenced"
+
+
+class StrangeDatabase(StoreError):
+    """The database is not the one this daemon knows. Nothing is written to it."""
+
+    code = "store.strange"
+
+
+class SchemaMismatch(StrangeDatabase):
+    """The schema is newer than this program, or half migrated."""
+
+    code = "store.schema"
+
+
+class ForeignDatabase(StrangeDatabase):
+    """The file or database exists, but aioflow did not make it, or it is damaged."""
+
+    code = "store.foreign"
