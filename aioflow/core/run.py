@@ -240,8 +240,8 @@ def _look(run: Run, look: Judged, assumed: int) -> Verdict:
         skipped=skipped,
         removed=removed,
         setup_total=len(setups),
-        setup_success=sum(run.states[setup] == TaskState.SUCCESS for setup in setups),
-        setup_skipped=sum(run.states[setup] == TaskState.SKIPPED for setup in setups),
+        setup_success=sum(p == assumed or run.states[p] == TaskState.SUCCESS for p in setups),
+        setup_skipped=sum(run.states[p] == TaskState.SKIPPED for p in setups),
     )
 
 
