@@ -20,7 +20,8 @@ from anyio.abc import TaskStatus
 from aioflow.clock import Clock
 from aioflow.core import restart, undo
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, Run
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.run import restore
 from aioflow.core.slots import Slots

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from aioflow.core import retry
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
-from aioflow.core.memory import Live, Run
+from aioflow.core.live import Live, Run
 from aioflow.core.order import order, time_left
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots

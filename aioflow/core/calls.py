@@ -13,7 +13,7 @@ from aioflow.core import named_events, streams
 from aioflow.core.attempt import requeue, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import SLEEP
-from aioflow.core.memory import Live, WaitRecord
+from aioflow.core.live import Live, WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.inputs import ConfirmCall
 from aioflow.messages import (

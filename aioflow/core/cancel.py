@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aioflow.core import child_runs, dag, handling, waits
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Run
+from aioflow.core.live import Run
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
 from aioflow.model import RunState, TaskState

@@ -12,7 +12,7 @@ from aioflow.core import calls, dag
 from aioflow.core.attempt import requeue
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import RUN
-from aioflow.core.memory import Live, Run
+from aioflow.core.live import Live, Run
 from aioflow.core.slots import Slots
 from aioflow.errors import DagBroken, DagRunFailed, RequestError, UnknownDag
 from aioflow.messages import RunCalled

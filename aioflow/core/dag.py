@@ -10,7 +10,9 @@ import msgspec
 
 from aioflow.core import timetable
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, Plan, Run
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
+from aioflow.core.plan import Plan
 from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.core.versions import arm_schedule, put_dag

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from aioflow.core.memory import Group, Live, Memory, Plan, Run, WaitRecord
+from aioflow.core.live import Group, Live, Run, WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
+from aioflow.core.plan import Plan
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Deliver, Due, Effect, TakeEvents, WakeAt

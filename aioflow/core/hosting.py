@@ -7,8 +7,10 @@ from array import array
 import msgspec
 
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Memory, Plan, WaitRecord
+from aioflow.core.live import WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.core.order import order
+from aioflow.core.plan import Plan
 from aioflow.inputs import EndHosting, HandOver, HostTrigger
 from aioflow.model import TriggerState
 from aioflow.orders import End, Host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aioflow.core.live import NOWHERE, TALLY, Group, Live, Run, WaitRecord
+from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
@@ -12,17 +12,7 @@ from aioflow.core.suspects import Suspects
 from aioflow.model import DagSpec, RunNo, TaskNo
 from aioflow.rows import DagFileRow, DagRow, TriggerRow
 
-__all__ = (
-    "NOWHERE",
-    "TALLY",
-    "WAITS_LIMIT",
-    "Group",
-    "Live",
-    "Memory",
-    "Plan",
-    "Run",
-    "WaitRecord",
-)
+__all__ = ("WAITS_LIMIT", "Memory")
 
 _DIGITS = 20
 

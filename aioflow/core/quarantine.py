@@ -14,7 +14,8 @@ import msgspec
 
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, host, role_of
-from aioflow.core.memory import Memory, WaitRecord
+from aioflow.core.live import WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE
 from aioflow.core.stalls import Staller
 from aioflow.errors import RequestError

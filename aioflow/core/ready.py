@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable, Container
 from typing import TypeAlias
 
-from aioflow.core.memory import Group, Live, Run
+from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 

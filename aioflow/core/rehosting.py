@@ -12,7 +12,9 @@ from itertools import islice
 
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import newest_version
-from aioflow.core.memory import Memory, Plan, WaitRecord
+from aioflow.core.live import WaitRecord
+from aioflow.core.memory import Memory
+from aioflow.core.plan import Plan
 from aioflow.inputs import EndHosting, FileParsed, Rehost, RoomChanged
 from aioflow.model import TriggerNo, TriggerState
 from aioflow.orders import End

@@ -12,7 +12,8 @@ from aioflow.core import dag, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Live, Memory, Run
+from aioflow.core.live import Live, Run
+from aioflow.core.memory import Memory
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots

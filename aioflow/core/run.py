@@ -15,7 +15,8 @@ from aioflow.core.backlog import Given
 from aioflow.core.draft import Draft
 from aioflow.core.graph import Graph, Judged
 from aioflow.core.hosting import let_go
-from aioflow.core.memory import TALLY, Group, Live, Memory, Run, WaitRecord
+from aioflow.core.live import TALLY, Group, Live, Run, WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.core.rules import Verdict, together
 from aioflow.core.rules import decide as judge
 from aioflow.core.rules import decide_share as judge_share

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.graph import is_identifier
-from aioflow.core.memory import Group, Live, Memory, Run
+from aioflow.core.live import Group, Live, Run
+from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Queue, Ready, head, is_hosted_sensor
 from aioflow.errors import BadPool
 from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from aioflow.core.backlog import Stream
 from aioflow.core.draft import Draft
-from aioflow.core.memory import WaitRecord
+from aioflow.core.live import WaitRecord
 from aioflow.messages import Fired
 from aioflow.model import Failure, TriggerState
 from aioflow.orders import EventsTaken

@@ -36,7 +36,8 @@ from aioflow.core.attempt import (
 )
 from aioflow.core.cancel import cancel, cancel_tasks
 from aioflow.core.draft import Draft
-from aioflow.core.memory import Live, Memory, Run
+from aioflow.core.live import Live, Run
+from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end

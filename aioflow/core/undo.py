@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from aioflow.core.dag import count_runs
 from aioflow.core.draft import Draft
-from aioflow.core.memory import NOWHERE, Memory, Run
+from aioflow.core.live import NOWHERE, Run
+from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded

@@ -22,7 +22,7 @@ from aioflow.core.attempt import (
 )
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, let_go, unhost
-from aioflow.core.memory import Live, WaitRecord
+from aioflow.core.live import Live, WaitRecord
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.hosting import HOSTLESS, RUN
-from aioflow.core.memory import TALLY, Group, Live, Memory, Run
+from aioflow.core.live import TALLY, Group, Live, Run
+from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
 from aioflow.core.slots import Slots
 from aioflow.core.streaming import full_window

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.memory import TALLY, Run
+from aioflow.core.live import TALLY, Run
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aioflow.core.hosting import HOSTLESS, role_of
-from aioflow.core.memory import Group, Live, Run
+from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots, Worker
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from tests.sim.broken import Broken

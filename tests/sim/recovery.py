@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.memory import Live, Memory, Run
+from aioflow.core.live import Live, Run
+from aioflow.core.memory import Memory
 from aioflow.core.run import restore
 from aioflow.core.why import explain_task
 from aioflow.model import TaskState, TriggerState
