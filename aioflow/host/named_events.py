@@ -229,14 +229,14 @@ class Subscription:
     ) -> int:
         """Ask on behalf of the run of one of those who want to know."""
         run_no = next(iter(audience)).run_no
+        body = msgspec.msgpack.encode(wanted)
+        return self._line.ask_then(run_no, "events", body, self._answered, take)
 
-        def answered(answer: Answer) -> None:
-            if answer.error:
-                self._fail(answer.error)
-            else:
-                take(msgspec.msgpack.decode(answer.body, type=EventsPage))
-
-        return self._line.ask_soon(run_no, "events", msgspec.msgpack.encode(wanted), answered)
+    def _answered(self, take: Callable[[EventsPage], None], answer: Answer) -> None:
+        if answer.error:
+            self._fail(answer.error)
+        else:
+            take(msgspec.msgpack.decode(answer.body, type=EventsPage))
 
     def _fail(self, error: str) -> None:
         self._waiting = self._reading = None

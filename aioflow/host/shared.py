@@ -10,8 +10,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import uvloop
@@ -32,8 +32,7 @@ ABANDONED_LIMIT = 100
 GIVEN_UP = 70
 """The exit status for that."""
 
-Told: TypeAlias = Callable[[Hashable, Answer], None]
-_Then: TypeAlias = tuple[Told, Hashable]
+Of = TypeVar("Of")
 
 _log = logging.getLogger("aioflow.host")
 
@@ -48,7 +47,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
-        self._questions: dict[int, Callable[[Answer], None] | _Then] = {}
+        self._questions: dict[int, tuple[Callable[[Any, Answer], None], Any]] = {}
         # No number of this process is one of an earlier process, which may be answered late.
         self._numbers = itertools.count(time.monotonic_ns())
 
@@ -92,12 +91,7 @@ class Line:
             Unserializable: If the question cannot travel.
         """
         answer: asyncio.Future[Answer] = self._loop.create_future()
-
-        def take(got: Answer) -> None:
-            if not answer.done():
-                answer.set_result(got)
-
-        number = self.ask_soon(run_no, kind, body, take)
+        number = self.ask_then(run_no, kind, body, _settle, answer)
         try:
             got = await answer
         finally:
@@ -106,19 +100,13 @@ class Line:
             raise TaskError(got.error)
         return got.body
 
-    def ask_soon(self, run_no: int, kind: str, body: bytes, take: Callable[[Answer], None]) -> int:
-        """Ask, and have the answer taken once it is there; return the number of the question.
-
-        Raises:
-            Unserializable: If the question cannot travel.
-        """
-        number = next(self._numbers)
-        self.report(Ask(number, run_no, kind, body))
-        self._questions[number] = take
-        return number
-
-    def ask_then(self, run_no: int, kind: str, body: bytes, then: Told, of: Hashable) -> None:
+    def ask_then(
+        self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Answer], None], of: Of
+    ) -> int:
         """Ask, and have ``then`` called with ``of`` and the answer, however late that comes.
+
+        Returns:
+            The number of the question, by which it can be withdrawn.
 
         Raises:
             Unserializable: If the question cannot travel.
@@ -126,6 +114,7 @@ class Line:
         number = next(self._numbers)
         self.report(Ask(number, run_no, kind, body))
         self._questions[number] = (then, of)
+        return number
 
     def withdraw(self, number: int) -> None:
         """Have a question forgotten that has no answer yet; else nothing is left to do."""
@@ -135,11 +124,14 @@ class Line:
     def answered(self, answer: Answer) -> None:
         """Hand an answer to whoever asked, if that one still waits."""
         waiting = self._questions.pop(answer.question, None)
-        if isinstance(waiting, tuple):
+        if waiting is not None:
             then, of = waiting
             then(of, answer)
-        elif waiting is not None:
-            waiting(answer)
+
+
+def _settle(waiting: asyncio.Future[Answer], answer: Answer) -> None:
+    if not waiting.done():
+        waiting.set_result(answer)
 
 
 class Role(Protocol):

@@ -273,7 +273,8 @@ async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_
     numbers = []
     for _ in range(2):  # each process has a line of its own
         line = Daemon()
-        numbers += [line.ask_soon(7, "events", encode(["e", 0, None], ""), print) for _ in range(3)]
+        wanted = encode(["e", 0, None], "")
+        numbers += [line.ask_then(7, "events", wanted, print, "") for _ in range(3)]
 
     assert len(set(numbers)) == 6
     assert sorted(numbers) == numbers
