@@ -7,7 +7,15 @@ What a DAG file, a trigger or a sensor imports. Everything else is the daemon's 
 
 from __future__ import annotations
 
-from aioflow.author.asking import NamedEvent, RunEnding, RunEndings, named_events, run_ending
+from aioflow.author.asking import (
+    NamedEvent,
+    NamedEvents,
+    RunEnding,
+    RunEndings,
+    named_events,
+    run_ending,
+    run_start_id,
+)
 from aioflow.author.child_runs import RunOutcome, run_dag
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
@@ -52,6 +60,7 @@ __all__ = (
     "Every",
     "Fail",
     "NamedEvent",
+    "NamedEvents",
     "NotReady",
     "Operator",
     "PokeReturnValue",
@@ -87,6 +96,7 @@ __all__ = (
     "now",
     "run_dag",
     "run_ending",
+    "run_start_id",
     "sensor",
     "setup",
     "sleep",

@@ -12,13 +12,16 @@ from aioflow.errors import AioflowError
 
 __all__ = (
     "Asker",
+    "EventFollower",
     "NamedEvent",
+    "NamedEvents",
     "RunEnding",
     "RunEndings",
     "RunFollower",
     "asker",
     "named_events",
     "run_ending",
+    "run_start_id",
 )
 
 Of = TypeVar("Of", bound=Hashable)
@@ -79,6 +82,16 @@ class Asker(Protocol):
         """Yield the events of a name as they are stored; see the function of that name."""
         ...
 
+    def follow_events(
+        self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
+    ) -> EventFollower:
+        """Return what asks for many events of a name; see ``NamedEvents``."""
+        ...
+
+    def run_start_id(self) -> int:
+        """See the function of that name."""
+        ...
+
 
 class RunFollower(Protocol):
     """Asks for many runs, and tells of each."""
@@ -94,6 +107,18 @@ class RunFollower(Protocol):
         since: datetime,
     ) -> None:
         """See ``RunEndings.ask``."""
+        ...
+
+
+class EventFollower(Protocol):
+    """Asks for many events of one name, and tells of each."""
+
+    def ask(self, of: Hashable, *, key: str | None, after: int) -> None:
+        """See ``NamedEvents.ask``."""
+        ...
+
+    def forget(self, of: Hashable) -> None:
+        """See ``NamedEvents.forget``."""
         ...
 
 
@@ -188,6 +213,47 @@ def named_events(
         RuntimeError: If no host runs this code, as in a plain script.
     """
     return _host("named events").named_events(name, key=key, after=after)
+
+
+def run_start_id() -> int:
+    """Return the ``id`` behind which the named events are that were stored since the run began.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+    """
+    return _host("named events").run_start_id()
+
+
+class NamedEvents(Generic[Of]):
+    """Asks for the first event each of many who wait for a name, for a watch.
+
+    What waits is data, and no coroutine.
+
+    Args:
+        name: Of the events.
+        tell: Called from the event loop, once for each ``ask``: with its ``of``, and with the
+            event, or with the reason why there will be none. Must not wait.
+
+    Raises:
+        RuntimeError: If no host runs this code, as in a plain script.
+    """
+
+    def __init__(self, name: str, tell: Callable[[Of, NamedEvent | AioflowError], None]) -> None:
+        told: Any = tell  # it is told of no other `of` than it asked for
+        self._follower = _host("named events").follow_events(name, told)
+
+    def ask(self, of: Of, *, key: str | None = None, after: int) -> None:
+        """Ask for the first event behind ``after``; with ``key`` the first of that key.
+
+        Args:
+            of: Whatever the event is to be known by. Asked again before it is told, only the
+                second question counts.
+        """
+        self._follower.ask(of, key=key, after=after)
+
+    def forget(self, of: Of) -> None:
+        """Ask no more. Does nothing if it was told, or never asked."""
+        self._follower.forget(of)
 
 
 def _check_zones(logical_date: datetime | None, since: datetime) -> None:

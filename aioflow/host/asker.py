@@ -11,7 +11,7 @@ from aioflow.author import codec
 from aioflow.author.asking import NamedEvent, RunEnding
 from aioflow.errors import AioflowError, TaskError
 from aioflow.host import questions
-from aioflow.host.named_events import Subscriptions
+from aioflow.host.named_events import EventFollower, Subscriptions
 from aioflow.host.nursery import guest
 from aioflow.host.shared import Line
 from aioflow.model import Instant
@@ -83,9 +83,17 @@ class LineAsker:
     def named_events(
         self, name: str, *, key: str | None, after: int | None
     ) -> AsyncGenerator[NamedEvent, None]:
-        # Numbers are of one series: whatever was stored since the run was made is behind its own.
-        behind = self.run_no if after is None else after
+        behind = self.run_start_id() if after is None else after
         return self._subscriptions.events(self.run_no, name, key, behind)
+
+    def follow_events(
+        self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
+    ) -> EventFollower:
+        return EventFollower(self._subscriptions, name, lambda: self.run_no, tell)
+
+    def run_start_id(self) -> int:
+        # Numbers are of one series: whatever was stored since the run was made is behind its own.
+        return self.run_no
 
 
 class GuestAsker(LineAsker):

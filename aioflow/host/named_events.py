@@ -3,26 +3,27 @@
 A subscription asks the daemon for what comes after the last event it has, and is answered once
 there is something. Whoever joins it later and needs what was before catches up first, all such
 with the same pages, and is then told with the others. No task stands behind any of this: an
-answer is taken by a callback, and each listener is woken when there is something for it.
+answer is taken by a callback, and each listener is woken when there is something for it. Who
+listens for the first event alone is no coroutine either, see ``EventFollower``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable, Iterator
 
 import msgspec
 
 from aioflow.author import codec
 from aioflow.author.asking import NamedEvent
-from aioflow.errors import TaskError
+from aioflow.errors import AioflowError, TaskError
 from aioflow.host.questions import EventItem, EventsPage, EventsWanted
 from aioflow.host.shared import Line
 from aioflow.model import RunNo
 from aioflow.orders import Answer
 
-__all__ = ("QUEUE_LIMIT", "Listener", "Subscription", "Subscriptions")
+__all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
 QUEUE_LIMIT = 64
 """Events kept for a listener that does not take them; then it is left out until it has."""
@@ -43,46 +44,96 @@ class Subscriptions:
         Raises:
             TaskError: If the daemon does not tell of them.
         """
-        listener = Listener(run_no, key, after)
-        subscription = self._by_name.get(name)
-        if subscription is None:
-            subscription = self._by_name[name] = Subscription(name, self._line)
-        subscription.members += 1
-        subscription.join(listener)
+        listener = _Queue(run_no, key, after)
+        subscription = self.enter(name, listener)
         try:
             while True:
                 while listener.events:
                     yield _event(name, listener.events.popleft())
                 if listener.is_left_out:
+                    listener.is_left_out = False
                     subscription.join(listener)
                 await listener.more()
         finally:
-            subscription.leave(listener)
-            subscription.members -= 1
-            if not subscription.members:
-                del self._by_name[name]
+            self.leave(name, listener)
+
+    def enter(self, name: str, listener: Listener) -> Subscription:
+        """Have somebody told of the events of a name, until it leaves.
+
+        Raises:
+            Unserializable: If the name cannot travel; then nobody has entered.
+        """
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            subscription = self._by_name[name] = Subscription(name, self._line)
+        subscription.members += 1
+        try:
+            subscription.join(listener)
+        except BaseException:
+            self.leave(name, listener)
+            raise
+        return subscription
+
+    def leave(self, name: str, listener: Listener) -> None:
+        """Tell it nothing more. Once."""
+        subscription = self._by_name[name]
+        subscription.leave(listener)
+        subscription.members -= 1
+        if not subscription.members:
+            del self._by_name[name]
 
 
 class Listener:
     """Somebody who waits for events of a name.
 
     Attributes:
+        run_no: The run in whose name it asks.
         key: Of the events it wants; ``None`` for all.
         position: It has been told of everything up to here.
-        events: What it has not taken yet.
-        is_left_out: It has had more than it takes, and joins again when it has taken that.
     """
 
-    __slots__ = ("_woken", "error", "events", "is_left_out", "key", "position", "run_no")
+    __slots__ = ("key", "position", "run_no")
 
     def __init__(self, run_no: RunNo, key: str | None, position: int) -> None:
         self.run_no = run_no
         self.key = key
         self.position = position
+
+    def hear(self, item: EventItem) -> bool:
+        """Take an event; whether it takes more."""
+        raise NotImplementedError
+
+    def fail(self, error: str) -> None:
+        """Learn that there will be none."""
+        raise NotImplementedError
+
+
+class _Queue(Listener):
+    """One who takes them when it comes to that.
+
+    Attributes:
+        events: What it has not taken yet.
+        is_left_out: It has had more than it takes, and joins again when it has taken that.
+    """
+
+    __slots__ = ("_woken", "error", "events", "is_left_out")
+
+    def __init__(self, run_no: RunNo, key: str | None, position: int) -> None:
+        super().__init__(run_no, key, position)
         self.events: deque[EventItem] = deque()
         self.is_left_out = False
         self.error = ""
         self._woken: asyncio.Future[None] | None = None
+
+    def hear(self, item: EventItem) -> bool:
+        self.events.append(item)
+        self.is_left_out = len(self.events) >= QUEUE_LIMIT
+        self._wake()
+        return not self.is_left_out
+
+    def fail(self, error: str) -> None:
+        self.error = error
+        self._wake()
 
     async def more(self) -> None:
         """Return when there is something to take.
@@ -96,45 +147,122 @@ class Listener:
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
 
-    def wake(self) -> None:
-        """There is something."""
+    def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
 
+class EventFollower:
+    """Asks for the first event each of many who wait for a name; what waits is data.
+
+    Fulfils ``aioflow.author.asking.EventFollower``.
+
+    Args:
+        run_no: Says in whose name one asks just now.
+        tell: Told of each once, with what it was asked for.
+    """
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        name: str,
+        run_no: Callable[[], RunNo],
+        tell: Callable[[Hashable, NamedEvent | AioflowError], None],
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._name = name
+        self._run_no = run_no
+        self._tell = tell
+        self._asking: dict[Hashable, _Once] = {}
+        self._last: tuple[EventItem, NamedEvent] | None = None
+
+    def ask(self, of: Hashable, *, key: str | None, after: int) -> None:
+        self.forget(of)
+        listener = _Once(self._run_no(), key, after, self, of)
+        self._subscriptions.enter(self._name, listener)
+        self._asking[of] = listener
+
+    def forget(self, of: Hashable) -> None:
+        listener = self._asking.pop(of, None)
+        if listener is not None:
+            self._subscriptions.leave(self._name, listener)
+
+    def found(self, of: Hashable, item: EventItem) -> None:
+        """There is one. It is read once for all who are told of it one after another."""
+        if of not in self._asking:
+            return  # whoever was told before it has had it forgotten
+        if self._last is None or self._last[0] is not item:
+            self._last = (item, _event(self._name, item))
+        self.forget(of)
+        self._tell(of, self._last[1])
+
+    def failed(self, of: Hashable, error: str) -> None:
+        """There will be none."""
+        if of in self._asking:
+            self.forget(of)
+            self._tell(of, TaskError(error))
+
+
+class _Once(Listener):
+    """One who wants the first event alone."""
+
+    __slots__ = ("_follower", "_of")
+
+    def __init__(
+        self, run_no: RunNo, key: str | None, position: int, follower: EventFollower, of: Hashable
+    ) -> None:
+        super().__init__(run_no, key, position)
+        self._follower = follower
+        self._of = of
+
+    def hear(self, item: EventItem) -> bool:
+        self._follower.found(self._of, item)
+        return False
+
+    def fail(self, error: str) -> None:
+        self._follower.failed(self._of, error)
+
+
 class _Audience:
-    """Listeners, found by the key they want."""
+    """Listeners, found by the key they want. One alone stands for itself."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str | None, dict[Listener, None]] = {}
+        self._by_key: dict[str | None, Listener | dict[Listener, None]] = {}
 
     def __iter__(self) -> Iterator[Listener]:
-        return (listener for of_key in self._by_key.values() for listener in of_key)
+        return (listener for key in self._by_key for listener in self._of(key))
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
 
+    def _of(self, key: str | None) -> Collection[Listener]:
+        of_key = self._by_key.get(key, ())
+        return (of_key,) if isinstance(of_key, Listener) else of_key
+
     def add(self, listener: Listener) -> None:
-        self._by_key.setdefault(listener.key, {})[listener] = None
+        of_key = self._by_key.get(listener.key)
+        if of_key is None:
+            self._by_key[listener.key] = listener
+        elif isinstance(of_key, dict):
+            of_key[listener] = None
+        elif of_key is not listener:
+            self._by_key[listener.key] = {of_key: None, listener: None}
 
     def discard(self, listener: Listener) -> None:
         of_key = self._by_key.get(listener.key)
-        if of_key is not None:
+        if isinstance(of_key, dict):
             of_key.pop(listener, None)
-            if not of_key:
-                del self._by_key[listener.key]
+        if of_key is listener or of_key == {}:
+            del self._by_key[listener.key]
 
     def tell(self, item: EventItem) -> None:
         """Give an event to whoever wants it and has not had it."""
         keys = (None,) if item.key is None else (None, item.key)
-        for listener in [one for key in keys for one in self._by_key.get(key, ())]:
+        for listener in [one for key in keys for one in self._of(key)]:
             if item.event_no <= listener.position:
                 continue
-            listener.events.append(item)
             listener.position = item.event_no
-            listener.wake()
-            if len(listener.events) >= QUEUE_LIMIT:
-                listener.is_left_out = True
+            if not listener.hear(item):
                 self.discard(listener)
 
 
@@ -158,7 +286,6 @@ class Subscription:
 
     def join(self, listener: Listener) -> None:
         """Tell a listener of everything behind its position."""
-        listener.is_left_out = False
         if not self._present and self._waiting is None:
             self._tip = listener.position
         if listener.position >= self._tip:
@@ -241,8 +368,7 @@ class Subscription:
     def _fail(self, error: str) -> None:
         self._waiting = self._reading = None
         for listener in (*self._present, *self._late, *self._latest):
-            listener.error = error
-            listener.wake()
+            listener.fail(error)
 
 
 def _event(name: str, item: EventItem) -> NamedEvent:

@@ -21,7 +21,14 @@ from aioflow import (
     Unserializable,
     run_ending,
 )
-from aioflow.author.asking import NamedEvent, RunEnding, asker, named_events
+from aioflow.author.asking import (
+    NamedEvent,
+    NamedEvents,
+    RunEnding,
+    asker,
+    named_events,
+    run_start_id,
+)
 from aioflow.author.codec import encode_fields
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
@@ -372,6 +379,21 @@ class Recorder:
 
         return Follower()
 
+    def follow_events(
+        self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
+    ) -> Any:
+        class Follower:
+            def ask(self, of: Hashable, **wanted: Any) -> None:
+                tell(of, NamedEvent(7, name, data=wanted))
+
+            def forget(self, of: Hashable) -> None:
+                tell(of, AioflowError("forgotten"))
+
+        return Follower()
+
+    def run_start_id(self) -> int:
+        return 5
+
     async def run_ending(self, dag_id: str, **wanted: Any) -> RunEnding:
         return RunEnding("r1", "success", (dag_id, wanted))
 
@@ -418,6 +440,26 @@ async def test_named_events_come_from_the_host():
 
     asker.reset(token)
     assert events == [NamedEvent(7, "n", data={"key": "k", "after": None})]
+
+
+async def test_a_question_about_many_events_is_told_each_by_its_name():
+    told: list[tuple[str, NamedEvent | AioflowError]] = []
+    token = asker.set(Recorder())
+
+    events: NamedEvents[str] = NamedEvents("n", lambda of, event: told.append((of, event)))
+    events.ask("mine", key="k", after=run_start_id())
+    events.forget("mine")
+
+    asker.reset(token)
+    assert told[0] == ("mine", NamedEvent(7, "n", data={"key": "k", "after": 5}))
+    assert str(told[1][1]) == "forgotten"
+
+
+def test_nobody_asks_for_events_outside_of_a_host():
+    with pytest.raises(RuntimeError, match="hosted"):
+        NamedEvents("n", lambda of, event: None)
+    with pytest.raises(RuntimeError, match="hosted"):
+        run_start_id()
 
 
 async def test_nobody_answers_outside_of_a_host():

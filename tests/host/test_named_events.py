@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from aioflow.author.asking import NamedEvent
 from aioflow.author.codec import encode
-from aioflow.errors import TaskError
-from aioflow.host.named_events import QUEUE_LIMIT, Subscriptions
+from aioflow.errors import AioflowError, TaskError
+from aioflow.host.named_events import QUEUE_LIMIT, EventFollower, Subscriptions
 from aioflow.host.questions import EventItem, EventsPage, EventsWanted
 from aioflow.host.shared import Line
 from aioflow.messages import Ask, Withdraw
@@ -45,6 +46,9 @@ class Daemon(Line):
     def emit(self, number: int, key: str | None = None) -> None:
         self.events.append(EventItem(number, key, encode(number, "a number")))
 
+    def first(self, key: str | None, after: int) -> int:
+        return next(e.event_no for e in self.events if e.event_no > after and key in (None, e.key))
+
     def answer(self) -> int:
         """Answer what can be; return how much that was."""
         answered = 0
@@ -75,6 +79,17 @@ class World:
         self.subscriptions = Subscriptions(self.daemon)
         self.told: dict[str, list[int]] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.first: dict[Any, int | str] = {}
+        self.follower = self.follow()
+
+    def follow(self, run_no: int = 7) -> EventFollower:
+        """Have somebody ask for the first event each of many."""
+
+        def tell(of: Any, event: NamedEvent | AioflowError) -> None:
+            assert of not in self.first, "told twice"
+            self.first[of] = event.id if isinstance(event, NamedEvent) else str(event)
+
+        return EventFollower(self.subscriptions, "e", lambda: run_no, tell)
 
     async def listen(
         self,
@@ -267,6 +282,116 @@ async def test_a_refusal_reaches_everyone_and_the_next_may_ask_again(world):
     await world.settle()
 
     assert world.told["b"] == [1]
+
+
+# ── the first event, for many ───────────────────────────────────────────────────────────
+
+
+async def test_each_of_many_is_told_the_first_event_behind_its_own(world):
+    await world.listen("a", after=5)
+    for number, key in ((2, "k"), (4, None), (6, "k"), (8, "o")):
+        world.daemon.emit(number, key)
+    await world.settle()
+
+    for of, key, after in (("any", None, 0), ("k", "k", 2), ("late", None, 6), ("none", "x", 0)):
+        world.follower.ask(of, key=key, after=after)
+    await world.settle()
+    assert world.first == {"any": 2, "k": 6, "late": 8}
+
+    world.daemon.emit(10, "x")
+    await world.settle()
+    assert world.first["none"] == 10
+    assert world.told["a"] == [6, 8, 10]
+
+
+async def test_thousands_who_want_the_next_event_are_one_question(world):
+    for number in range(2_000):
+        world.follower.ask(number, key=None if number % 2 else f"k{number}", after=number % 7)
+    await world.settle()
+    assert world.daemon.asked < 10
+
+    world.daemon.emit(9, "k4")
+    await world.settle()
+
+    assert world.first == dict.fromkeys([4, *range(1, 2_000, 2)], 9)
+    for number in range(0, 2_000, 2):
+        world.follower.forget(number)
+    assert world.daemon.open == {}
+
+
+async def test_one_that_was_forgotten_is_not_told(world):
+    world.follower.ask("a", key=None, after=0)
+    world.follower.ask("b", key=None, after=0)
+    world.follower.forget("a")
+    world.follower.forget("never asked")
+    world.daemon.emit(1)
+    await world.settle()
+
+    assert world.first == {"b": 1}
+
+
+async def test_one_that_asks_again_before_it_is_told_is_told_once(world):
+    world.follower.ask("a", key="k", after=0)
+    world.follower.ask("a", key=None, after=3)
+    for number in (2, 4, 6):
+        world.daemon.emit(number, "k")
+    await world.settle()
+
+    assert world.first == {"a": 4}
+
+
+async def test_one_whom_another_gives_up_as_it_is_told_is_not_told(world):
+    told = []
+
+    def tell(of: Any, event: NamedEvent | AioflowError) -> None:
+        told.append(of)
+        follower.forget({"a": "b", "b": "a"}[of])
+
+    follower = EventFollower(world.subscriptions, "e", lambda: 7, tell)
+    follower.ask("a", key=None, after=0)
+    follower.ask("b", key=None, after=0)
+    world.daemon.emit(1)
+    await world.settle()
+
+    assert told == ["a"]
+
+
+async def test_a_refusal_is_told_to_each_who_asked(world):
+    world.follower.ask("a", key=None, after=5)
+    world.follower.ask("late", key="k", after=0)
+    world.daemon.refuse()
+    assert world.first == {"a": "no", "late": "no"}
+
+    world.follower.ask("b", key=None, after=0)
+    world.daemon.emit(1)
+    await world.settle()
+
+    assert world.first["b"] == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_comes_and_goes_each_is_told_the_first_event_it_asked_for(world, seed):
+    rng = random.Random(seed)
+    asked: dict[int, tuple[str | None, int]] = {}
+    for number in range(1, 300):
+        match rng.randrange(5):
+            case 0:
+                world.daemon.emit(number, rng.choice((None, "a", "b")))
+            case 1 | 2:
+                asked[number] = (rng.choice((None, "a", "b")), rng.randrange(number))
+                world.follower.ask(number, key=asked[number][0], after=asked[number][1])
+            case 3 if asked:
+                of = rng.choice(list(asked))
+                world.follower.forget(of)
+                if of not in world.first:
+                    del asked[of]
+            case _:
+                await world.settle()
+    for number, key in enumerate((None, "a", "b"), 300):
+        world.daemon.emit(number, key)
+    await world.settle()
+
+    assert world.first == {of: world.daemon.first(*wanted) for of, wanted in asked.items()}
 
 
 async def test_an_answer_owed_to_an_earlier_process_answers_no_question_of_this_one():

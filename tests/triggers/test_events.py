@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
-from aioflow import NamedEvent, TriggerEvent
+from aioflow import AioflowError, NamedEvent, Share, TriggerEvent
 from aioflow.author.asking import asker
 from aioflow.author.trigger import construct, serialize
 from aioflow.errors import WrongField
-from aioflow_triggers.events import EventTrigger
+from aioflow_triggers.events import Emissions, EventTrigger
 
 
 class Daemon:
@@ -28,6 +29,19 @@ class Daemon:
                     yield NamedEvent(number, name, "k", {"n": number})
         finally:
             self.is_closed = True
+
+    def follow_events(self, name, tell):
+        self.name, self.tell = name, tell
+        return self
+
+    def ask(self, of, *, key, after):
+        self.asked.append({"of": of, "key": key, "after": after})
+
+    def forget(self, of):
+        self.asked.append({"forgotten": of})
+
+    def run_start_id(self):
+        return 4
 
 
 @pytest.fixture
@@ -64,6 +78,46 @@ async def test_a_wait_behind_an_event_is_told_of_later_ones_alone(hosted, daemon
 
     assert [event.payload["id"] for event in events] == [7, 9]
     assert later.series() == trigger.series()
+
+
+# ── one event ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_one_event_is_waited_for_in_the_watch_of_its_name(hosted, daemon):
+    asker.set(daemon)
+
+    shares = [hosted(trigger).share() for trigger in (EventTrigger("e"), EventTrigger("e", "k", 9))]
+
+    assert shares == [
+        Share(Emissions, (None, 4), of=("e",)),
+        Share(Emissions, ("k", 9), of=("e",)),
+    ]
+
+
+async def test_a_watch_tells_each_of_its_event_or_of_the_reason_why_there_is_none(daemon):
+    asker.set(daemon)
+    watch = Emissions("e")
+    watch.joined(("k", 4))
+    watch.joined((None, 9))
+    watch.left((None, 9))
+    watch.joined((None, 2))
+
+    daemon.tell(("k", 4), NamedEvent(7, "e", "k", {"n": 7}))
+    daemon.tell((None, 2), AioflowError("no"))
+    run: Any = watch.run()
+    async with aclosing(run) as told:
+        (first, event), (second, refusal) = await anext(told), await anext(told)
+
+    assert daemon.name == "e"
+    assert daemon.asked == [
+        {"of": ("k", 4), "key": "k", "after": 4},
+        {"of": (None, 9), "key": None, "after": 9},
+        {"forgotten": (None, 9)},
+        {"of": (None, 2), "key": None, "after": 2},
+    ]
+    assert (first, event.key) == (("k", 4), "7")
+    assert event.payload == {"name": "e", "key": "k", "data": {"n": 7}, "id": 7}
+    assert (second, str(refusal)) == ((None, 2), "no")
 
 
 def test_waits_for_another_name_or_key_are_a_series_of_their_own():

@@ -9,6 +9,7 @@ import os
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import asyncinotify
@@ -16,9 +17,17 @@ import pytest
 
 from aioflow import DagError, TriggerEvent
 from aioflow.author.trigger import construct, serialize
+from aioflow.author.watch import show_wanted
 from aioflow_triggers import folders
-from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles, _Arrivals
-from aioflow_triggers.folders import Found, matches, watching
+from aioflow_triggers.files import (
+    FileGoneTrigger,
+    FilesTrigger,
+    FileTrigger,
+    GoneFiles,
+    NewFiles,
+    _Arrivals,
+)
+from aioflow_triggers.folders import Found, Leaving, Look, matches, watching
 from tests.triggers.conftest import LONG_AGO, as_hosted
 from tests.triggers.conftest import stream as hosted_stream
 
@@ -300,6 +309,101 @@ async def test_a_file_that_has_gone_is_told(tmp_path, kernel):
         event = await anext(events)
 
     assert event.payload == {"path": str(marker)}
+
+
+async def test_many_that_are_to_go_are_told_each_when_it_has(tmp_path):
+    wants = dict.fromkeys(str(n) for n in range(100))
+    for name in wants:
+        (tmp_path / name).touch()
+    watch = GoneFiles(f"{tmp_path}/", POLL)
+    show_wanted(watch, wants.keys())
+    gone = []
+
+    run: Any = watch.run()
+    async with aclosing(run) as events:
+        for name in ("7", "70"):
+            (tmp_path / name).unlink()
+            gone.append(await anext(events))
+            del wants[name]
+            watch.left(name)
+        (tmp_path / "late").touch()
+        wants["late"] = None
+        watch.joined("late")
+        (tmp_path / "late").unlink()
+        gone.append(await anext(events))
+
+    assert [(name, event.payload["path"]) for name, event in gone] == [
+        (name, f"{tmp_path}/{name}") for name in ("7", "70", "late")
+    ]
+
+
+def test_a_name_that_came_while_one_looked_is_not_missing_from_that_look():
+    names = dict.fromkeys(["there", "old"])
+    leaving = Leaving(names.keys())
+    leaving.begin(1.0)
+    for name in ("late", "brief"):
+        names[name] = None
+        leaving.join(name)
+    leaving.begin(2.0)  # by somebody else, before the first one is back
+    leaving.leave("brief")
+
+    looks = [Look(at, {}, {leaving: ["old", "late"]}) for at in (1.0, 2.0)]
+
+    assert leaving.sought == ("there", "old", "late", "brief")
+    assert leaving.missing(looks[0]) == ["old"]
+    assert leaving.is_late("late", looks[0])
+    assert leaving.missing(looks[1]) == ["old", "late"]
+    assert not leaving.is_late("late", looks[1])
+
+
+@pytest.mark.parametrize("others", [0, 100], ids=["looked-up-one-by-one", "listed"])
+async def test_a_link_to_nothing_is_gone_and_a_folder_is_not(tmp_path, others):
+    wants = dict.fromkeys(["folder", "link", "nowhere", *map(str, range(others))])
+    for name in wants:
+        (tmp_path / name).touch()
+    for name in ("folder", "nowhere"):
+        (tmp_path / name).unlink()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "link")
+    watch = GoneFiles(f"{tmp_path}/", POLL)
+    show_wanted(watch, wants.keys())
+
+    run: Any = watch.run()
+    async with aclosing(run) as events:
+        following = asyncio.ensure_future(anext(events))
+        with watching(str(tmp_path), "link", POLL) as seat:
+            await seat.look()
+        assert not following.done()
+        (tmp_path / "link").unlink()
+        gone = [await following]
+        wants.pop(gone[0][0])
+        gone.append(await anext(events))
+
+    assert {name for name, _ in gone} == {"link", "nowhere"}
+
+
+async def test_what_is_given_up_and_wanted_again_meanwhile_is_looked_for_anew(tmp_path):
+    wants = dict.fromkeys(["a", "b"])
+    watch = GoneFiles(f"{tmp_path}/", POLL)
+    show_wanted(watch, wants.keys())
+    run: Any = watch.run()
+    async with aclosing(run) as events:
+        await anext(events)  # a; that b is gone as well is known, and not yet said
+        del wants["a"]
+        for name in ("a", "b"):
+            watch.left(name)
+        (tmp_path / "b").touch()
+        watch.joined("b")
+        following = asyncio.ensure_future(anext(events))
+        with watching(str(tmp_path), "b", POLL) as seat:
+            await seat.look()
+            await seat.next_look()
+        assert not following.done()
+
+        (tmp_path / "b").unlink()
+        name, _ = await following
+
+    assert name == "b"
 
 
 async def test_nothing_in_a_missing_folder_is_gone_at_once(tmp_path):

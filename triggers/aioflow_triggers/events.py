@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
-from aioflow import Trigger, TriggerEvent, named_events
+from aioflow import (
+    AioflowError,
+    NamedEvent,
+    NamedEvents,
+    Share,
+    Trigger,
+    TriggerEvent,
+    Watch,
+    named_events,
+    run_start_id,
+)
 
-__all__ = ("Emitted", "EventTrigger")
+__all__ = ("Emissions", "Emitted", "EventTrigger")
+
+_Wanted: TypeAlias = tuple[str | None, int]
+"""A key, or any if it is ``None``, and the ``id`` behind which an event counts."""
 
 
 class Emitted(TypedDict):
@@ -48,14 +62,18 @@ class EventTrigger(Trigger[Emitted]):
     key: str | None = None
     after: int | None = None
 
+    def share(self) -> Share:
+        """All who wait for one event of a name are in one watch."""
+        after = run_start_id() if self.after is None else self.after
+        return Share(Emissions, (self.key, after), of=(self.name,))
+
     async def run(self) -> AsyncIterator[TriggerEvent[Emitted]]:
-        """Yield the events, without end."""
+        """Yield the events, without end: for a stream."""
         after = self.after if self.last is None else self.last.payload["id"]
         events = named_events(self.name, key=self.key, after=after)
         try:
             async for event in events:
-                payload = Emitted(name=event.name, key=event.key, data=event.data, id=event.id)
-                yield TriggerEvent(payload, key=str(event.id))
+                yield _emitted(event)
         finally:
             await events.aclose()
 
@@ -66,3 +84,43 @@ class EventTrigger(Trigger[Emitted]):
     def behind(self, payload: Emitted) -> EventTrigger:
         """Return the wait for the events after this one."""
         return EventTrigger(self.name, self.key, payload["id"])
+
+
+class Emissions(Watch[_Wanted, Emitted]):
+    """The events of a name; wanted is the first behind an ``id``, of a key if there is one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._events: NamedEvents[_Wanted] | None = None
+        self._told: list[tuple[_Wanted, NamedEvent | AioflowError]] = []
+        self._stirred = asyncio.Event()
+
+    def joined(self, wanted: _Wanted) -> None:
+        """Ask for it."""
+        if self._events is None:
+            self._events = NamedEvents(self._name, self._hear)
+        key, after = wanted
+        self._events.ask(wanted, key=key, after=after)
+
+    def left(self, wanted: _Wanted) -> None:
+        """Ask no more."""
+        if self._events is not None:
+            self._events.forget(wanted)
+
+    async def run(self) -> AsyncIterator[tuple[_Wanted, TriggerEvent[Emitted] | AioflowError]]:
+        """Yield each when it is stored. Nothing is polled: the daemon tells of it."""
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            told, self._told = self._told, []
+            for wanted, event in told:
+                yield wanted, event if isinstance(event, AioflowError) else _emitted(event)
+
+    def _hear(self, wanted: _Wanted, event: NamedEvent | AioflowError) -> None:
+        self._told.append((wanted, event))
+        self._stirred.set()
+
+
+def _emitted(event: NamedEvent) -> TriggerEvent[Emitted]:
+    payload = Emitted(name=event.name, key=event.key, data=event.data, id=event.id)
+    return TriggerEvent(payload, key=str(event.id))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
-from aioflow_triggers.folders import Crowd, Found, Look, Seat, Wanted, matches, watching
+from aioflow_triggers.folders import Crowd, Found, Leaving, Look, Seat, Wanted, matches, watching
 
 __all__ = (
     "FileGone",
@@ -19,6 +19,7 @@ __all__ = (
     "FileTrigger",
     "FilesSeen",
     "FilesTrigger",
+    "GoneFiles",
     "NewFile",
     "NewFiles",
     "RestingFiles",
@@ -267,14 +268,52 @@ class FileGoneTrigger(Trigger[FileGone]):
         _check_path(self.path)
         _checked_poll(self.poll_seconds)
 
-    async def run(self) -> AsyncIterator[TriggerEvent[FileGone]]:
-        """Yield one event once it is gone."""
-        folder, name = os.path.split(self.path)
-        with watching(folder, name, self.poll_seconds) as seat:
-            look = await seat.look()
-            while name in look.files:
-                look = await seat.next_look()
-        yield TriggerEvent(FileGone(path=self.path), key=f"{self.path}:gone")
+    def share(self) -> Share:
+        """All that is to go from a folder is in one watch."""
+        name = os.path.basename(self.path)  # noqa: PTH119
+        return Share(GoneFiles, name, of=(self.path.removesuffix(name), self.poll_seconds))
+
+
+class GoneFiles(Watch[str, FileGone]):
+    """Files of one folder that are to go; wanted are their names.
+
+    Args:
+        before: What stands before a name in its path.
+    """
+
+    def __init__(self, before: str, poll_seconds: float) -> None:
+        self._before = before
+        self._poll_seconds = poll_seconds
+        self._leaving: Leaving | None = None
+        self._seat: Seat | None = None
+
+    def joined(self, wanted: str) -> None:
+        """Have it looked for; who came before the first look needs no word."""
+        if self._leaving is not None and self._seat is not None:
+            self._leaving.join(wanted)
+            self._seat.stir()
+
+    def left(self, wanted: str) -> None:
+        """Forget it."""
+        if self._leaving is not None:
+            self._leaving.leave(wanted)
+
+    async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone]]]:
+        """Yield each once there is nothing of its name."""
+        folder, _ = os.path.split(self._before)
+        leaving = self._leaving = Leaving(self.wanted)
+        self._seat = Seat(folder, leaving, self._poll_seconds)
+        try:
+            look = await self._seat.look()
+            while True:
+                for name in leaving.missing(look):
+                    # It may have been given up, and be wanted again, while others were told.
+                    if not leaving.is_late(name, look):
+                        path = self._before + name
+                        yield name, TriggerEvent(FileGone(path=path), key=f"{path}:gone")
+                look = await self._seat.next_look()
+        finally:
+            self._seat.leave()
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias
 
 from aioflow_triggers.inotify import Kernel
 
-__all__ = ("Crowd", "Found", "Look", "Seat", "Wanted", "matches", "watching")
+__all__ = ("Crowd", "Found", "Leaving", "Look", "Seat", "Wanted", "matches", "watching")
 
 _SINGLY = 64  # so many names are looked up one by one; more are cheaper in one listing
 
@@ -57,10 +57,12 @@ class Look:
     Attributes:
         at: Seconds on the loop's clock, when it began.
         files: By name, of those that somebody waits for and that exist.
+        missing: Names at which there is nothing, by who waits for just that.
     """
 
     at: float
     files: Mapping[str, Found]
+    missing: Mapping[Leaving, Collection[str]] = field(default_factory=dict)
 
 
 class Wanted(NamedTuple):
@@ -96,12 +98,55 @@ class Crowd:
         """Return whether somebody waits for this name."""
         return name in self.names
 
-    def count(self) -> None:
-        """See whether they are few. Not in a thread, where names may come while one looks."""
+    def begin(self, at: float) -> None:
+        """See who is there as a look begins. Not in a thread, where names may come meanwhile."""
         self.few = tuple(self.names) if len(self.names) <= _SINGLY else None
 
 
-Sought: TypeAlias = Wanted | Crowd
+class Leaving:
+    """Names of which many wait that there be nothing, in a collection that changes meanwhile.
+
+    Attributes:
+        sought: The names themselves, as of the last look.
+    """
+
+    is_one = False
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.sought: tuple[str, ...] = ()
+        self._names = names
+        self._latecomers: dict[str, float] = {}  # with when the first look at each began
+
+    def is_fit_by(self, name: str) -> bool:
+        """Return whether somebody waits that this goes."""
+        return name in self._names
+
+    def join(self, name: str) -> None:
+        """A name is waited for from now on: what has not been looked for cannot be missing."""
+        self._latecomers[name] = math.inf
+
+    def leave(self, name: str) -> None:
+        """It is not waited for any more."""
+        self._latecomers.pop(name, None)
+
+    def begin(self, at: float) -> None:
+        """See who is there as a look begins."""
+        self.sought = tuple(self._names)
+        for name, first in self._latecomers.items():
+            self._latecomers[name] = min(first, at)
+
+    def is_late(self, name: str, look: Look) -> bool:
+        """Return whether somebody has come for this name since the look began."""
+        return self._latecomers.get(name, -math.inf) > look.at
+
+    def missing(self, look: Look) -> list[str]:
+        """Return the names that a look has looked for and not found."""
+        late = {name: first for name, first in self._latecomers.items() if first > look.at}
+        self._latecomers = late
+        return [name for name in look.missing.get(self, ()) if name not in late]
+
+
+Sought: TypeAlias = Wanted | Crowd | Leaving
 
 
 class Folder:
@@ -212,8 +257,8 @@ class Folder:
         began = self._began = self._loop.time()
         self._looked_for = frozenset(self.wanted)
         for many in self._many:
-            if isinstance(many, Crowd):
-                many.count()
+            if not isinstance(many, Wanted):
+                many.begin(began)
         self._look = self._loop.run_in_executor(
             _threads, _look, began, self._folder, self._looked_for, self._kernel
         )
@@ -334,30 +379,44 @@ def _look(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) ->
     kernel.follow(folder)
     names: set[str] = set()
     many: list[Sought] = []
+    missing: dict[Leaving, set[str]] = {}
     for sought in wanted:
-        if isinstance(sought, Crowd) and sought.few is not None:
+        if isinstance(sought, Leaving):
+            missing[sought] = set(sought.sought)
+        elif isinstance(sought, Crowd) and sought.few is not None:
             names.update(sought.few)
         elif isinstance(sought, Wanted) and sought.is_one:
             names.add(sought.text)
         else:
             many.append(sought)
-    if len(names) <= _SINGLY and not many:
-        found = {name: _found(os.path.join(folder, name)) for name in names}  # noqa: PTH118
+    if len(names) + sum(map(len, missing.values())) <= _SINGLY and not many:
+        paths = {name: os.path.join(folder, name) for name in names.union(*missing.values())}  # noqa: PTH118
+        found = {name: _found(path) for name, path in paths.items()}
+        for left in missing.values():
+            left -= {name for name in left if found[name] is not None}
     else:
-        found = _listed(folder, names, many)
-    return Look(at, {name: file for name, file in found.items() if file is not None})
+        found = _listed(folder, names, many, list(missing.values()))
+    return Look(at, {name: file for name, file in found.items() if file is not None}, missing)
 
 
-def _listed(folder: str, names: Collection[str], many: list[Sought]) -> dict[str, Found | None]:
+def _listed(
+    folder: str, names: Collection[str], many: list[Sought], missing: list[set[str]]
+) -> dict[str, Found | None]:
+    """Return what is wanted and there, and strike what is there off what may be missing."""
+    found: dict[str, Found | None] = {}
     try:
         with os.scandir(folder) as entries:
-            return {
-                entry.name: _found(entry.path)
-                for entry in entries
-                if entry.name in names or any(sought.is_fit_by(entry.name) for sought in many)
-            }
+            for entry in entries:
+                name = entry.name
+                if name in names or any(sought.is_fit_by(name) for sought in many):
+                    found[name] = _found(entry.path)
+                for left in missing:
+                    # There may be nothing behind a link; of others no more than the name is asked.
+                    if name in left and not (entry.is_symlink() and _found(entry.path) is None):
+                        left.remove(name)
     except FileNotFoundError:
         return {}
+    return found
 
 
 def _found(path: str) -> Found | None:
