@@ -23,7 +23,7 @@ from aioflow.rows import PoolRow
 
 __all__ = ("CLAIM_LIMIT", "Grant", "Slots", "Worker")
 
-CLAIM_LIMIT = 64
+CLAIM_LIMIT = 256
 """Tries a worker may hold claimed at most, however short they are."""
 
 _LEAST_CLAIM_US = 5_000.0

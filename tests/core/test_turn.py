@@ -381,6 +381,16 @@ def test_short_tasks_are_claimed_ahead_behind_a_running_one():
     assert [row.map_index for row in running] == [1]
 
 
+def test_as_many_are_claimed_as_fit_into_five_milliseconds():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=500), mapped("work", 0, map_limit=500))
+    world.succeed("list", size=9, width=500)
+
+    world.succeed("work", 0)  # 50 microseconds, so a hundred fit with the one that runs
+
+    assert sum(effect.claimed for effect in world.starts.values()) == 99
+
+
 def test_a_claimed_try_begins_in_the_slot_of_the_one_before_it():
     world = World(cpu_slots=1)
     world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
