@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import sys
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
 from aioflow.cli.output import print_json
 
 __all__ = ("add_parser",)
+
+_COLLECT_AT = (10_000, 20, 20)
+
+_SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the others from running. The one that writes needs the interpreter
+again for each row, and with the default of 5 ms waits for it longer than for the disk."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -60,6 +68,16 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _spare_what_stays() -> None:
+    """Let the collector leave alone what a start has made, for it is there to the end.
+
+    Walking all modules again each time ten thousand tasks go on takes a tenth of a second, in
+    which nothing else does.
+    """
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AT)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     import anyio
 
@@ -70,8 +88,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = Settings.read(arguments.home, _overrides(arguments))
     log.configure(level=settings.log_level, style=settings.log_format)
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
     def announce(ready: Ready) -> None:
+        _spare_what_stays()
         if arguments.json:
             print_json(banner_facts(ready), line=True)
         else:
