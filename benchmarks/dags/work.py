@@ -121,7 +121,7 @@ def one_instant(count: int, due: float) -> list[float]:
 
 @dag
 def burst(count: int = 10_000, due: float = 0.0) -> None:
-    Late.partial(task_id="late").expand(due=one_instant(count, due))
+    Late.partial(task_id="late", map_limit=100_000).expand(due=one_instant(count, due))
 
 
 class Wait(Operator):
@@ -149,7 +149,7 @@ class Wait(Operator):
 
 @dag
 def waits(count: int = 5_000) -> None:
-    Wait.partial(task_id="wait").expand(number=numbers(count))
+    Wait.partial(task_id="wait", map_limit=1_000_000).expand(number=numbers(count))
 
 
 @sensor(interval="60s")
