@@ -183,7 +183,7 @@ def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
         if run.states[position] != TaskState.PENDING:
             continue
         verdict = _verdict(run, position)
-        if verdict is Verdict.WAIT:
+        if verdict is Verdict.WAIT or (verdict is Verdict.RUN and _lacks_a_list(run, position)):
             continue
         ended: TaskState | None
         if verdict is Verdict.RUN:
@@ -244,6 +244,15 @@ def _look(run: Run, look: Judged, assumed: int) -> Verdict:
         setup_success=sum(p == assumed or run.states[p] == TaskState.SUCCESS for p in setups),
         setup_skipped=sum(run.states[p] == TaskState.SKIPPED for p in setups),
     )
+
+
+def _lacks_a_list(run: Run, position: int) -> bool:
+    """Whether a mapped task may run by its rule, and a list it expands over is still to come."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None or growing.source_of(run, position) >= 0:  # a stream may begin empty
+        return False
+    sources = (source.position for source in mapped.sources if source.position >= 0)
+    return any(run.states[source] < TaskState.SUCCESS for source in sources)
 
 
 def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:

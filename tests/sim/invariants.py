@@ -12,7 +12,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.inputs import Effect, HostTrigger, StartTry
-from aioflow.model import Body, DagSpec, RunState, TaskState, TriggerRule, TriggerState
+from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
 from tests.sim import called, limits, oracle, parked, stored, streaming
@@ -286,8 +286,10 @@ def _judged(
     if not rows and (run_no, position) not in node.tables.widths:
         # A task that runs always is judged with the end of a parent, not before.
         rules = {task.rule, *(group.rule for group in task.groups)}
+        is_stream = streaming.source_of(spec, position) >= 0
+        lacking = not is_stream and _lacks_a_list(task, instances)
         early = TriggerRule.ALWAYS in rules and not any(s >= TaskState.SUCCESS for s in parents)
-        if said != "wait" and not early:
+        if said != "wait" and not early and not (said == "run" and lacking):
             raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
         return
     unstarted = [r for r in rows if r.try_number == 0]
@@ -311,6 +313,13 @@ def _judged(
     if task.mapped is not None and said == "run":
         return  # nothing to expand over, or too much
     raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
+
+
+def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
+    """Whether a list that a task expands over is still to come."""
+    sources = () if task.mapped is None else task.mapped.sources
+    above = [instances[source.position] for source in sources if source.position >= 0]
+    return any(state < TaskState.SUCCESS for states in above for state in states)
 
 
 def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskState]]) -> str | None:
