@@ -372,8 +372,8 @@ class Ask(_Wire, frozen=True):
 
     Attributes:
         question: Names the asker's wait; comes back in the answer.
-        kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``run``
-            (a run or task ending) or ``events`` (those of a name).
+        kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
+            (how they end, or a task in each) or ``events`` (those of a name).
         body: msgpack of the kind's own fields, see ``host.questions``.
     """
 
@@ -388,9 +388,11 @@ class Withdraw(_Wire, frozen=True):
 
     Attributes:
         question: -1 for all it has asked, which the daemon says of one that has died.
+        numbers: Only these of a question about runs; none for all of it.
     """
 
     question: int
+    numbers: tuple[int, ...] = ()
 
 
 class Pong(_Wire, frozen=True):

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
-import msgspec
 import pytest
 
-from aioflow.answers.cycles import LOOKED_AT, Cycles, Waiting, before
+from aioflow.answers.cycles import LOOKED_AT, Cycles, before
+from aioflow.answers.waits import Waits
 from aioflow.host.questions import RunWanted
-from aioflow.messages import Ask
 from aioflow.model import DagSpec, RunState, TaskSpec
 from tests.executors.processes import running, until
 from tests.test_answers import Child, World
 
+CHILD = Child()
 
-def waits(run: int, awaited: int, position: int = 0, leads_to=None) -> Waiting:
-    return Waiting(run, position, -1, awaited, f"r{awaited}", leads_to)
+
+class Table:
+    """Waits for runs, and the cycles among them."""
+
+    def __init__(self, over):
+        self.waits = Waits()
+        self.cycles = Cycles(self.waits, lambda run, position, index: (run, position) not in over)
+        self.numbers = itertools.count()
+
+    def add(self, run, awaited, position=0, leads_to=None):
+        """Have a task wait; return the cycle it closes."""
+        self.last = self.enter(run, awaited, position, leads_to)
+        return self.cycles.closed_by(self.last)
+
+    def enter(self, run, awaited, position=0, leads_to=None):
+        wanted = RunWanted(next(self.numbers), f"r{awaited}", None, 0, position, -1)
+        no = self.waits.add(CHILD, 1, run, ("d", None), wanted)
+        found = World().run(awaited)
+        assert self.waits.point(no, found, -1, leads_to)
+        return no
+
+    def of_task(self, run, position):
+        return self.cycles.of_task(run, position, -1)
 
 
 @pytest.fixture
@@ -26,57 +48,56 @@ def over():
 
 
 @pytest.fixture
-def cycles(over):
-    return Cycles(lambda run, position, map_index: (run, position) not in over)
+def table(over):
+    return Table(over)
 
 
-def test_two_runs_that_wait_for_each_other(cycles):
-    assert cycles.add(waits(1, 2)) == ""
+def test_two_runs_that_wait_for_each_other(table):
+    assert table.add(1, 2) == ""
 
-    assert cycles.add(waits(2, 1)) == "r2 -> r1 -> r2"
-    assert cycles.of_task(1, 0, -1) == "r1 -> r2 -> r1"
-    assert cycles.of_task(2, 0, -1) == "r2 -> r1 -> r2"
-
-
-def test_a_run_that_waits_for_itself(cycles):
-    assert cycles.add(waits(1, 1)) == "r1 -> r1"
+    assert table.add(2, 1) == "r2 -> r1 -> r2"
+    assert table.of_task(1, 0) == "r1 -> r2 -> r1"
+    assert table.of_task(2, 0) == "r2 -> r1 -> r2"
 
 
-def test_a_longer_cycle_is_the_shortest_there_is(cycles):
+def test_a_run_that_waits_for_itself(table):
+    assert table.add(1, 1) == "r1 -> r1"
+
+
+def test_a_longer_cycle_is_the_shortest_there_is(table):
     for run, awaited in ((1, 2), (2, 3), (3, 4), (4, 9), (2, 4)):
-        assert cycles.add(waits(run, awaited, position=awaited)) == ""
+        assert table.add(run, awaited, position=awaited) == ""
 
-    assert cycles.add(waits(4, 1)) == "r4 -> r1 -> r2 -> r4"
+    assert table.add(4, 1) == "r4 -> r1 -> r2 -> r4"
 
 
-def test_a_chain_is_no_cycle(cycles):
+def test_a_chain_is_no_cycle(table):
     for run in range(100):
-        assert cycles.add(waits(run, run + 1)) == ""
+        assert table.add(run, run + 1) == ""
 
-    assert cycles.of_task(0, 0, -1) == ""
-
-
-def test_it_is_told_once_however_many_wait_in_it(cycles):
-    cycles.add(waits(1, 2))
-    assert cycles.add(waits(2, 1))
-
-    assert cycles.add(waits(2, 1, position=5)) == ""
-    assert cycles.of_task(2, 5, -1) == "r2 -> r1 -> r2"
+    assert table.of_task(0, 0) == ""
 
 
-def test_what_waits_no_longer_closes_no_cycle(cycles, over):
-    first = waits(1, 2)
-    cycles.add(first)
-    cycles.remove(first)
-    cycles.remove(first)
-    assert cycles.add(waits(2, 1)) == ""
+def test_it_is_told_once_however_many_wait_in_it(table):
+    table.add(1, 2)
+    assert table.add(2, 1)
 
-    cycles.add(waits(1, 2, position=3))
+    assert table.add(2, 1, position=5) == ""
+    assert table.of_task(2, 5) == "r2 -> r1 -> r2"
+
+
+def test_what_waits_no_longer_closes_no_cycle(table, over):
+    assert table.add(1, 2) == ""
+    table.waits.drop(table.last)
+    table.waits.drop(table.last)
+    assert table.add(2, 1) == ""
+
+    table.add(1, 2, position=3)
     over.add((1, 3))
-    assert cycles.of_task(2, 0, -1) == ""
+    assert table.of_task(2, 0) == ""
 
 
-def test_a_task_that_does_not_come_after_the_waiting_one_can_end(cycles):
+def test_a_task_that_does_not_come_after_the_waiting_one_can_end(table):
     spec = DagSpec(
         dag_id="d",
         file="d.py",
@@ -89,19 +110,19 @@ def test_a_task_that_does_not_come_after_the_waiting_one_can_end(cycles):
     )
     assert before(spec, 1) == {1}
     assert before(spec, 3) == {0, 1, 2, 3}
-    cycles.add(waits(1, 2, position=0))
+    table.add(1, 2, position=0)
 
-    assert cycles.add(waits(2, 1, position=0, leads_to=before(spec, 1))) == ""
-    assert cycles.add(waits(2, 1, position=7, leads_to=before(spec, 3))) == "r2 -> r1 -> r2"
+    assert table.add(2, 1, position=0, leads_to=before(spec, 1)) == ""
+    assert table.add(2, 1, position=7, leads_to=before(spec, 3)) == "r2 -> r1 -> r2"
 
 
-def test_the_search_for_a_cycle_is_bounded(cycles):
+def test_the_search_for_a_cycle_is_bounded(table):
     for position in range(3 * LOOKED_AT):
-        cycles.add(waits(1, 2, position=position))
+        table.enter(1, 2, position)
     for run in range(3, 6):
-        cycles.add(waits(run, 1))
+        table.add(run, 1)
 
-    assert cycles.of_task(5, 0, -1) == ""
+    assert table.of_task(5, 0) == ""
 
 
 async def test_who_closes_a_cycle_is_warned_of_once(caplog):
@@ -109,9 +130,7 @@ async def test_who_closes_a_cycle_is_warned_of_once(caplog):
     w.commit(runs=[w.run(7), w.run(8)])
 
     def ask(run_no, awaited):
-        wanted = RunWanted("d", None, awaited, None, 0, 0, -1)
-        child = Child()
-        w.answers.ask(child, Ask(1, run_no, "run", msgspec.msgpack.encode(wanted)))
+        w.ask_run(Child(), run_id=awaited, asking=run_no)
 
     with caplog.at_level(logging.WARNING):
         async with running(w.answers):
@@ -132,8 +151,7 @@ async def test_a_cycle_is_over_with_the_run_that_ended():
     w.commit(runs=[w.run(7), w.run(8)])
     async with running(w.answers):
         for run_no, awaited in ((7, "r8"), (8, "r7")):
-            wanted = RunWanted("d", None, awaited, None, 0, 0, -1)
-            w.answers.ask(Child(), Ask(1, run_no, "run", msgspec.msgpack.encode(wanted)))
+            w.ask_run(Child(), run_id=awaited, asking=run_no)
         await until(lambda: w.answers.cycle(7, 0, -1))
 
         w.commit(ended={8: RunState.CANCELLED})

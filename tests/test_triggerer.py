@@ -42,7 +42,7 @@ try:
                     os.pwrite(box, (1).to_bytes(8, sys.byteorder), 0)  # another's, by now
                     time.sleep(1000 if order.class_path == "stand" else 0.3)
                 if order.class_path == "ask":
-                    link.send([Ask(1, order.run_no, "run", b""), Ask(2, 12345, "run", b"")])
+                    link.send([Ask(1, order.run_no, "runs", b""), Ask(2, 12345, "runs", b"")])
                 is_stubborn = order.class_path == "stubborn"
                 if order.class_path == "print":
                     link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
@@ -277,7 +277,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
         await until(n.fired)
         [(child, asked)] = n.asked
 
-        assert asked == Ask(1, 7, "run", b"")
+        assert asked == Ask(1, 7, "runs", b"")
         assert child.info(7) is None
         assert child.serves(7)
         assert not child.serves(12345)

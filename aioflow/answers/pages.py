@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import msgspec
@@ -46,10 +47,10 @@ FIRST_PIECE = 64
 class Reader(Protocol):
     """What is read of the store; see ``aioflow.store.Store`` for what each method promises."""
 
-    async def find_run(self, run_id: str) -> RunRow | None:
+    async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
 
-    async def find_run_at(self, dag_id: str, logical_date: Instant) -> RunRow | None:
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
         """See ``Store``."""
 
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
@@ -70,6 +71,9 @@ class Reader(Protocol):
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
     ) -> list[TaskRow]:
+        """See ``Store``."""
+
+    async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
         """See ``Store``."""
 
     async def list_records(

@@ -109,6 +109,10 @@ class RunFollower(Protocol):
         """See ``RunEndings.ask``."""
         ...
 
+    def forget(self, of: Hashable) -> None:
+        """See ``RunEndings.forget``."""
+        ...
+
 
 class EventFollower(Protocol):
     """Asks for many events of one name, and tells of each."""
@@ -146,6 +150,7 @@ async def run_ending(
     Raises:
         RuntimeError: If no host runs this code, as in a plain script.
         ValueError: If an instant has no time zone.
+        Unserializable: If a name is no text, or longer than any there is.
     """
     _check_zones(logical_date, since)
     return await _host("a run").run_ending(
@@ -185,6 +190,7 @@ class RunEndings(Generic[Of]):
 
         Raises:
             ValueError: If an instant has no time zone.
+            Unserializable: If a name is no text, or longer than any there is.
         """
         _check_zones(logical_date, since)
         self._follower.ask(
@@ -195,6 +201,13 @@ class RunEndings(Generic[Of]):
             logical_date=logical_date,
             since=since,
         )
+
+    def forget(self, of: Of) -> None:
+        """Want to be told of this no more; nothing is left to do if it was told.
+
+        A watch calls it where it is ``left``: so the daemon forgets what nobody waits for.
+        """
+        self._follower.forget(of)
 
 
 def named_events(

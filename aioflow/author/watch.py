@@ -91,5 +91,8 @@ async def alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
             yield event
             return
     finally:
-        if isinstance(found, AsyncGenerator):
-            await found.aclose()
+        try:
+            watch.left(share.wanted)
+        finally:
+            if isinstance(found, AsyncGenerator):
+                await found.aclose()

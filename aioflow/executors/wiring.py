@@ -11,6 +11,7 @@ import msgspec
 
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
+from aioflow.host.questions import refused
 from aioflow.inputs import Input
 from aioflow.messages import Ask, Withdraw
 from aioflow.model import RunNo
@@ -94,4 +95,5 @@ def may_ask(asker: Asker, ask: Ask) -> bool:
 
 def refuse(asker: Asker, ask: Ask, why: str) -> None:
     """Answer that there is no answer."""
-    asker.send([Answer(ask.question, b"", why)])
+    body = refused(ask.kind, ask.body, why)
+    asker.send([Answer(ask.question, body, "" if body else why)])

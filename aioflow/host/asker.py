@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Hashable
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
-from aioflow.author import codec
 from aioflow.author.asking import NamedEvent, RunEnding
-from aioflow.errors import AioflowError, TaskError
-from aioflow.host import questions
+from aioflow.errors import AioflowError
+from aioflow.host.endings import Endings, SingleEndings
 from aioflow.host.named_events import EventFollower, Subscriptions
 from aioflow.host.nursery import guest
 from aioflow.host.shared import Line
 from aioflow.model import Instant
-from aioflow.orders import Answer
 
-__all__ = ("Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
+__all__ = ("Channels", "Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
 
 NO_RUN, NOWHERE = -1, (-1, -1)
 
@@ -35,24 +31,28 @@ def as_datetime(instant: Instant) -> datetime:
     return _EPOCH + instant * _MICROSECOND
 
 
+class Channels:
+    """What all in a host ask through, so that the daemon is asked once for many."""
+
+    __slots__ = ("endings", "events", "line")
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.events = Subscriptions(line)
+        self.endings = SingleEndings(line)
+
+
 class LineAsker:
     """Asks for one task: what the daemon tells a child is limited to what its run may know.
 
     Fulfils ``aioflow.author.asking.Asker``.
     """
 
-    __slots__ = ("_line", "_place", "_run_no", "_subscriptions")
+    __slots__ = ("_channels", "_place", "_run_no")
 
-    def __init__(
-        self,
-        line: Line,
-        run_no: int,
-        subscriptions: Subscriptions,
-        place: tuple[int, int] = NOWHERE,
-    ) -> None:
-        self._line = line
+    def __init__(self, channels: Channels, run_no: int, place: tuple[int, int] = NOWHERE) -> None:
+        self._channels = channels
         self._run_no = run_no
-        self._subscriptions = subscriptions
         self._place = place
 
     @property
@@ -74,22 +74,23 @@ class LineAsker:
         logical_date: datetime | None,
         since: datetime,
     ) -> RunEnding:
-        body = _wanted(dag_id, task_id, run_id, logical_date, since, self.place)
-        return _ending(await self._line.ask(self.run_no, "run", body))
+        when = (_instant_or_none(logical_date), as_instant(since))
+        target = (self.run_no, dag_id, task_id)
+        return await self._channels.endings.ended(target, run_id, *when, self.place)
 
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
-        return Follower(self, self._line, tell)
+        return Follower(self, Endings(self._channels.line, tell))
 
     def named_events(
         self, name: str, *, key: str | None, after: int | None
     ) -> AsyncGenerator[NamedEvent, None]:
         behind = self.run_start_id() if after is None else after
-        return self._subscriptions.events(self.run_no, name, key, behind)
+        return self._channels.events.events(self.run_no, name, key, behind)
 
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
-        return EventFollower(self._subscriptions, name, lambda: self.run_no, tell)
+        return EventFollower(self._channels.events, name, lambda: self.run_no, tell)
 
     def run_start_id(self) -> int:
         # Numbers are of one series: whatever was stored since the run was made is behind its own.
@@ -101,8 +102,8 @@ class GuestAsker(LineAsker):
 
     __slots__ = ()
 
-    def __init__(self, line: Line, subscriptions: Subscriptions) -> None:
-        super().__init__(line, NO_RUN, subscriptions)
+    def __init__(self, channels: Channels) -> None:
+        super().__init__(channels, NO_RUN)
 
     @property
     def run_no(self) -> int:
@@ -116,23 +117,16 @@ class GuestAsker(LineAsker):
 
 
 class Follower:
-    """Asks for many runs; of each that waits there is an entry in the line, and no more.
+    """Asks for many runs, each in the name of whoever has its code run just then.
 
     Fulfils ``aioflow.author.asking.RunFollower``.
     """
 
-    __slots__ = ("_asker", "_line", "_tell", "_told")
+    __slots__ = ("_asker", "_endings")
 
-    def __init__(
-        self,
-        asker: LineAsker,
-        line: Line,
-        tell: Callable[[Hashable, RunEnding | AioflowError], None],
-    ) -> None:
+    def __init__(self, asker: LineAsker, endings: Endings) -> None:
         self._asker = asker
-        self._line = line
-        self._tell = tell
-        self._told = self._answered  # one for all questions
+        self._endings = endings
 
     def ask(
         self,
@@ -144,28 +138,13 @@ class Follower:
         logical_date: datetime | None,
         since: datetime,
     ) -> None:
-        body = _wanted(dag_id, task_id, run_id, logical_date, since, self._asker.place)
-        self._line.ask_then(self._asker.run_no, "run", body, self._told, of)
+        target = (self._asker.run_no, dag_id, task_id)
+        when = (_instant_or_none(logical_date), as_instant(since))
+        self._endings.ask(of, target, run_id, *when, self._asker.place)
 
-    def _answered(self, of: Hashable, answer: Answer) -> None:
-        self._tell(of, TaskError(answer.error) if answer.error else _ending(answer.body))
-
-
-def _wanted(
-    dag_id: str,
-    task_id: str | None,
-    run_id: str | None,
-    logical_date: datetime | None,
-    since: datetime,
-    place: tuple[int, int],
-) -> bytes:
-    at = None if logical_date is None else as_instant(logical_date)
-    return msgspec.msgpack.encode(
-        questions.RunWanted(dag_id, task_id, run_id, at, as_instant(since), *place)
-    )
+    def forget(self, of: Hashable) -> None:
+        self._endings.forget(of)
 
 
-def _ending(body: bytes) -> RunEnding:
-    ending = msgspec.msgpack.decode(body, type=questions.RunEnding)
-    result = None if ending.result is None else codec.decode(ending.result)
-    return RunEnding(ending.run_id, ending.state, result)
+def _instant_or_none(moment: datetime | None) -> Instant | None:
+    return None if moment is None else as_instant(moment)

@@ -16,13 +16,12 @@ from aioflow.author.node import Node
 from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskTimeout
 from aioflow.host.arguments import KnownRun, spec_of
-from aioflow.host.asker import LineAsker
+from aioflow.host.asker import Channels, LineAsker
 from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
 from aioflow.host.items import Giver
-from aioflow.host.named_events import Subscriptions
 from aioflow.host.nursery import Hosted, Nursery, guest
 from aioflow.host.outcome import (
     LostInHost,
@@ -161,7 +160,7 @@ class CoroutineHost:
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._output = OutputPump(line, self._nursery.serve, guest.get)
-        self._subscriptions = Subscriptions(line)
+        self._channels = Channels(line)
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -259,7 +258,7 @@ class CoroutineHost:
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
         place = (start.position, start.map_index)
-        asker.set(LineAsker(self._line, start.run_no, self._subscriptions, place))
+        asker.set(LineAsker(self._channels, start.run_no, place))
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]

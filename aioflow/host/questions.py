@@ -20,8 +20,11 @@ __all__ = (
     "RecordsWanted",
     "ResultsPage",
     "ResultsWanted",
+    "RunEnded",
     "RunEnding",
     "RunWanted",
+    "RunsWanted",
+    "refused",
 )
 
 PAGE_ITEMS = 1_000
@@ -122,23 +125,39 @@ class EventsPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Ask.kind == "run"``: answered when the run (or its task) has reached a final state.
+    """One run of those that are asked about; its ending is told once.
 
     Attributes:
+        number: Its own within the question, by which it is told.
         run_id: That run. Else the run of ``logical_date``. Else the first run of the DAG
             that ends at or after ``since``.
-        task_id: Wait for this task of it instead of the whole run; a mapped one counts as
-            ended with its last child.
         position: The task that waits, and its ``map_index``: for telling what waits for what.
     """
 
-    dag_id: str
-    task_id: str | None
+    number: int
     run_id: str | None
     logical_date: Instant | None
     since: Instant
     position: int = -1
     map_index: int = -1
+
+
+class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "runs"``: how runs end, or one task in each.
+
+    The question goes on: asked again under the same number it is about further runs too. Each
+    is told when it has reached a final state, in an ``Answer`` whose body is a list of
+    ``RunEnded``.
+
+    Attributes:
+        task_id: Wait for this task instead of the whole run; a mapped one counts as ended with
+            its last child.
+        runs: At most ``PAGE_ITEMS``.
+    """
+
+    dag_id: str
+    task_id: str | None
+    runs: list[RunWanted]
 
 
 class RunEnding(msgspec.Struct, frozen=True, array_like=True):
@@ -152,3 +171,30 @@ class RunEnding(msgspec.Struct, frozen=True, array_like=True):
     run_id: str
     state: str
     result: bytes | None
+
+
+class RunEnded(msgspec.Struct, frozen=True, array_like=True):
+    """What has come of one run that was asked about.
+
+    Attributes:
+        number: See ``RunWanted``.
+        ending: How it ended; or why there is no answer, and never will be.
+    """
+
+    number: int
+    ending: RunEnding | str
+
+
+def refused(kind: str, body: bytes, why: str) -> bytes:
+    """Return the body that answers a question of which nothing is told; empty for most kinds.
+
+    A question that goes on does not fail as a whole: what else was asked under its number is
+    not touched by this.
+    """
+    if kind != "runs":
+        return b""
+    try:
+        wanted = msgspec.msgpack.decode(body, type=RunsWanted)
+    except msgspec.DecodeError:
+        return b""
+    return msgspec.msgpack.encode([RunEnded(run.number, why) for run in wanted.runs])

@@ -48,6 +48,7 @@ class Line:
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
         self._questions: dict[int, tuple[Callable[[Any, Answer], None], Any]] = {}
+        self._going_on: dict[int, Callable[[Answer], None]] = {}
         # No number of this process is one of an earlier process, which may be answered late.
         self._numbers = itertools.count(time.monotonic_ns())
 
@@ -116,13 +117,35 @@ class Line:
         self._questions[number] = (then, of)
         return number
 
-    def withdraw(self, number: int) -> None:
-        """Have a question forgotten that has no answer yet; else nothing is left to do."""
-        if self._questions.pop(number, None) is not None:
-            self.report(Withdraw(number))
+    def follow(self, take: Callable[[Answer], None]) -> int:
+        """Return the number of a question that goes on: every answer to it is taken."""
+        number = next(self._numbers)
+        self._going_on[number] = take
+        return number
+
+    def ask_on(self, number: int, run_no: int, kind: str, body: bytes) -> None:
+        """Ask further things under the number of a question that goes on."""
+        self.report(Ask(number, run_no, kind, body))
+
+    def withdraw(self, number: int, parts: tuple[int, ...] = ()) -> None:
+        """Have a question forgotten that has no answer yet; else nothing is left to do.
+
+        Args:
+            parts: Of one that goes on, only these.
+        """
+        if number not in self._questions and number not in self._going_on:
+            return
+        if not parts:
+            self._questions.pop(number, None)
+            self._going_on.pop(number, None)
+        self.report(Withdraw(number, parts))
 
     def answered(self, answer: Answer) -> None:
         """Hand an answer to whoever asked, if that one still waits."""
+        take = self._going_on.get(answer.question)
+        if take is not None:
+            take(answer)
+            return
         waiting = self._questions.pop(answer.question, None)
         if waiting is not None:
             then, of = waiting

@@ -13,13 +13,12 @@ from aioflow.author.asking import asker
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
 from aioflow.errors import LinkClosed, Unserializable
-from aioflow.host.asker import GuestAsker, as_datetime
+from aioflow.host.asker import Channels, GuestAsker, as_datetime
 from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
 from aioflow.host.hosted import HostedTrigger, Kinds, Wait
 from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing
-from aioflow.host.named_events import Subscriptions
 from aioflow.host.nursery import Nursery, guest
 from aioflow.host.outcome import LostInHost, now, pack
 from aioflow.host.pump import OutputPump
@@ -54,7 +53,7 @@ class TriggerHost:
     def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
         self._line = line
         self._box = box
-        asker.set(GuestAsker(line, Subscriptions(line)))
+        asker.set(GuestAsker(Channels(line)))
         self._nursery: Nursery[HostedTrigger | HostedWatch] = Nursery(
             box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
         )

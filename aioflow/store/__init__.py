@@ -6,7 +6,7 @@ for one of its databases, not before.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -112,8 +112,11 @@ class Store(Protocol):
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run a request with that idempotency key made."""
 
-    async def find_run_at(self, dag_id: str, logical_date: Instant) -> RunRow | None:
-        """Return the newest run of a DAG that stands for that slot."""
+    async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
+        """Return those that there are of many runs, in no order; 500 with one statement."""
+
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+        """Return the newest run of a DAG for each of these slots that has one, in no order."""
 
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
         """Return the first run of a DAG that ended at or after ``since``."""
@@ -137,6 +140,9 @@ class Store(Protocol):
         self, first: TaskNo, end: TaskNo, limit: int = 1000
     ) -> list[TaskRow]:
         """Return task rows by number, ``end`` excluded."""
+
+    async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
+        """Return those that there are of many tasks, in no order; 500 with one statement."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
         """Return ``(position, state, count)`` of the task rows of a run."""

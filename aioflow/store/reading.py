@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Select, Table
@@ -31,7 +31,12 @@ from aioflow.store import rows, selects
 from aioflow.store.sql import compiled
 from aioflow.unfinished import LiveRun, Progress, Snapshot
 
-__all__ = ("Question", "Reading")
+__all__ = ("AT_ONCE", "Question", "Reading")
+
+AT_ONCE = 500
+"""How many keys one statement takes."""
+
+_WIDTHS = (1, 25, AT_ONCE)
 
 Question: TypeAlias = tuple[str, tuple[Any, ...]]
 """SQL and its parameters, in order."""
@@ -157,10 +162,14 @@ class Reading(ABC):
         """See ``Store``."""
         return await self._one(rows.run_row, selects.RUN_BY_KEY, dag_id=dag_id, key=key)
 
-    async def find_run_at(self, dag_id: str, logical_date: Instant) -> RunRow | None:
+    async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
-        return await self._one(
-            rows.run_row, selects.RUN_BY_DATE, dag_id=dag_id, logical_date=logical_date
+        return await self._each(rows.run_row, selects.runs_by_id, "id", run_ids)
+
+    async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
+        """See ``Store``."""
+        return await self._each(
+            rows.run_row, selects.runs_by_date, "date", logical_dates, dag_id=dag_id
         )
 
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
@@ -208,6 +217,10 @@ class Reading(ABC):
         return await self._all(
             rows.task_row, selects.TASKS_BETWEEN, first=first, end=end, limit=limit
         )
+
+    async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
+        """See ``Store``."""
+        return await self._each(rows.task_row, selects.tasks_by_no, "no", task_nos)
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
         """See ``Store``."""
@@ -317,6 +330,28 @@ class Reading(ABC):
     ) -> Row | None:
         found = await self._all(made, statement, **values)
         return found[0] if found else None
+
+    async def _each(
+        self,
+        made: Callable[[rows.Values], Row],
+        statement: Callable[[int], Select[Any]],
+        name: str,
+        wanted: Collection[object],
+        **values: Any,
+    ) -> list[Row]:
+        """Ask for many by a key of theirs, in statements of few widths: each is compiled once."""
+        found: list[Row] = []
+        if not all(map(_is_storable, values.values())):
+            return found
+        rest = [value for value in wanted if _is_storable(value)]
+        while rest:
+            piece, rest = rest[:AT_ONCE], rest[AT_ONCE:]
+            width = next(width for width in _WIDTHS if width >= len(piece))
+            piece += piece[-1:] * (width - len(piece))
+            named = {f"{name}_{at}": value for at, value in enumerate(piece)}
+            (of_piece,) = await self._fetch([self._question(statement(width), **named, **values)])
+            found += map(made, of_piece)
+        return found
 
     def _trigger(self, values: rows.Values) -> TriggerRow:
         return rows.trigger_row(values, self._vault)

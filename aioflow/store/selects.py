@@ -48,7 +48,6 @@ __all__ = (
     "PROGRESS_OF_RUN",
     "RECORDS_OF_TASK",
     "RESULTS_BETWEEN",
-    "RUN_BY_DATE",
     "RUN_BY_ID",
     "RUN_BY_KEY",
     "RUN_BY_NO",
@@ -62,7 +61,10 @@ __all__ = (
     "VERSION",
     "WIDTHS_OF_RUN",
     "latest_named_events",
+    "runs_by_date",
+    "runs_by_id",
     "runs_page",
+    "tasks_by_no",
     "whole",
 )
 
@@ -157,18 +159,36 @@ NEEDED_VERSIONS = _without_sources.where(
 RUN_BY_NO = select(_run).where(_run.c.run_no == _number("run_no"))
 RUN_BY_ID = select(_run).where(_run.c.run_id == _text("run_id"))
 RUN_BY_KEY = select(_run).where(_run.c.dag_id == _text("dag_id"), _run.c.key == _text("key"))
-RUN_BY_DATE = (
-    select(_run)
-    .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date == _number("logical_date"))
-    .order_by(_run.c.run_no.desc())
-    .limit(literal_column("1"))
-)
 ENDED_RUN = (
     select(_run)
     .where(_run.c.dag_id == _text("dag_id"), _run.c.ended_at >= _number("since"))
     .order_by(_run.c.ended_at, _run.c.run_no)
     .limit(literal_column("1"))
 )
+
+
+@cache
+def runs_by_id(width: int) -> Select[Any]:
+    """Return the runs of as many ids: ``id_0``, ``id_1`` and so on."""
+    return select(_run).where(_run.c.run_id.in_([_text(f"id_{n}") for n in range(width)]))
+
+
+@cache
+def runs_by_date(width: int) -> Select[Any]:
+    """Return the newest run of a DAG for each of as many slots: ``date_0`` and so on."""
+    dates = [_number(f"date_{n}") for n in range(width)]
+    newest = (
+        select(func.max(_run.c.run_no))
+        .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date.in_(dates))
+        .group_by(_run.c.logical_date)
+    )
+    return select(_run).where(_run.c.run_no.in_(newest))
+
+
+@cache
+def tasks_by_no(width: int) -> Select[Any]:
+    """Return as many tasks: ``no_0``, ``no_1`` and so on."""
+    return select(_task).where(_task.c.task_no.in_([_number(f"no_{n}") for n in range(width)]))
 
 
 @cache

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.host.questions import ResultsPage, RunEnding, RunWanted
+from aioflow.host.questions import ResultsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.messages import Ask, Began, Deferred, Failed, Output, Skipped, Succeeded
 from aioflow.orders import Answer, ForgetRun, Start, Stop
 from aioflow.results import result_path
@@ -432,10 +432,11 @@ def test_a_coroutine_can_wait_for_another_run(host):
 
     child.send(start(0))
     ask = child.expect(Ask)
-    wanted = msgspec.msgpack.decode(ask.body, type=RunWanted)
-    assert (ask.kind, wanted.dag_id, wanted.since) == ("run", "other", 1_767_225_600_000_000)
-    ending = RunEnding("run-9", "success", encode(5, ""))
-    child.send(Answer(ask.question, msgspec.msgpack.encode(ending)))
+    wanted = msgspec.msgpack.decode(ask.body, type=RunsWanted)
+    (run,) = wanted.runs
+    assert (ask.kind, wanted.dag_id, run.since) == ("runs", "other", 1_767_225_600_000_000)
+    ended = RunEnded(run.number, RunEnding("run-9", "success", encode(5, "")))
+    child.send(Answer(ask.question, msgspec.msgpack.encode([ended])))
 
     assert result_of(child.expect(Succeeded)) == ["success", 5]
 

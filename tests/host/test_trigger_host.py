@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.host.questions import RunEnding, RunWanted
+from aioflow.host.questions import RunEnded, RunEnding, RunsWanted
 from aioflow.messages import Ask, Fired, Pong, TriggerEnded
 from aioflow.orders import Answer, End, Host, Ping
 from tests.host.peer import VERSION, kinds, write_version
@@ -292,15 +292,21 @@ class Airflows(Trigger):
     assert child.expect(TriggerEnded).failure is None
 
 
+def told(ask: Ask, ending: RunEnding | str) -> Answer:
+    """Answer the first run of a question."""
+    number = msgspec.msgpack.decode(ask.body, type=RunsWanted).runs[0].number
+    return Answer(ask.question, msgspec.msgpack.encode([RunEnded(number, ending)]))
+
+
 def test_a_trigger_can_ask_for_the_end_of_a_run(host):
     child = host("")
 
     child.send(hosting("aioflow_triggers.external:RunTrigger", dag="other", task="t"))
     ask = child.expect(Ask)
-    wanted = msgspec.msgpack.decode(ask.body, type=RunWanted)
-    assert (ask.run_no, wanted.dag_id, wanted.task_id, wanted.since) == (1, "other", "t", SINCE)
-    ending = RunEnding("run-9", "failed", None)
-    child.send(Answer(ask.question, msgspec.msgpack.encode(ending)))
+    wanted = msgspec.msgpack.decode(ask.body, type=RunsWanted)
+    assert (ask.run_no, wanted.dag_id, wanted.task_id) == (1, "other", "t")
+    assert [run.since for run in wanted.runs] == [SINCE]
+    child.send(told(ask, RunEnding("run-9", "failed", None)))
 
     fired = child.expect(Fired)
     assert decode(fired.payload) == {"state": "failed", "run_id": "run-9", "result": None}
@@ -311,7 +317,7 @@ def test_a_question_that_is_refused_fails_the_trigger(host):
     child = host("")
 
     child.send(hosting("aioflow_triggers.external:RunTrigger", dag="absent"))
-    child.send(Answer(child.expect(Ask).question, b"", "there is no DAG 'absent'"))
+    child.send(told(child.expect(Ask), "there is no DAG 'absent'"))
 
     failure = child.expect(TriggerEnded).failure
     assert (failure.reason, failure.message) == ("trigger", "there is no DAG 'absent'")

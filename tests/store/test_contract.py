@@ -421,14 +421,43 @@ async def test_runs_are_found_by_what_people_know_of_them(store):
     await _runs(store)
 
     by_id, by_key = await store.find_run("r5"), await store.find_run_by_key("etl", "k5")
-    by_date = await store.find_run_at("other", NOON + 1)
     assert by_id is not None
     assert by_id.run_no == 5
     assert by_key == by_id
-    assert by_date is not None
-    assert by_date.run_no == 4
     assert await store.find_run_by_key("other", "k5") is None
-    assert await store.find_run_at("etl", 0) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 26, 501, 1100])
+async def test_many_runs_and_tasks_are_found_at_once(store, count):
+    runs = [
+        replace(RUN, run_no=n, run_id=f"r{n}", key=None, logical_date=NOON + n)
+        for n in range(1, 1201)
+    ]
+    tasks = [replace(TASK, task_no=10_000 + n) for n in range(1, 1201)]
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=runs[1:], new_tasks=tasks))
+    wanted = range(1201 - count, 1201)
+
+    found = await store.find_runs(["never", *(f"r{n}" for n in wanted), "no\0text"])
+    dated = await store.find_runs_at(RUN.dag_id, [0, *(NOON + n for n in wanted)])
+    of_tasks = await store.find_tasks([5, *(10_000 + n for n in wanted)])
+
+    assert sorted(run.run_no for run in found) == list(wanted)
+    assert sorted(run.run_no for run in dated) == list(wanted)
+    assert sorted(task.task_no - 10_000 for task in of_tasks) == list(wanted)
+    assert all(run in runs for run in found)
+
+
+async def test_of_several_runs_for_a_slot_the_newest_is_found(store):
+    runs = [
+        replace(RUN, run_no=n, run_id=f"r{n}", key=None, logical_date=NOON + 9, dag_id=dag_id)
+        for n, dag_id in ((2, "etl"), (3, "etl"), (4, "other"))
+    ]
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=runs))
+
+    assert await store.find_runs_at("etl", [NOON + 9, NOON + 10]) == [runs[1]]
+    assert await store.find_runs_at("no\0dag", [NOON + 9]) == []
 
 
 @pytest.mark.parametrize(("since", "number"), [(0, 5), (950, 5), (951, 3), (970, 3), (971, None)])

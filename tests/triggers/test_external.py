@@ -4,6 +4,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 import pytest
+from anyio import wait_all_tasks_blocked
 
 from aioflow import AioflowError, RunEnding
 from aioflow.author.asking import asker
@@ -18,6 +19,7 @@ class Daemon:
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
         self.states: dict[str, str] = {}
+        self.forgotten: list[object] = []
 
     async def run_ending(self, dag_id, **which):
         self.asked.append({"dag_id": dag_id, **which})
@@ -37,11 +39,14 @@ class Follower:
 
     def __init__(self, daemon, tell):
         self.daemon, self.tell = daemon, tell
-        self.asking = set()
+        self.asking = {}
 
     def ask(self, of, dag_id, **which):
         task = asyncio.get_running_loop().create_task(self.follow(of, dag_id, which))
-        self.asking.add(task)
+        self.asking[of] = task
+
+    def forget(self, of):
+        self.daemon.forgotten.append(of)
 
     async def follow(self, of, dag_id, which):
         try:
@@ -68,6 +73,20 @@ async def test_any_final_state_is_an_event(hosted, daemon):
     assert daemon.asked == [
         {"dag_id": "other", "task_id": None, "run_id": None, "logical_date": None, "since": NOON}
     ]
+
+
+async def test_a_wait_that_is_given_up_is_forgotten(hosted, daemon):
+    daemon.states[None] = "running"
+    asker.set(daemon)
+    events = hosted(RunTrigger("other", run_id="r")).run()
+    waiting = asyncio.ensure_future(anext(events))
+    await wait_all_tasks_blocked()
+    assert (len(daemon.asked), daemon.forgotten) == (1, [])
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert daemon.forgotten == ["r"]
 
 
 async def test_a_task_of_it_has_a_key_of_its_own(hosted, daemon):

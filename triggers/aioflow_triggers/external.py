@@ -126,6 +126,11 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
             self._endings = RunEndings(self._hear)
         self._ask(self._endings, wanted)
 
+    def left(self, wanted: str | datetime) -> None:
+        """Have it forgotten, here and in the daemon, if it was given up."""
+        if self._endings is not None:
+            self._endings.forget(wanted)
+
     async def run(
         self,
     ) -> AsyncIterator[tuple[str | datetime, TriggerEvent[RunEnded] | AioflowError]]:

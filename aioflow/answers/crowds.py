@@ -1,0 +1,98 @@
+"""Who waits for what, by numbers: cheap where one waits, and where a hundred thousand do."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from aioflow.core.pages import Pages
+
+__all__ = ("Crowds", "Shelf", "Texts")
+
+FEW = 8
+"""Up to so many stand side by side; more of them lie in pages."""
+
+Key = TypeVar("Key")
+Looked_contra = TypeVar("Looked_contra", contravariant=True)
+
+_Crowd: TypeAlias = int | tuple[int, ...] | Pages[None]
+
+
+class Shelf(Protocol[Looked_contra]):
+    """Where crowds are kept by key: ``Pages`` for numbers that lie together, else ``Texts``."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, key: Looked_contra, /) -> Any:
+        """Return what is there; ``None`` for nothing."""
+
+    def put(self, key: Looked_contra, value: Any, /) -> None:
+        """Have this there."""
+
+    def take(self, key: Looked_contra, /) -> Any:
+        """Return what is there, and forget it."""
+
+
+class Texts(dict[str, Any]):
+    """A shelf of texts."""
+
+    put = dict.__setitem__
+
+    def take(self, key: str) -> Any:
+        """See ``Shelf``."""
+        return self.pop(key, None)
+
+
+class Crowds(Generic[Key]):
+    """Numbers by key. What is entered twice is there once."""
+
+    __slots__ = ("_shelf",)
+
+    def __init__(self, shelf: Shelf[Key]) -> None:
+        self._shelf = shelf
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    def __contains__(self, key: Key) -> bool:
+        return self._shelf.get(key) is not None
+
+    def at(self, key: Key) -> list[int]:
+        """Return who is there, in no order that means anything, but the same in each life."""
+        crowd: _Crowd | None = self._shelf.get(key)
+        if crowd is None:
+            return []
+        return [crowd] if isinstance(crowd, int) else list(crowd)
+
+    def add(self, key: Key, number: int) -> None:
+        """Enter one."""
+        crowd: _Crowd | None = self._shelf.get(key)
+        if crowd is None:
+            self._shelf.put(key, number)
+        elif isinstance(crowd, Pages):
+            crowd.put(number, None)
+        else:
+            few = (crowd,) if isinstance(crowd, int) else crowd
+            if number not in few:
+                self._shelf.put(key, _of((*few, number)))
+
+    def discard(self, key: Key, number: int) -> None:
+        """Take one away, if it is there."""
+        crowd: _Crowd | None = self._shelf.get(key)
+        if isinstance(crowd, Pages):
+            crowd.take(number)
+            if not crowd:
+                self._shelf.take(key)
+        elif crowd == number:
+            self._shelf.take(key)
+        elif isinstance(crowd, tuple) and number in crowd:
+            left = tuple(one for one in crowd if one != number)
+            self._shelf.put(key, left if len(left) > 1 else left[0])
+
+
+def _of(numbers: tuple[int, ...]) -> _Crowd:
+    if len(numbers) <= FEW:
+        return numbers
+    pages: Pages[None] = Pages()
+    for number in numbers:
+        pages.put(number, None)
+    return pages

@@ -1,0 +1,141 @@
+"""How one task of a run ended, read from the rows; and the specs that say which task that is."""
+
+from __future__ import annotations
+
+from aioflow.answers.cycles import before
+from aioflow.answers.mapped import Mapped
+from aioflow.answers.pages import Reader, find_expansion
+from aioflow.host.questions import RunEnding
+from aioflow.model import DagSpec, TaskSpec, TaskState
+from aioflow.rows import RunRow, TaskRow
+
+__all__ = ("NoSuchTask", "Specs", "task_ending")
+
+VERSIONS_KEPT = 256
+
+_WORST_FIRST = (
+    TaskState.FAILED,
+    TaskState.UPSTREAM_FAILED,
+    TaskState.CANCELLED,
+    TaskState.SUCCESS,
+    TaskState.SKIPPED,
+)
+
+
+class NoSuchTask(Exception):
+    """A task is asked about that its run does not have."""
+
+
+class Specs:
+    """The DAGs of runs that are asked about, as of their versions."""
+
+    def __init__(self, store: Reader) -> None:
+        self._store = store
+        self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._before: dict[tuple[str, str, int], frozenset[int]] = {}
+
+    async def position(self, run: RunRow, task_id: str) -> int:
+        """Return where a task stands in its run.
+
+        Raises:
+            NoSuchTask: If it does not.
+        """
+        spec = await self._of(run)
+        for position, task in enumerate(spec.tasks):
+            if task.task_id == task_id:
+                return position
+        raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
+
+    async def task(self, run: RunRow, position: int) -> TaskSpec:
+        """Return what a task is."""
+        return (await self._of(run)).tasks[position]
+
+    async def before(self, run: RunRow, position: int) -> frozenset[int]:
+        """Return a task and all that have to end before it."""
+        spec, key = await self._of(run), (run.version, run.dag_id, position)
+        if key not in self._before:
+            if len(self._before) >= VERSIONS_KEPT:
+                self._before.clear()
+            self._before[key] = before(spec, position)
+        return self._before[key]
+
+    async def _of(self, run: RunRow) -> DagSpec:
+        key = (run.version, run.dag_id)
+        if key not in self._specs:
+            row = await self._store.find_version(run.version)
+            dags = () if row is None else row.dags
+            found = next((dag for dag in dags if dag.dag_id == run.dag_id), None)
+            if found is None:
+                raise NoSuchTask(f"the version of run {run.run_id!r} is not known")
+            while len(self._specs) >= VERSIONS_KEPT:
+                del self._specs[next(iter(self._specs))]
+            self._specs[key] = found
+        return self._specs[key]
+
+
+async def task_ending(
+    store: Reader,
+    mapped: Mapped,
+    run: RunRow,
+    position: int,
+    spec: TaskSpec,
+    row: TaskRow | None,
+) -> tuple[RunEnding | None, bool]:
+    """Return how a task ended, ``None`` if it has not.
+
+    Args:
+        mapped: Told what to count, before anything is read of the children.
+        row: The task's own, if it has one.
+
+    Returns:
+        Also whether its children ended while they were counted, which takes another look.
+    """
+    state = None if row is None else row.state
+    result, again = None, False
+    task_no = run.first_task_no + position
+    if state is not None and not state.is_live:
+        found = await store.list_results(task_no, task_no + 1, 1)
+        result = found[0].body if found else None
+    elif spec.mapped is not None:
+        if run.state.is_live:
+            mapped.expect(task_no, run.run_no, position)
+        made_by = max((source.position for source in spec.mapped.sources), default=-1)
+        state, again = await _state_of_children(store, mapped, run, position, made_by)
+    if state is None or state.is_live:
+        if run.state.is_live:
+            return None, again
+        state = TaskState.REMOVED  # the run ended and never came to it
+    return RunEnding(run.run_id, state.label, result), False
+
+
+async def _state_of_children(
+    store: Reader, mapped: Mapped, run: RunRow, position: int, made_by: int
+) -> tuple[TaskState | None, bool]:
+    """Return the worst state of a mapped task's children once all have ended.
+
+    Args:
+        made_by: Whose list, or stream, it expands over; -1 for none.
+    """
+    expansion = await find_expansion(store, run.run_no, position)
+    if expansion is None or expansion.is_open:
+        return None, False
+    task_no = run.first_task_no + position
+    count = mapped.count(task_no, expansion.first_task_no, expansion.width)
+    counts = {
+        state: number
+        for at, state, number in await store.count_states(run.run_no)
+        if at == position and not state.is_live
+    }
+    count.missing = expansion.width - sum(counts.values())
+    if count.missing > 0:
+        return None, count.seen >= count.missing  # the rest ended while we counted
+    made = None
+    if made_by >= 0:
+        first = run.first_task_no + made_by
+        rows = await store.list_tasks_between(first, first + 1, 1)
+        made = rows[0].state if rows else None
+    if made is not None and made not in {TaskState.SUCCESS, TaskState.SKIPPED}:
+        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream was cut short
+    if not expansion.width:
+        counts.setdefault(TaskState.SKIPPED, 1)
+    return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED), False

@@ -1,0 +1,216 @@
+"""How runs end, for all in a host who ask: one question that goes on, about however many runs.
+
+Of a run that is waited for there is here what it is to be told by, and its number. All that is
+asked within one iteration of the loop leaves in few messages; so do the answers come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.author.asking import RunEnding
+from aioflow.core.pages import Pages
+from aioflow.errors import AioflowError, TaskError, Unserializable
+from aioflow.host import questions
+from aioflow.host.failures import print_traceback
+from aioflow.host.questions import PAGE_ITEMS, RunsWanted, RunWanted
+from aioflow.host.shared import Line
+from aioflow.model import RunNo
+from aioflow.orders import Answer
+
+__all__ = ("NAME_LIMIT", "Endings", "SingleEndings")
+
+NAME_LIMIT = 1_000
+"""Characters of a name that is asked for; none that exists has as many."""
+
+Tell: TypeAlias = Callable[[Hashable, RunEnding | AioflowError], None]
+
+_Target: TypeAlias = tuple[RunNo, str, str | None]
+
+
+class Endings:
+    """Asks how runs end.
+
+    Args:
+        tell: Called once for each that was asked for, unless that is forgotten before.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_count",
+        "_forgotten",
+        "_is_due",
+        "_line",
+        "_numbers",
+        "_question",
+        "_tell",
+        "_told",
+    )
+
+    def __init__(self, line: Line, tell: Tell) -> None:
+        self._line = line
+        self._tell = tell
+        self._count = itertools.count()
+        self._told: Pages[Hashable] = Pages()
+        self._numbers: dict[Hashable, int | tuple[int, ...]] = {}
+        self._asked: defaultdict[_Target, list[RunWanted]] = defaultdict(list)
+        self._forgotten: list[int] = []
+        self._question = -1
+        self._is_due = False
+
+    def ask(
+        self,
+        of: Hashable,
+        target: _Target,
+        run_id: str | None,
+        logical_date: int | None,
+        since: int,
+        place: tuple[int, int],
+    ) -> None:
+        """Ask for one run.
+
+        Args:
+            of: What it is to be told by. Asked twice it is told twice.
+            target: The run in whose name it is asked; whose run is wanted, and which task of it.
+            place: The position and ``map_index`` of the task that waits.
+
+        Raises:
+            Unserializable: If the question cannot travel: the others are not to suffer.
+        """
+        _, dag_id, task_id = target
+        for name, text in (("dag_id", dag_id), ("task_id", task_id), ("run_id", run_id)):
+            _check(name, text)
+        number = next(self._count)
+        known = self._numbers.get(of)
+        if known is None:
+            self._numbers[of] = number
+        else:
+            self._numbers[of] = (*(known if isinstance(known, tuple) else (known,)), number)
+        self._told.put(number, of)
+        self._asked[target].append(RunWanted(number, run_id, logical_date, since, *place))
+        self._send_soon()
+
+    def forget(self, of: Hashable) -> None:
+        """Tell of this no more; nothing is left to do if it was told."""
+        known = self._numbers.pop(of, None)
+        if known is None:
+            return
+        numbers = known if isinstance(known, tuple) else (known,)
+        for number in numbers:
+            self._told.take(number)
+        self._forgotten += numbers
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        asked, self._asked = self._asked, defaultdict(list)
+        forgotten, self._forgotten = self._forgotten, []
+        if not self._told:
+            self._line.withdraw(self._question)  # there is another one for who comes later
+            self._question = -1
+            return
+        if self._question < 0:
+            self._question = self._line.follow(self._answered)
+        elif forgotten:
+            self._line.withdraw(self._question, tuple(forgotten))
+        for (run_no, dag_id, task_id), of_target in asked.items():
+            runs = [run for run in of_target if run.number in self._told]
+            for first in range(0, len(runs), PAGE_ITEMS):
+                wanted = RunsWanted(dag_id, task_id, runs[first : first + PAGE_ITEMS])
+                body = msgspec.msgpack.encode(wanted)
+                self._line.ask_on(self._question, run_no, "runs", body)
+
+    def _answered(self, answer: Answer) -> None:
+        if answer.error:
+            for number in list(self._told):
+                self._tell_one(number, TaskError(answer.error))
+        else:
+            for ended in msgspec.msgpack.decode(answer.body, type=list[questions.RunEnded]):
+                self._tell_one(ended.number, _outcome(ended.ending))
+        if not self._told:
+            self._send_soon()
+
+    def _tell_one(self, number: int, outcome: RunEnding | AioflowError) -> None:
+        if number not in self._told:
+            return  # forgotten while the answer was on its way
+        of = self._told.take(number)
+        known = self._numbers[of]
+        if isinstance(known, tuple) and len(known) > 1:
+            self._numbers[of] = tuple(one for one in known if one != number)
+        else:
+            del self._numbers[of]
+        try:
+            self._tell(of, outcome)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            print_traceback(exc)  # the others are to be told
+
+
+class SingleEndings:
+    """Waits for single runs, all in a host with one question."""
+
+    __slots__ = ("_endings",)
+
+    def __init__(self, line: Line) -> None:
+        self._endings = Endings(line, _settle)
+
+    async def ended(
+        self,
+        target: _Target,
+        run_id: str | None,
+        logical_date: int | None,
+        since: int,
+        place: tuple[int, int],
+    ) -> RunEnding:
+        """Return how a run ended, however long that takes; see ``Endings.ask``.
+
+        Raises:
+            TaskError: If that will never be known.
+            Unserializable: If the question cannot travel.
+        """
+        ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
+        self._endings.ask(ending, target, run_id, logical_date, since, place)
+        try:
+            return await ending
+        finally:
+            self._endings.forget(ending)
+
+
+def _check(name: str, text: object) -> None:
+    if text is None and name != "dag_id":
+        return
+    if not isinstance(text, str):
+        raise Unserializable(name, type(text).__name__, "a name was expected")
+    if len(text) > NAME_LIMIT or any("\ud800" <= char <= "\udfff" for char in text):
+        raise Unserializable(name, "name", "it is too long, or no text")
+
+
+def _settle(of: Hashable, outcome: RunEnding | AioflowError) -> None:
+    assert isinstance(of, asyncio.Future)  # noqa: S101 - for the type checker
+    if of.done():
+        return
+    if isinstance(outcome, AioflowError):
+        of.set_exception(outcome)
+    else:
+        of.set_result(outcome)
+
+
+def _outcome(ending: questions.RunEnding | str) -> RunEnding | AioflowError:
+    if isinstance(ending, str):
+        return TaskError(ending)
+    try:
+        result = None if ending.result is None else codec.decode(ending.result)
+    except AioflowError as exc:
+        return exc
+    return RunEnding(ending.run_id, ending.state, result)
