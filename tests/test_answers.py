@@ -11,6 +11,7 @@ import pytest
 from aioflow.answers import Answers
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreUnavailable
+from aioflow.executors.wiring import refuse
 from aioflow.host.questions import (
     PAGE_BYTES,
     PAGE_ITEMS,
@@ -191,12 +192,14 @@ class World:
         return RunRow(
             run_no=run_no,
             run_id=f"r{run_no}",
-            dag_id="d",
-            version="v",
-            state=state,
-            cause="manual",
-            first_task_no=100,
-            **columns,
+            **{
+                "dag_id": "d",
+                "version": "v",
+                "state": state,
+                "cause": "manual",
+                "first_task_no": 100,
+                **columns,
+            },
         )
 
     def commit(
@@ -463,6 +466,178 @@ async def test_questions_of_dead_processes_do_not_pile_up():
             await anyio.wait_all_tasks_blocked()
             child.is_open = False
         assert w.answers.waiting <= 2000
+
+
+async def test_thousands_are_looked_into_together_and_told_together():
+    w, child = World(), Child()
+    count = 2_000
+    w.commit(runs=[w.run(no, logical_date=no) for no in range(10, 10 + count)])
+    async with running(w.answers):
+        for no in range(10, 10 + count):
+            wanted = {"logical_date": no} if no % 2 else {"run_id": f"r{no}"}
+            w.ask_run(child, **wanted, number=no)
+        await anyio.wait_all_tasks_blocked()
+        assert (w.answers.waiting, child.answers) == (count, [])
+        assert w.tables.reads < 20
+        w.commit(ended=dict.fromkeys(range(10, 10 + count), RunState.SUCCESS))
+        await anyio.wait_all_tasks_blocked()
+
+    assert {number: ending.run_id for number, ending in child.endings()} == {
+        no: f"r{no}" for no in range(10, 10 + count)
+    }
+    assert len(child.answers) < 10
+    assert w.tables.reads < 40
+
+
+async def test_a_commit_leads_to_a_look_at_those_alone_who_wait_for_it():
+    w, child = World(), Child()
+    w.commit(runs=[w.run(8), w.run(9, logical_date=9)], new_tasks=[task(100), task(101)])
+    async with running(w.answers):
+        w.ask_run(child, run_id="r8", number=0)
+        w.ask_run(child, run_id="r9", task_id="a", number=1)
+        w.ask_run(child, run_id="r10", number=2)
+        w.ask_run(child, logical_date=9, number=3)
+        w.ask_run(child, logical_date=11, number=4)
+        await anyio.wait_all_tasks_blocked()
+        reads = w.tables.reads
+
+        w.commit(runs=[w.run(20), w.run(21, logical_date=21)], moved=[(101, S.SUCCESS)])
+        w.commit(ended={20: RunState.SUCCESS}, events=[event(5)], new_tasks=[task(200)])
+        await anyio.wait_all_tasks_blocked()
+
+        assert w.tables.reads == reads
+    assert w.answers.waiting == 5
+
+
+async def test_a_wait_for_an_instant_follows_the_newest_run_for_it():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(runs=[w.run(7, logical_date=5)])
+        w.ask_run(child, logical_date=5)
+        await anyio.wait_all_tasks_blocked()
+        w.commit(runs=[w.run(8, logical_date=5)])
+        await anyio.wait_all_tasks_blocked()
+        w.commit(ended={7: RunState.FAILED})
+        await anyio.wait_all_tasks_blocked()
+        assert not child.answers
+        w.commit(ended={8: RunState.SUCCESS})
+        assert await child.ending() == RunEnding("r8", "success", None)
+    assert not w.answers.waiting
+
+
+async def test_the_first_run_to_end_answers_all_who_have_waited_for_less_long():
+    w, child = World(), Child()
+    w.commit(runs=[w.run(8), w.run(9)], ended={8: RunState.FAILED})  # at 50
+    async with running(w.answers):
+        for since in (10, 50, 51, 60):
+            w.ask_run(child, since=since, number=since)
+        await anyio.wait_all_tasks_blocked()
+
+    assert sorted(number for number, _ in child.endings()) == [10, 50]
+    assert w.answers.waiting == 2
+
+
+async def test_of_a_question_about_many_runs_some_are_withdrawn():
+    w, child = World(), Child()
+    w.commit(runs=[w.run(7), w.run(8)])
+    async with running(w.answers):
+        for number, run_id in enumerate(["r7", "r8", "r8", "never"]):
+            w.ask_run(child, run_id=run_id, number=number)
+        await anyio.wait_all_tasks_blocked()
+        w.answers.ask(child, Withdraw(1, (0, 2, 3, 77)))
+        w.answers.ask(Child(), Withdraw(1, (1,)))
+        w.answers.ask(child, Withdraw(5, (1,)))
+        w.commit(ended={7: RunState.SUCCESS, 8: RunState.SUCCESS})
+        await anyio.wait_all_tasks_blocked()
+
+    assert [number for number, _ in child.endings()] == [1]
+    assert not w.answers.waiting
+
+
+@pytest.mark.parametrize("wanted", [{"run_id": "r7"}, {"run_id": "r7", "task_id": "b"}])
+@pytest.mark.parametrize("moment", range(1, 6))
+async def test_what_is_withdrawn_in_the_middle_of_a_look_is_not_told(moment, wanted):
+    w, child = World(), Child()
+    w.commit(
+        runs=[w.run()],
+        expansions=[ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000)],
+        new_tasks=children(2),
+    )
+
+    def withdraw():
+        if w.tables.reads == moment:
+            w.answers.ask(child, Withdraw(1))
+
+    w.tables.between = withdraw
+    async with running(w.answers):
+        w.ask_run(child, **wanted)
+        await anyio.wait_all_tasks_blocked()
+        w.answers.ask(child, Withdraw(1))
+        w.commit(ended={7: RunState.SUCCESS}, moved=[(1000, S.SUCCESS), (1001, S.SUCCESS)])
+        await anyio.wait_all_tasks_blocked()
+
+    assert (child.answers, w.answers.waiting) == ([], 0)
+
+
+async def test_what_a_dead_process_asked_is_not_answered_to_the_next():
+    w, child, other = World(), Child(), Child()
+    w.commit(runs=[w.run()])
+    async with running(w.answers):
+        w.ask_run(child, run_id="r7", question=100)
+        w.ask_run(other, run_id="r7", question=100)
+        await anyio.wait_all_tasks_blocked()
+        w.answers.ask(child, Withdraw(-1))  # its host has died
+        w.ask_run(child, run_id="r7", question=200, number=3)  # the next one asks anew
+        await anyio.wait_all_tasks_blocked()
+        w.commit(ended={7: RunState.SUCCESS})
+        await anyio.wait_all_tasks_blocked()
+
+    assert [answer.question for answer in child.answers] == [200]
+    assert [number for number, _ in child.endings()] == [3]
+    assert [answer.question for answer in other.answers] == [100]
+    assert not w.answers.waiting
+
+
+async def test_results_of_many_tasks_are_told_in_answers_that_are_bounded():
+    w, child = World(), Child()
+    body = b"x" * 60_000
+    w.commit(runs=[w.run(no, first_task_no=no * 10) for no in range(10, 210)])
+    w.commit(new_tasks=[task(no * 10, state=S.SUCCESS) for no in range(10, 210)])
+    w.tables.results = {no * 10: result(no * 10, body) for no in range(10, 210)}
+    async with running(w.answers):
+        for no in range(10, 210):
+            w.ask_run(child, run_id=f"r{no}", task_id="a", number=no)
+        await anyio.wait_all_tasks_blocked()
+
+    assert len(child.endings()) == 200
+    assert all(len(answer.body) < PAGE_BYTES + 2 * len(body) for answer in child.answers)
+
+
+async def test_nothing_is_kept_of_a_mapped_task_nobody_waits_for():
+    w, child = World(), Child()
+    w.commit(
+        runs=[w.run()],
+        expansions=[ExpansionRow(run_no=7, position=1, width=2, first_task_no=1000)],
+        new_tasks=children(2),
+    )
+    mapped = w.answers._endings._waits.mapped
+    async with running(w.answers):
+        w.ask_run(child, "b", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        assert mapped.at(7, 1) == 101
+        w.answers.ask(child, Withdraw(1))
+        assert (mapped.at(7, 1), mapped.child_ended(1000)) == (None, None)
+
+
+def test_of_a_question_about_runs_that_is_refused_each_is_told():
+    child = Child()
+    runs = [RunWanted(number, "r", None, 0) for number in (4, 9)]
+    body = msgspec.msgpack.encode(RunsWanted("d", None, runs))
+
+    refuse(child, Ask(3, 7, "runs", body), "not yours")
+
+    assert child.answers[0].error == ""
+    assert child.endings() == [(4, "not yours"), (9, "not yours")]
 
 
 # ── pages ───────────────────────────────────────────────────────────────────────────────

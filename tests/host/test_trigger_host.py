@@ -8,7 +8,7 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import RunEnded, RunEnding, RunsWanted
-from aioflow.messages import Ask, Fired, Pong, TriggerEnded
+from aioflow.messages import Ask, Fired, Pong, TriggerEnded, Withdraw
 from aioflow.orders import Answer, End, Host, Ping
 from tests.host.peer import VERSION, kinds, write_version
 
@@ -311,6 +311,29 @@ def test_a_trigger_can_ask_for_the_end_of_a_run(host):
     fired = child.expect(Fired)
     assert decode(fired.payload) == {"state": "failed", "run_id": "run-9", "result": None}
     assert fired.key == "run-9/t"
+
+
+def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
+    child = host("")
+    waits = ("r", "r", "s")
+    for number, run_id in enumerate(waits):
+        child.send(
+            hosting("aioflow_triggers.external:RunTrigger", number, dag="other", run_id=run_id)
+        )
+    asked = {}
+    while set(asked) != {"r", "s"}:
+        ask = child.expect(Ask)
+        for run in msgspec.msgpack.decode(ask.body, type=RunsWanted).runs:
+            asked[run.run_id] = (ask.question, run.number)
+    (question, of_r), _ = asked["r"], asked["s"]
+
+    for number in (0, 1):
+        child.send(End(number, 1, "cancelled"))
+        child.expect(TriggerEnded, lambda ended, number=number: ended.trigger_no == number)
+    assert child.expect(Withdraw) == Withdraw(question, (of_r,))
+
+    child.send(End(2, 1, "cancelled"))
+    assert child.expect(Withdraw) == Withdraw(question)
 
 
 def test_a_question_that_is_refused_fails_the_trigger(host):
