@@ -207,10 +207,14 @@ def requeue(live: Live, draft: Draft, slots: Slots) -> None:
 
 
 def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | None = None) -> None:
-    """A sensor that looks from a slot found nothing: put it aside until its next look."""
+    """A sensor found nothing, or ignores what went wrong: put it aside until its next look.
+
+    That begins at the beginning, whatever this one had waited for.
+    """
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
-    assert live.deadline_at is not None  # noqa: S101 - set at its first look
+    forget_event(live, draft)
+    _first_look(live, draft)
     live.looks += 1
     live.due_at = retry.sensor_next_look(
         sensor,
@@ -219,7 +223,10 @@ def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | N
         recheck_in_us=recheck_in_us,
         deadline=live.deadline_at,
     )
-    draft.move(live, TaskState.SENSING)
+    if live.state is TaskState.SENSING:
+        draft.touch(live)
+    else:
+        draft.move(live, TaskState.SENSING)
     slots.release(live)
     slots.unblock(live)
     draft.wake_task(live, live.due_at)

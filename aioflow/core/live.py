@@ -20,6 +20,7 @@ from aioflow.core.backlog import Given, Stream
 from aioflow.core.kept import Kept
 from aioflow.core.plan import Plan
 from aioflow.model import (
+    Body,
     DagSpec,
     Failure,
     Instant,
@@ -213,6 +214,12 @@ class Live:
     def waits_again(self) -> bool:
         """Whether its next try has nothing to begin with: its stream has to go on first."""
         return self.resumed is not None and self.resumed.has_to_go_on
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether it is a sensor that looks in the async host, and is to be taken there."""
+        is_coroutine = self.state is TaskState.SENSING and self.spec.body is Body.COROUTINE
+        return is_coroutine and self.due_at is None and not self.is_hosted
 
     @property
     def name(self) -> str:

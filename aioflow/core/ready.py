@@ -252,8 +252,7 @@ def _still_waits(entry: Live | Group) -> bool:
         return entry.has_fresh
     if entry.worker >= 0 or entry.is_hosted:
         return False
-    parked = entry.state is TaskState.SENSING and _spec(entry).body is Body.COROUTINE
-    return parked or entry.state is TaskState.QUEUED
+    return entry.waits_for_host or entry.state is TaskState.QUEUED
 
 
 def _is_full(run: Run) -> bool:

@@ -18,7 +18,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.inputs import Deliver, Due, Input, Restarted, WakeAt
-from aioflow.model import Body, Failure, RunState, TaskState, TriggerState
+from aioflow.model import Failure, RunState, TaskState, TriggerState
 from aioflow.rows import RunChange, RunRow, TriggerChange
 
 __all__ = ("give_up", "in_parts", "restarted")
@@ -95,7 +95,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
             interrupt(live, failure, INTERRUPTION_LIMIT_SHARED, draft, slots)
         case TaskState.QUEUED:
             slots.offer(live)
-        case TaskState.SENSING if live.spec.body is Body.COROUTINE:
+        case TaskState.SENSING if live.waits_for_host:
             slots.offer(live)
         case TaskState.DEFERRED:
             handling.go_on(live, draft, slots)

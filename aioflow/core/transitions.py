@@ -49,7 +49,7 @@ class Cause(Enum):
     SKIPPED = "skipped"
     """It asked to be skipped."""
     SENSE = "sense"
-    """It is a sensor that found nothing yet."""
+    """It is a sensor that found nothing yet, or ignores what its check raised."""
     DEFERRED = "deferred"
     """It waits for a trigger."""
     EVENT = "event"
@@ -95,8 +95,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     },
     _S.RUNNING: {
         _S.QUEUED: frozenset({_C.INTERRUPTED, _C.RECALLED}),
-        # A sensor may ignore the error of a check.
-        _S.SENSING: frozenset({_C.SENSE, _C.FAILED}),
+        _S.SENSING: frozenset({_C.SENSE}),
         _S.DEFERRED: frozenset({_C.DEFERRED}),
         _S.RETRYING: frozenset({_C.FAILED, _C.INTERRUPTED, _C.DEADLINE}),
         _S.SUCCESS: frozenset({_C.SUCCEEDED}),
@@ -117,6 +116,8 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     _S.DEFERRED: {
         # A wait that ran out of time may have a method for that, too.
         _S.QUEUED: frozenset({_C.EVENT, _C.DEADLINE}),
+        # A sensor may ignore the error of its trigger.
+        _S.SENSING: frozenset({_C.TRIGGER_FAILED}),
         _S.RETRYING: frozenset({_C.TRIGGER_FAILED, _C.DEADLINE, _C.EVENT}),
         _S.SUCCESS: frozenset({_C.EVENT}),
         _S.FAILED: frozenset({_C.TRIGGER_FAILED, _C.DEADLINE, _C.EVENT}),

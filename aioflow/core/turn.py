@@ -329,9 +329,7 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
         interrupt(live, report.failure, INTERRUPTION_LIMIT_OWN, draft, slots)
         return
     sensor = live.spec.sensor
-    if sensor is not None and sensor.on_error == "ignore" and not live.is_hosted:
-        look_again(live, draft, slots)
-    elif sensor is not None and sensor.on_error == "skip":
+    if sensor is not None and sensor.on_error == "skip":
         keep_try(live, TaskState.SKIPPED, report.failure, draft)
         live.failure = report.failure
         end(live, TaskState.SKIPPED, draft, slots, at=report.at)

@@ -16,7 +16,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
-from aioflow.model import Body, StartNo, TaskNo, TaskState
+from aioflow.model import StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
 
 __all__ = (
@@ -116,6 +116,5 @@ def _offer(run: Run, slots: Slots) -> None:
             slots.offer(group)
     for live in run.live.objects.values():
         waits = live.state is TaskState.QUEUED and live.worker < 0
-        parked = live.state is TaskState.SENSING and live.spec.body is Body.COROUTINE
-        if not live.is_hosted and (waits or parked):
+        if live.waits_for_host or (waits and not live.is_hosted):
             slots.offer(live)

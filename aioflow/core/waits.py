@@ -16,6 +16,7 @@ from aioflow.core.attempt import (
     forget_calls,
     forget_event,
     keep_try,
+    look_again,
     requeue,
     succeed,
     unpark,
@@ -266,7 +267,9 @@ def _fail(wait: WaitRecord, failure: Failure, draft: Draft, slots: Slots) -> Non
     _let_go_of_waits(live, wait, draft)
     unpark(live, draft, "cancelled")
     sensor = live.spec.sensor
-    if sensor is not None and sensor.on_error == "skip":  # as where it looks by itself
+    if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
+        look_again(live, draft, slots)  # what it raised stands in the log of the task
+    elif sensor is not None and sensor.on_error == "skip":  # as where it looks by itself
         keep_try(live, TaskState.SKIPPED, failure, draft)
         live.failure = failure
         end(live, TaskState.SKIPPED, draft, slots)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.author.node import Node
-from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip
+from aioflow.author.signals import NotReady
 from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
 from aioflow.host.items import Giver
-from aioflow.host.outcome import sensor_saw
+from aioflow.host.outcome import is_ignored, sensor_saw
 from aioflow.host.pages import FetchPage, fetch_ahead
 from aioflow.host.questions import ResultsPage
 from aioflow.model import SensorSpec
@@ -93,10 +93,8 @@ class Attempt:
                     return value
             except NotReady as exc:
                 recheck_in_us = exc.recheck_in_us
-            except (Skip, Fail, RetryAfter):
-                raise
             except Exception as exc:
-                if sensor.on_error != "ignore":
+                if not is_ignored(self._node, exc):
                     raise
                 print_traceback(exc)
             looks += 1

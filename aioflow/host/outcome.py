@@ -60,6 +60,7 @@ __all__ = (
     "ended_badly",
     "gives_items",
     "handled",
+    "is_ignored",
     "not_begun",
     "now",
     "pack",
@@ -302,8 +303,22 @@ def _ended_badly(
             )
         case RetryAfter():
             return _failed(start, began_at, problem, retry_after_us=problem.delay_us)
+        case _ if is_ignored(node, problem):
+            print_traceback(problem)
+            return NotReadyYet(start.task_no, start.start_no, began_at, now())
         case _:
             return _plainly_failed(node, start, began_at, problem)
+
+
+def is_ignored(node: Node, problem: BaseException) -> bool:
+    """Whether a sensor looks again though its check, or the method it resumed in, raised this.
+
+    Not what it says by raising, nor what was found wrong with what it is given or returned, nor
+    the end of its time.
+    """
+    ignores = node.sensor is not None and node.sensor.on_error == "ignore"
+    known = (Skip, RetryAfter, *_KNOWN)
+    return ignores and isinstance(problem, Exception) and not isinstance(problem, known)
 
 
 def _plainly_failed(node: Node, start: Start, began_at: int, problem: BaseException) -> Failed:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from aioflow.messages import Failed, NotReadyYet
+from aioflow.inputs import HostTrigger
+from aioflow.messages import Deferred, Failed, Fired, NotReadyYet, TriggerEnded
 from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.orders import Host
 from aioflow.rows import TaskRow
 from tests.core.world import SECOND, World
 
@@ -105,12 +107,96 @@ def test_an_exception_in_a_check_costs_a_try_or_skips(body, on_error, state, try
     assert [ended.failure.type for ended in world.rows.tries] == ["OSError"]
 
 
-def test_an_exception_that_is_ignored_is_a_look_that_found_nothing():
-    world, run = looking(Body.FUNCTION, on_error="ignore")
+# ── errors that are ignored ─────────────────────────────────────────────────────────────
+
+
+def defers(world: World) -> Host:
+    start = world.starts.pop(world.started("look").start.task_no).start
+    assert start.method == ""
+    at = (start.task_no, start.start_no, world.now, world.now)
+    effects = world.turn(Deferred(*at, "m:T", b"\x80", "resumed"))
+    return next(effect.host for effect in effects if isinstance(effect, HostTrigger))
+
+
+def raised_in(host: Host, world: World, reason: str = "trigger") -> TriggerEnded:
+    failure = Failure(type="OSError", message="no", reason=reason)
+    return TriggerEnded(host.trigger_no, host.hosting, world.now, failure)
+
+
+@MODES
+def test_what_is_no_exception_of_a_check_costs_a_try_also_where_those_are_ignored(body):
+    """Its process reports an exception as a look that found nothing; and the rest as it is."""
+    world, run = looking(body, on_error="ignore")
 
     raises(world)
+
+    assert world.state(run, "look") == "retrying"
+    assert [ended.failure.type for ended in world.rows.tries] == ["OSError"]
+
+
+@MODES
+def test_an_error_of_its_trigger_that_is_ignored_is_a_look_that_found_nothing(body):
+    world, run = looking(body, on_error="ignore")
+    host = defers(world)
+
+    world.turn(raised_in(host, world))
     assert world.state(run, "look") == "sensing"
+    assert world.started("look") is None
+    assert world.rows.triggers == {}
     world.pass_time(61)
 
-    assert world.started("look").start.try_number == 1
-    assert not world.rows.tries
+    assert defers(world).trigger_no != host.trigger_no
+    assert (row_of(world).try_number, world.rows.tries) == (1, [])
+
+
+@MODES
+@pytest.mark.parametrize("reason", ["trigger_ended", "trigger_yield", "import_error"])
+def test_a_trigger_that_is_wrong_in_itself_costs_a_try_also_where_errors_are_ignored(body, reason):
+    world, run = looking(body, on_error="ignore")
+
+    world.turn(raised_in(defers(world), world, reason))
+
+    assert world.state(run, "look") == "retrying"
+
+
+@MODES
+def test_who_ignores_what_it_raised_behind_its_trigger_looks_again_from_the_beginning(body):
+    world, run = looking(body, on_error="ignore")
+    host = defers(world)
+    at = (host.trigger_no, host.hosting)
+    world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now))
+    start = world.starts.pop(world.started("look").start.task_no).start
+    assert start.method == "resumed"
+
+    world.turn(NotReadyYet(start.task_no, start.start_no, world.now, world.now))
+    assert world.state(run, "look") == "sensing"
+    assert world.started("look") is None
+    world.pass_time(61)
+
+    assert world.started("look").start.method == ""
+
+
+@MODES
+def test_the_next_look_after_an_ignored_error_keeps_its_instant_over_a_restart(body):
+    world, run = looking(body, on_error="ignore")
+    world.turn(raised_in(defers(world), world))
+    world.pass_time(30)
+
+    world.restart()
+    assert world.state(run, "look") == "sensing"
+    assert world.started("look") is None
+    world.pass_time(31)
+
+    assert world.started("look") is not None
+
+
+@MODES
+def test_the_time_of_a_sensor_runs_on_while_it_ignores_errors(body):
+    world, run = looking(body, on_error="ignore", on_timeout="skip")
+    world.pass_time(590)
+    world.turn(raised_in(defers(world), world))
+
+    world.pass_time(11)
+
+    assert world.state(run, "look") == "skipped"
+    assert row_of(world).failure.reason == "sensor_timeout"

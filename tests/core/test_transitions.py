@@ -34,7 +34,7 @@ queued    failed           deadline
 queued    skipped          deadline
 queued    cancelled        cancelled
 running   queued           interrupted recalled
-running   sensing          sense failed
+running   sensing          sense
 running   deferred         deferred
 running   retrying         failed interrupted deadline
 running   success          succeeded
@@ -50,6 +50,7 @@ sensing   failed           deadline trigger_failed failed interrupted event
 sensing   skipped          deadline trigger_failed failed skipped event
 sensing   cancelled        cancelled
 deferred  queued           event deadline
+deferred  sensing          trigger_failed
 deferred  retrying         trigger_failed deadline event
 deferred  success          event
 deferred  failed           trigger_failed deadline event

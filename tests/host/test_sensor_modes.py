@@ -41,6 +41,8 @@ with DAG("pipeline"):
     Look(task_id="look", interval="10ms"{options})
 """
 
+IGNORES = ', on_error="ignore"'
+
 
 def outcome(child: Any) -> tuple[Any, ...]:
     """Look until there is more to say than "not yet"."""
@@ -90,6 +92,37 @@ def outcome(child: Any) -> tuple[Any, ...]:
             id="it-fails-for-good",
         ),
         pytest.param("raise Skip('no') if looks() else 0", "", ("skipped",), 1, id="it-skips"),
+        pytest.param(
+            "return looks() > 2 or 1 / 0", IGNORES, ("done", None), 3, id="errors-are-ignored"
+        ),
+        pytest.param(
+            "return looks() > 2 or 1 / 0",
+            IGNORES + ", retry=Retry(on=(OSError,))",
+            ("done", None),
+            3,
+            id="whatever-is-worth-another-try",
+        ),
+        pytest.param(
+            "raise Fail('never') if looks() else 0",
+            IGNORES,
+            ("failed", "Fail", "raised", False),
+            1,
+            id="but-not-that-it-fails",
+        ),
+        pytest.param(
+            "raise RetryAfter('1m') if looks() else 0",
+            IGNORES,
+            ("failed", "RetryAfter", "raised", True),
+            1,
+            id="nor-that-it-wants-another-try",
+        ),
+        pytest.param(
+            "return PokeReturnValue(looks() > 0, object())",
+            IGNORES,
+            ("failed", "Unserializable", "unserializable", False),
+            1,
+            id="nor-a-result-that-cannot-be-stored",
+        ),
     ],
 )
 def test_a_check_means_the_same(home, spawn, form, mode, body, options, expected, count):
@@ -101,3 +134,34 @@ def test_a_check_means_the_same(home, spawn, form, mode, body, options, expected
 
     assert outcome(child) == expected
     assert len((home / "looks").read_text()) == count
+
+
+RESUMES = """
+class Look(Sensor):
+    def __init__(self, raises, **options):
+        super().__init__(**options)
+        self.raises = raises
+
+    {mode}def poke(self, context):
+        raise AssertionError("it resumes")
+
+    {mode}def resumed(self, context, event):
+        raise self.raises("said")
+
+with DAG("pipeline"):
+    Look(task_id="look", raises={raises}, on_error="ignore")
+"""
+
+
+@pytest.mark.parametrize("mode", ["", "async "], ids=["slot", "hosted"])
+@pytest.mark.parametrize(
+    ("raises", "kind"), [("OSError", NotReadyYet), ("Fail", Failed), ("SystemExit", Failed)]
+)
+def test_what_is_raised_behind_a_trigger_is_ignored_as_in_a_check(home, spawn, mode, raises, kind):
+    write_version(home, flow="from aioflow import *\n" + RESUMES.format(mode=mode, raises=raises))
+    child = spawn("async" if mode else "slot")
+    child.send(run_info())
+
+    child.send(start(0, method="resumed", event=b"\xc0"))
+
+    assert isinstance(child.expect(kind), kind)

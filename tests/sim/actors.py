@@ -15,7 +15,7 @@ import msgspec
 
 from aioflow.inputs import HostLost, Input, StartTry
 from aioflow.messages import Began, Deferred, Failed, NotReadyYet, Recalled, Skipped, Succeeded
-from aioflow.model import Failure, TaskSpec
+from aioflow.model import Failure, SensorSpec, TaskSpec
 from aioflow.orders import Host
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
@@ -114,9 +114,9 @@ class Body:
         if start.is_closing and spec.streams and draw > 0.4:
             return end_of_stream(self, self._stage, times)
         deferrals = self._stage.ledger.deferrals(start.task_no, start.try_number)
-        if spec.sensor is not None and draw < 0.5 and spec.body.value == "def":
+        if spec.sensor is not None and 0.1 < draw < 0.5 and self._may_look_again(spec.sensor):
             return NotReadyYet(*times, rng.choice((None, None, 7 * SECOND)))
-        may_defer = spec.sensor is None and not start.upto and deferrals < DEFERRALS
+        may_defer = not start.upto and deferrals < DEFERRALS
         if may_defer and (draw < 0.25 or (spec.events is not None and not start.is_closing)):
             self._stage.ledger.defer(start.task_no, start.try_number)
             timeout = rng.choice((None, 2 * SECOND, 900 * SECOND))
@@ -129,6 +129,11 @@ class Body:
         if draw < 0.45:
             return Skipped(*times)
         return self._succeeded(rng, times)
+
+    def _may_look_again(self, sensor: SensorSpec) -> bool:
+        """A hosted sensor keeps to itself what a look found, not what is behind its trigger."""
+        is_ignored = bool(self.effect.start.method) and sensor.on_error == "ignore"
+        return self.spec.body.value == "def" or is_ignored
 
     def _succeeded(self, rng: random.Random, times: tuple[int, int, int, int]) -> Succeeded:
         """Every result says whose it is, so that no other can be taken for it."""
