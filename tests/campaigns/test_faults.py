@@ -176,6 +176,15 @@ def test_no_descriptors(tmp_path):
     record("descriptors", **machine.no_descriptors(tmp_path, seconds=20.0))
 
 
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("inotify_init1", "EMFILE"), ("inotify_add_watch", "ENOSPC"), ("inotify_init1", "ENFILE")],
+)
+def test_no_inotify(call, error, tmp_path):
+    figures = machine.no_inotify(tmp_path, call, error, count=200)
+    record("inotify", call=call, error=error, **figures)
+
+
 @pytest.mark.parametrize("idle", [False, True])
 def test_no_processes(idle, tmp_path):
     record("processes", idle=idle, **machine.no_processes(tmp_path, seconds=20.0, idle=idle))

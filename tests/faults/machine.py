@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tests.faults.ground import Ground, Victim
 __all__ = (
     "children_killed",
     "no_descriptors",
+    "no_inotify",
     "no_memory",
     "no_processes",
     "parsers_killed",
@@ -126,6 +127,68 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
         "fired_seconds": round(fired, 2),
         "lines": lines,
     }
+
+
+def no_inotify(folder: Path, call: str, error: str, count: int = 20) -> dict[str, float]:
+    """The kernel watches no folder for the trigger host, and then does again.
+
+    Looking finds the same, once per period; the host says so once. When nobody waits any more
+    it forgets that it was refused, and asks the kernel for the next ones.
+    """
+    tools.needs("strace")
+    ground, output = Ground(folder), folder / "injected"
+    seconds: list[float] = []
+    with ground.daemon() as daemon:
+        host = daemon.child("triggers")
+        with tools.injecting(host, call, f"error={error}:when=1+", output):
+            seconds.append(_opened(ground, daemon, "refused", count))
+            injected = output.read_text().count("INJECTED")
+            assert not _has_watches(host)
+        assert injected >= 1
+        seconds.append(_opened(ground, daemon, "told", count, meanwhile=lambda: _has_watches(host)))
+        assert daemon.child("triggers") == host, "it was not worth a replacement"
+        said = [daemon.log, *(daemon.home / "logs").rglob("*.log")]
+        warnings = sum(path.read_bytes().count(b"watches no more folders") for path in said)
+        assert warnings == 1, f"said {warnings} times"
+        ground.judge_database()
+    ground.judge_nobody_left()
+    return {
+        "injected": injected,
+        "fired": 2 * count,
+        "fired_seconds_refused": round(seconds[0], 2),
+        "fired_seconds": round(seconds[1], 2),
+    }
+
+
+def _opened(
+    ground: Ground,
+    daemon: Victim,
+    name: str,
+    count: int,
+    meanwhile: Callable[[], bool] = lambda: True,
+) -> float:
+    """Have so many wait for a file, and make it; each is told once. Return how long that took."""
+    gate = ground.folder / name
+    run_id = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), count=count)
+    ground.acknowledged.clear()  # judged here, not as a run of ``small``
+    eventually(lambda: daemon.run(run_id, limit=1)["counts"].get("deferred") == count)
+    _wait_for_hostings(ground, run_id, count)
+    eventually(meanwhile)
+    gate.write_text("open")
+    opened = time.monotonic()
+    assert daemon.wait(run_id)["state"] == "success", daemon.run(run_id)
+    begun = [line.map_index for line in ground.begun(run_id) if line.task_id == "parked"]
+    assert sorted(begun) == list(range(count)), begun
+    return time.monotonic() - opened
+
+
+def _has_watches(pid: int) -> bool:
+    """Whether a process has folders watched by the kernel."""
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if "inotify wd:" in entry.read_text():
+                return True
+    return False
 
 
 def _wait_for_hostings(ground: Ground, run_id: str, count: int) -> None:

@@ -79,6 +79,13 @@ def test_without_descriptors_it_waits_and_says_so(tmp_path):
     assert machine.no_descriptors(tmp_path, seconds=3.0)["healed_seconds"] <= 5.0
 
 
+@pytest.mark.parametrize(
+    ("call", "error"), [("inotify_init1", "EMFILE"), ("inotify_add_watch", "ENOSPC")]
+)
+def test_without_watches_of_the_kernel_files_are_found_by_looking(call, error, tmp_path):
+    assert machine.no_inotify(tmp_path, call, error)["fired"] == 40
+
+
 def test_without_processes_it_waits_and_says_so(tmp_path):
     assert machine.no_processes(tmp_path, seconds=6.0)["healed_seconds"] <= 5.0
 
