@@ -42,7 +42,9 @@ class Restart(NamedTuple):
 
 def restart(home: Path, waits: int) -> Restart:
     """Park, kill, wait until the two are due, start again."""
-    daemon = DaemonProcess(home, DAGS, flags=("--cpu-slots", "2"))
+    capacity = str(max(waits + 2, 100_000))  # one too few, and the last is never hosted
+    flags = ("--cpu-slots", "2", "--trigger-capacity", capacity)
+    daemon = DaemonProcess(home, DAGS, flags=flags)
     with daemon:
         due = time.time() + 4.0 + waits / PARKED_PER_SECOND
         first = daemon.trigger("burst", {"count": 1, "due": due})
