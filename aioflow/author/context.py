@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -27,6 +28,9 @@ __all__ = (
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_INSTANTS_KEPT = 128
+"""What is worked out of the instant of a run is the same for all its tasks."""
 
 
 class DataInterval(NamedTuple):
@@ -63,19 +67,34 @@ class RunContext:
     @property
     def instant(self) -> datetime:
         """What the run stands for, UTC."""
-        at = self.created_at if self.logical_date is None else self.logical_date
-        return _EPOCH + timedelta(microseconds=at)
+        return _instant(self.created_at if self.logical_date is None else self.logical_date)
 
     @property
     def wall(self) -> datetime:
         """The same in the zone of the DAG."""
-        return self.instant.astimezone(ZoneInfo(self.timezone))
+        return _wall(self.instant, self.timezone)
 
     @property
     def idempotency_key(self) -> str:
         """Names this task of this run, the same over all tries and restarts."""
         index = "" if self.map_index < 0 else f"/{self.map_index}"
         return f"{self.run_id}/{self.task_id}{index}"
+
+
+@lru_cache(maxsize=_INSTANTS_KEPT)
+def _instant(at: Instant) -> datetime:
+    return _EPOCH + timedelta(microseconds=at)
+
+
+@lru_cache(maxsize=_INSTANTS_KEPT)
+def _wall(instant: datetime, timezone: str) -> datetime:
+    return instant.astimezone(ZoneInfo(timezone))
+
+
+@lru_cache(maxsize=_INSTANTS_KEPT)
+def _text(instant: datetime, timezone: str, form: str) -> str:
+    # Not by what `_wall` returns: in two zones that is equal, and not the same.
+    return _wall(instant, timezone).strftime(form)
 
 
 _VALUES: dict[str, Callable[[RunContext], Any]] = {
@@ -86,7 +105,7 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "data_interval_end": lambda run: run.instant,
     "data_interval_start": lambda run: run.instant,
     "ds": lambda run: run.wall.date().isoformat(),
-    "ds_nodash": lambda run: run.wall.strftime("%Y%m%d"),
+    "ds_nodash": lambda run: _text(run.instant, run.timezone, "%Y%m%d"),
     "idempotency_key": lambda run: run.idempotency_key,
     "logical_date": lambda run: run.instant,
     "logical_day": lambda run: run.wall.date(),
@@ -97,7 +116,7 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "task_id": lambda run: run.task_id,
     "try_number": lambda run: run.try_number,
     "ts": lambda run: run.wall.isoformat(),
-    "ts_nodash": lambda run: run.wall.strftime("%Y%m%dT%H%M%S"),
+    "ts_nodash": lambda run: _text(run.instant, run.timezone, "%Y%m%dT%H%M%S"),
 }
 
 INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "run_logical_date"}

@@ -57,6 +57,14 @@ def test_a_run_knows(name, value):
     assert resolve(name, RUN) == value
 
 
+def test_one_instant_is_another_wall_time_in_another_zone():
+    there = replace(RUN, timezone="America/New_York")
+
+    assert resolve("ts_nodash", RUN) == "20260102T030000"
+    assert resolve("ts_nodash", there) == "20260101T163000"
+    assert resolve("ts", there) == "2026-01-01T16:30:00-05:00"
+
+
 def test_the_whole_context_has_every_name():
     assert resolve("context", RUN).keys() == (INJECTED | {"cause", "conf", "run_logical_date"}) - {
         "context"
