@@ -340,6 +340,8 @@ class Fired(_Wire, frozen=True):
         ends: ``success``, ``failed`` or ``skipped`` where the event ends the task without
             resuming it; ``payload`` is its result then, or the message.
         size: Of a result that is in a file, or ``width`` is given; see ``Succeeded``.
+        is_last: Nothing is left of the hosting; no ``TriggerEnded`` follows but one that is asked
+            for.
     """
 
     trigger_no: TriggerNo
@@ -351,6 +353,7 @@ class Fired(_Wire, frozen=True):
     ends: str = ""
     size: int = 0
     width: int | None = None
+    is_last: bool = False
 
 
 class TriggerEnded(_Wire, frozen=True):

@@ -249,6 +249,8 @@ class Triggerer:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Fired):
+                if report.is_last:
+                    self._let_go(report)
                 passed.append(report)
             elif isinstance(report, TriggerEnded):
                 self._let_go(report)
@@ -272,7 +274,7 @@ class Triggerer:
         hosted = None if body is None else _decode(body)
         return hosted if hosted is not None and hosted.hosting == hosting else None
 
-    def _let_go(self, ended: TriggerEnded) -> None:
+    def _let_go(self, ended: TriggerEnded | Fired) -> None:
         hosted = self._find(ended.trigger_no, ended.hosting)
         if hosted is None:
             return  # of an earlier hosting: the present one lives

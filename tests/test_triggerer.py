@@ -47,7 +47,8 @@ try:
                 if order.class_path == "print":
                     link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
                     link.send([Output(order.trigger_no, 99, b"of another hosting\\n")])
-                link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"")])
+                is_last = order.class_path == "data"
+                link.send([Fired(order.trigger_no, order.hosting, 0, 1, b"", is_last=is_last)])
             elif isinstance(order, End) and order.reason == "shutdown" and is_stubborn:
                 os._exit(1)
             elif isinstance(order, End):
@@ -121,6 +122,16 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
         assert not n.triggerer.hosted
 
     assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
+
+
+async def test_what_says_that_its_event_was_the_last_has_been_let_go(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        n.host(1, "data")
+        n.host(2)
+        await until(lambda: n.fired() == [1, 2])  # there was room for it
+        n.end(1)  # told before the event was heard of
+        assert n.ended() == [1]
+        assert n.triggerer.hosted == {2}
 
 
 async def test_more_is_handed_over_at_once_than_fits_into_one_frame(tmp_path):

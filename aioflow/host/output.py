@@ -64,6 +64,8 @@ class OutputBuffer:
 
     def take(self, of: tuple[TaskNo, StartNo] | None = None) -> list[Output]:
         """Return what waits, of one try or of all, ready to be sent."""
+        if of is not None and of not in self._pending and of not in self._dropped:
+            return []
         with self._lock:
             if of is None:
                 taken, self._pending = self._pending, {}

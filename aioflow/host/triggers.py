@@ -47,7 +47,8 @@ class TriggerHost:
     """Hosts each trigger in one task of the nursery, or as data in a watch it shares.
 
     A hosting ends after the first event, on ``End``, or when the trigger fails; then its
-    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here.
+    ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing is left of it here. What
+    was data has nothing to let go of, so its event tells that, too.
     """
 
     def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
@@ -166,10 +167,9 @@ class TriggerHost:
             elif fail is not None:
                 fail(wait)
             else:
-                self._output.flush(wait.key)
+                self._forget(wait)
                 at = (*wait.key, 0, now())
-                self._line.report(Fired(*at, payload, event.key, ends))
-                self._finish(wait)
+                self._line.report(Fired(*at, payload, event.key, ends, is_last=True))
 
         return tell
 
@@ -194,9 +194,7 @@ class TriggerHost:
     ) -> None:
         """End a hosting that was data; what its class does besides is done by an instance."""
         if wait.order is None:
-            del self._hosted[wait.number]
-            self._kinds.leave(wait.kind)
-            self._output.flush(wait.key)
+            self._forget(wait)
             self._line.report(TriggerEnded(wait.number, wait.hosting, now(), failure, ending))
             return
         self._kinds.leave(wait.kind)
@@ -205,6 +203,12 @@ class TriggerHost:
         self._nursery.start(hosted, self._let_go(hosted, wait.order, event))
         self._over(hosted)
         hosted.ending = ending
+
+    def _forget(self, wait: Wait) -> None:
+        """Keep nothing of one that was data; what it printed goes before what is told of it."""
+        del self._hosted[wait.number]
+        self._kinds.leave(wait.kind)
+        self._output.flush(wait.key)
 
     async def _let_go(
         self, hosted: HostedTrigger, order: Host, event: TriggerEvent[object] | None

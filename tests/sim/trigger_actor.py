@@ -145,10 +145,14 @@ class TriggerHost:
 
         self.stage.after(delay_us, unless_gone)
 
+    def forget(self, hosted: _Hosted) -> None:
+        """It has ended with its event, which said so."""
+        del self._hosted[hosted.host.trigger_no]
+
     def over(self, hosted: _Hosted, failure: Failure | None = None) -> None:
         """It has ended by itself."""
         host = hosted.host
-        del self._hosted[host.trigger_no]
+        self.forget(hosted)
         self.line.say(TriggerEnded(host.trigger_no, host.hosting, self.stage.wall(), failure))
 
     def _die(self, life: int) -> None:
@@ -190,7 +194,11 @@ class _Once:
             line.say(Fired(host.trigger_no, host.hosting - 1, 0, at, stale))
         failure = None
         if stage.rng.random() < 0.8:
-            line.say(self._event(at))
+            is_last = host.trigger_no % 2 == 0
+            line.say(msgspec.structs.replace(self._event(at), is_last=is_last))
+            if is_last:
+                self._process.forget(self)
+                return
             if stage.faults.happens("trigger repeats"):
                 second = msgspec.msgpack.encode("second")
                 line.say(Fired(host.trigger_no, host.hosting, 1, at, second, "key"))
