@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import anyio
 
@@ -274,9 +274,10 @@ class Worker:
 
     def _take(self, reports: list[Report]) -> None:
         passed: list[Input] = []
+        over = {_key_of(report) for report in reports if _tells_begin(report)}
         for report in reports:
             if isinstance(report, Began):
-                self._take_begin(report, passed)
+                self._take_begin(report, passed, is_told=_key_of(report) in over)
             elif isinstance(report, _ENDED):
                 self._take_end(report, passed)
             elif isinstance(report, Recalled):
@@ -293,8 +294,9 @@ class Worker:
         self._retire_if_due()
         self._rearm()
 
-    def _take_begin(self, report: Began, passed: list[Input]) -> None:
-        found = self._sent.get((report.task_no, report.start_no))
+    def _take_begin(self, report: Began, passed: list[Input], *, is_told: bool) -> None:
+        """Note it; pass it on unless its end, which came along with it, tells the same."""
+        found = self._sent.get(_key_of(report))
         if found is None:
             return
         found.began = report
@@ -302,11 +304,11 @@ class Worker:
         self._begun = found
         if found.is_stopped:
             self._kill()  # the recall came too late
-        else:
+        elif not is_told:
             passed.append(report)
 
     def _take_end(self, report: Ended, passed: list[Input]) -> None:
-        found = self._sent.pop((report.task_no, report.start_no), None)
+        found = self._sent.pop(_key_of(report), None)
         if found is None:
             return
         self._tries += 1
@@ -405,6 +407,14 @@ class Worker:
 
 def _key(effect: StartTry) -> TryKey:
     return (effect.start.task_no, effect.start.start_no)
+
+
+def _key_of(report: Began | Ended) -> TryKey:
+    return (report.task_no, report.start_no)
+
+
+def _tells_begin(report: Report) -> TypeGuard[Ended]:
+    return isinstance(report, _ENDED) and report.began_at is not None
 
 
 def _stuck_at(tried: _Try) -> int:

@@ -100,8 +100,8 @@ def _checked_length(header: bytes | bytearray) -> int:
 class Link(asyncio.Protocol, Generic[Incoming]):
     """One end of a link on an event loop. Made by ``daemon_link`` and ``child_link``.
 
-    Messages are handed to ``on_messages`` as they arrive, a whole frame at a time, in the
-    loop's own callback: no task stands in between. ``on_closed`` is called once, with the
+    Messages are handed to ``on_messages`` as they arrive, those of all frames that are there
+    together, in the loop's own callback: no task stands in between. ``on_closed`` is called once, with the
     reason, when the other end is gone or sent something that cannot be read; after it no
     message comes.
     """
@@ -152,11 +152,17 @@ class Link(asyncio.Protocol, Generic[Incoming]):
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         self._buffer += data
+        messages: list[Incoming] = []
+        problem = None
         try:
             for frame in self._complete_frames():
-                self._on_messages(self._decoder.decode(frame))
+                messages += self._decoder.decode(frame)
         except (LinkClosed, msgspec.DecodeError) as exc:
-            self._end(str(exc))
+            problem = str(exc)
+        if messages:
+            self._on_messages(messages)
+        if problem is not None:
+            self._end(problem)
 
     def _complete_frames(self) -> list[bytes]:
         frames, start, size = [], 0, len(self._buffer)

@@ -91,12 +91,25 @@ PID = "value = msgspec.msgpack.encode(os.getpid())"
 async def test_tries_of_a_worker_run_in_order_and_report_their_begin(tmp_path):
     async with node(tmp_path) as n:
         for number in range(1, 50):
-            n.executor.start(start(number, claimed=number > 1))
+            n.executor.start(start(number, "time.sleep(0.001)", claimed=number > 1))
         await n.ended(*range(1, 50))
 
-    assert [(type(r), r.task_no) for r in n.reports] == [
-        (kind, number) for number in range(1, 50) for kind in (Began, Succeeded)
-    ]
+    assert [report.task_no for report in n.of(Succeeded)] == list(range(1, 50))
+    told = [(type(report), report.task_no) for report in n.reports]
+    assert all(
+        told.index((Began, r.task_no)) < told.index((Succeeded, r.task_no)) for r in n.of(Began)
+    )
+
+
+async def test_a_begin_that_came_with_its_end_is_told_by_that(tmp_path):
+    both = "link.send([Began(2, 1, 5), Succeeded(2, 1, 5, 6)])"
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, both))
+        n.executor.start(start(2, claimed=True))
+        await n.ended(1, 2)
+
+    assert not n.of(Began, 2)
+    assert [report.began_at for report in n.of(Succeeded, 2)] == [5]
 
 
 async def test_workers_run_side_by_side(tmp_path, monkeypatch):
