@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import anyio
+import anyio.lowlevel
 import structlog
 from anyio.abc import TaskStatus
 
@@ -217,6 +218,8 @@ class Engine:
             task_status.started()
             while True:
                 await self._turn(await self._take())
+                # What it orders leaves when the loop comes round: before the next one is decided.
+                await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
         while not self._inbox:
