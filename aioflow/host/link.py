@@ -101,9 +101,9 @@ class Link(asyncio.Protocol, Generic[Incoming]):
     """One end of a link on an event loop. Made by ``daemon_link`` and ``child_link``.
 
     Messages are handed to ``on_messages`` as they arrive, those of all frames that are there
-    together, in the loop's own callback: no task stands in between. ``on_closed`` is called once, with the
-    reason, when the other end is gone or sent something that cannot be read; after it no
-    message comes.
+    together, in the loop's own callback: no task stands in between. ``on_closed`` is called
+    once, with the reason, when the other end is gone or sent something that cannot be read;
+    after it no message comes.
     """
 
     def __init__(
