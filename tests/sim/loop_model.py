@@ -45,6 +45,7 @@ from tests.sim.model import Verdict
 from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
+from tests.sim.streaming import with_generators
 from tests.sim.tables import Tables, changed_tasks
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dags, without
 
@@ -104,7 +105,7 @@ class LoopNode:
         self.clock = _Clock(loop)
         self.seed = self._seed = seed
         self._trace = trace
-        self._dags = make_dags(self.rng)
+        self._dags = _dags(seed, self.rng)
         for dag, position in dropped:
             self._dags[dag] = without(self._dags[dag], position)
         self._loop = loop
@@ -394,6 +395,8 @@ class LoopNode:
         self.points["event told"] += self.ledger.told.named
         self.points["run called"] += len(self.tables.called)
         self.points["call replayed"] += self.ledger.told.replayed
+        self.points["item given on"] += len(self.tables.items)
+        self.points["open fan-out"] += self.tables.opened
         self.points["event of a stream"] += self.tables.consumed.total()
         self.points["event consumed"] += len(self.tables.fired)
         self.points["fenced repeat"] += self.tables.fenced
@@ -458,7 +461,13 @@ def _cause(exc: BaseException) -> BaseException:
 
 def dags_of(seed: int) -> list[DagSpec]:
     """Return the DAGs of a seed."""
-    return make_dags(random.Random(seed))
+    return _dags(seed, random.Random(seed))
+
+
+def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
+    """Those of half the seeds have generators that give items on, drawn apart from the rest."""
+    dags, streamed = make_dags(rng), random.Random(f"generators {seed}")
+    return [with_generators(dag, streamed) for dag in dags] if streamed.random() < 0.5 else dags
 
 
 @contextmanager

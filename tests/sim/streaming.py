@@ -1,4 +1,4 @@
-"""Streams of items at the first level: drawn into DAGs, and checked.
+"""Streams of items: drawn into DAGs, and checked.
 
 More of the numbered promises of ``tests.sim.invariants``: I19, each item is one child, in order,
 stored before anyone learns of it; an operator's events are consumed with the move of its task.
@@ -38,6 +38,7 @@ __all__ = (
     "marker",
     "plan_of_start",
     "source_of",
+    "with_generators",
     "with_streams",
 )
 
@@ -68,12 +69,26 @@ def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
 
 
-def _add_chain(tasks: list[TaskSpec], rng: random.Random) -> None:
+def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
+    """Return the DAG with some of its lists as streams of hosted generators."""
+    tasks = list(spec.tasks)
+    for position, task in enumerate(tasks):
+        takers = [t for t in tasks if _takes(t, position)]
+        is_alone = all(t.mapped is not None and len(t.mapped.sources) == 1 for t in takers)
+        may = task.sensor is None and task.start_trigger is None and task.mapped is None
+        if takers and is_alone and may and rng.random() < 0.6:
+            tasks[position] = msgspec.structs.replace(task, body=Place.COROUTINE, streams=True)
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        _add_chain(tasks, rng, has_operators=False)
+    return msgspec.structs.replace(spec, tasks=tuple(tasks))
+
+
+def _add_chain(tasks: list[TaskSpec], rng: random.Random, *, has_operators: bool = True) -> None:
     """Add who makes a stream, one or two that expand over it, and who waits for those."""
     first = len(tasks)
     limit = rng.choice((3, 50_000, 50_000))
     maker = _any_task(first, _some(first, rng), rng, Place.COROUTINE)
-    if rng.random() < 0.4:
+    if has_operators and rng.random() < 0.4:
         maker = msgspec.structs.replace(maker, body=rng.choice(list(Place)))
         maker = msgspec.structs.replace(maker, events=_events(maker, rng))
     tasks.append(msgspec.structs.replace(maker, streams=True, feeds_limit=limit))
