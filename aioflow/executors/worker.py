@@ -35,10 +35,11 @@ from aioflow.orders import ForgetRun, Recall, RunInfo
 
 __all__ = ("Worker",)
 
-TRIES_LIMIT = 10_000
-"""A process is replaced after this many tries, whatever they leaked ..."""
+TRIES_LIMIT = 100_000
+"""A process is replaced after this many tries, whatever they leaked. (What its slot is granted
+meanwhile waits some 0.3 s for a start and an import: of a hundred tries less than one shall.)"""
 MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
-"""... or when it has grown this large; looked at every ``MEMORY_LOOK`` tries."""
+"""So it is when it has grown this large; looked at every ``MEMORY_LOOK`` tries."""
 MEMORY_LOOK = 64
 
 RUNS_KEPT = 128
