@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from aioflow.core.scopes import is_ignorable, own_parents, scope_groups
+from aioflow.core.scopes import Asked, is_ignorable, own_parents, scope_groups
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model import DagSpec, TaskSpec, TriggerRule
 
@@ -263,9 +263,10 @@ def _judged(
         if alone:
             setups = _setups(tasks, task.rule, alone)
             looks.append(Judged(position, task.rule, task.min_success, alone, setups))
-        for group in (*task.groups, *asked.get(position, ())):
+        named = [Asked(group.parents, group.rule) for group in task.groups]
+        for group in (*named, *asked.get(position, ())):
             setups = _setups(tasks, group.rule, group.parents)
-            looks.append(Judged(tally, group.rule, None, group.parents, setups))
+            looks.append(Judged(tally, group.rule, group.min_success, group.parents, setups))
             tally += 1
         judged.append(tuple(looks))
     return tuple(judged)

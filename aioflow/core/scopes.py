@@ -11,24 +11,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from aioflow.model import EdgeGroup, TaskSpec, TriggerRule
+from aioflow.model import TaskSpec, TriggerRule
 
-__all__ = ("is_ignorable", "own_parents", "scope_groups")
+__all__ = ("Asked", "is_ignorable", "own_parents", "scope_groups")
 
 
 _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
 
 
+class Asked(NamedTuple):
+    """What is asked of some parents of a task together."""
+
+    parents: tuple[int, ...]
+    rule: TriggerRule
+    min_success: float | None = None
+
+
 def scope_groups(
     tasks: Sequence[TaskSpec], children: Sequence[Sequence[int]]
-) -> dict[int, list[EdgeGroup]]:
+) -> dict[int, list[Asked]]:
     """Return what tasks are asked besides what their authors wrote: by position, groups of parents.
 
     Args:
         children: Of each task.
     """
-    asked: dict[int, list[EdgeGroup]] = defaultdict(list)
+    asked: dict[int, list[Asked]] = defaultdict(list)
     setups: dict[int, list[int]] = defaultdict(list)
     between: dict[int, set[int]] = defaultdict(set)
     for setup, task in enumerate(tasks):
@@ -46,12 +55,13 @@ def scope_groups(
                 setups[position].append(setup)
     for position, indirect in setups.items():
         if tasks[position].rule is not TriggerRule.ALWAYS:
-            asked[position].append(EdgeGroup(tuple(indirect), TriggerRule.ALL_SUCCESS))
+            # As a share, so that it does not matter which of the setups has ended first.
+            asked[position].append(Asked(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
     for teardown, positions in between.items():
         task = tasks[teardown]
         unseen = positions.difference(own_parents(task) if task.rule in _WAITS_FOR_ALL else ())
         if unseen:
-            asked[teardown].append(EdgeGroup(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
+            asked[teardown].append(Asked(tuple(sorted(unseen)), TriggerRule.ALL_DONE))
     return asked
 
 

@@ -39,7 +39,7 @@ def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]
         said.append(_asked(spec, task.rule, alone, ends))
     if task.rule is not _R.ALWAYS:
         needed = [setup for setup in _setups_over(spec, position) if setup not in task.parents]
-        said.append(judge(_R.ALL_SUCCESS, _states(needed, ends)))
+        said.append(_share(1.0, _states(needed, ends)))
     if task.is_teardown:
         said.append(judge(_R.ALL_DONE, _states(_between(spec, position), ends)))
     for answer in ("fail", "wait", "skip"):
