@@ -24,7 +24,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.run import restore
+from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable

@@ -13,6 +13,7 @@ import msgspec
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
+from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
@@ -96,6 +97,7 @@ class Draft:
         self._dropped: list[tuple[WaitRecord, TriggerRow]] = []
         self._put_off: set[RunNo] = set()
         self._hostings: dict[int, tuple[WaitRecord, tuple[int, str, str, bool]]] = {}
+        self._folded: dict[int, tuple[Folded, Form]] = {}
         self._streams: dict[int, tuple[WaitRecord, int, int]] = {}
         self._credits: dict[int, EventsTaken] = {}
         self._groups: dict[tuple[RunNo, int], tuple[Group, int]] = {}
@@ -197,6 +199,10 @@ class Draft:
         self._hostings.setdefault(number, (wait, was))
         if wait.stream is not None:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.taken))
+
+    def rehost_folded(self, was: Folded, form: Form) -> None:
+        """As ``rehost``, of a trigger that stays folded."""
+        self._folded.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: WaitRecord) -> None:
         """Events of a trigger are stored or consumed."""
@@ -358,6 +364,8 @@ class Draft:
             else:
                 wait.row = before
                 waits[before.trigger_no] = wait
+        for folded, form in self._folded.values():
+            self.memory.parking.change_back(folded, form)
 
     def _close_task(self, live: Live) -> None:
         if live.stored_state is TaskState.PENDING:

@@ -10,9 +10,10 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.order import order
+from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.inputs import EndHosting, HandOver, HostTrigger
-from aioflow.model import TriggerState
+from aioflow.model import TaskSpec, TriggerState
 from aioflow.orders import End, Host
 from aioflow.rows import FROM_START, RESUMES
 
@@ -145,7 +146,12 @@ def hand_over(entry: HandOver, draft: Draft) -> None:
     if entry.role not in memory.hosts_up:
         return  # all follow when it is ready again
     upto = entry.at + HANDED_AT_ONCE
+    forms: dict[int, Form] = {}
     for number in entry.numbers[entry.at : upto]:
+        one = memory.parking.look(number)
+        if one is not None and not _needs_task(one, memory):
+            _hand_folded(one, entry, forms, draft)
+            continue
         wait = memory.waits.get(number)
         if wait is None or wait.hosting > entry.hosting:
             continue  # nobody waits any more, or it was handed over since
@@ -153,6 +159,64 @@ def hand_over(entry: HandOver, draft: Draft) -> None:
             host(wait, draft)
     if upto < len(entry.numbers):
         draft.effects.append(msgspec.structs.replace(entry, at=upto))
+
+
+def _needs_task(one: Folded, memory: Memory) -> bool:
+    """Whether more has to be said of a folded trigger to its host, or nothing at all."""
+    form = memory.parking.forms[one.form]
+    if one.kwargs is None or form.class_path in HOSTLESS or form.ordinal == FROM_START:
+        return True
+    return form.ordinal == RESUMES and _spec(form).feeds_limit is not None
+
+
+def _hand_folded(one: Folded, entry: HandOver, forms: dict[int, Form], draft: Draft) -> None:
+    """As ``host``, of a trigger that stays folded: unfolding a hundred thousand takes seconds.
+
+    Args:
+        forms: What becomes of the forms of this turn by that; filled here.
+    """
+    memory, role, parking = draft.memory, entry.role, draft.memory.parking
+    was = parking.forms[one.form]
+    hosting = parking.hosting(one)
+    is_elsewhere = hosting and was.role != role and was.role in memory.hosts_up
+    if hosting > entry.hosting or is_elsewhere or role_of(was.class_path, memory) != role:
+        return
+    form = forms.get(one.form)
+    if form is None:
+        version = newest_version(was.plan, memory)
+        form = was._replace(role=role, has_room=True, version=version)
+        forms[one.form] = form
+    hosting = memory.next_hosting()
+    draft.rehost_folded(one, was)
+    parking.change(one, hosting=hosting, form=form)
+    version = form.plan.version
+    draft.effects.append(
+        HostTrigger(
+            Host(
+                trigger_no=one.trigger_no,
+                hosting=hosting,
+                run_no=one.run_no,
+                task_no=one.task_no,
+                version=version,
+                class_path=form.class_path,
+                kwargs=one.kwargs or b"",
+                since=one.since,
+                logical_date=memory.runs.logical_date(one.run_no),
+                newest="" if form.version == version else form.version,
+                priority=_spec(form).priority,
+                position=form.position,
+                map_index=one.map_index,
+                start_no=one.start_no,
+                try_number=one.try_number,
+            ),
+            None,
+            role,
+        )
+    )
+
+
+def _spec(form: Form) -> TaskSpec:
+    return form.plan.graph.spec.tasks[form.position]
 
 
 def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:

@@ -267,6 +267,10 @@ class RunTasks(Kept[Live]):
         del self.objects[number]
         if not self.objects:
             self.objects = {}  # an emptied one keeps its room
+        self.lay(shelf)
+
+    def lay(self, shelf: Kept[Live]) -> None:
+        """One more of them lies folded on the shelf, which never was an object."""
         self._count += 1
         self._shelf = shelf
 

@@ -92,6 +92,15 @@ class ParkedRuns(Kept[Run]):
             raise KeyError(number)
         return self._thaw(_decode(body))
 
+    def logical_date(self, number: RunNo) -> Instant | None:
+        """Return that of a run, which stays as it is.
+
+        Raises:
+            KeyError: If there is none of that number.
+        """
+        body = self._bodies.get(number)
+        return self.objects[number].row.logical_date if body is None else _decode(body).logical_date
+
     def fold(self) -> None:
         """Fold what may be."""
         for run in self.loose.values():

@@ -20,7 +20,8 @@ from aioflow.core.parked_runs import ParkedRuns
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
 from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
-from aioflow.rows import TriggerRow
+from aioflow.rows import TaskRow, TriggerRow
+from aioflow.unfinished import Progress
 
 __all__ = ("Folded", "Form", "Parking", "Shelf")
 
@@ -162,7 +163,82 @@ class Parking:
         role = self.forms[one.form].role
         return one.hosting if one.hosting > self._lost.get(role, 0) else 0
 
+    def look(self, trigger_no: TriggerNo) -> Folded | None:
+        """Return a trigger as it is folded; ``None`` if it is not."""
+        body = self.triggers.bodies.get(trigger_no)
+        return None if body is None else _decode(body)
+
+    def change(self, was: Folded, *, hosting: int, form: Form) -> None:
+        """A folded trigger has another hosting, and the form that goes with it."""
+        self.forms.leave(was.form)
+        self._lay(msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form)))
+
+    def change_back(self, was: Folded, form: Form) -> None:
+        """The change of a trigger never was; it may have been unfolded since, or folded anew."""
+        wait = self.triggers.objects.get(was.trigger_no)
+        if wait is not None:
+            hosting = was.hosting if was.hosting > self._lost.get(form.role, 0) else 0
+            wait.hosting, wait.role = hosting, form.role
+            wait.has_room, wait.version = form.has_room or not hosting, form.version
+            return
+        one = self.look(was.trigger_no)
+        if one is not None:
+            self.change(one, hosting=was.hosting, form=form)
+
     # ── folding ─────────────────────────────────────────────────────────────────────────
+
+    def lay(self, run: Run, task: TaskRow, row: TriggerRow, progress: Progress | None) -> None:
+        """Remember a task that only waits by its rows, folded, and its trigger with it.
+
+        It is deferred, and the one trigger it has waits for its only event, hosted by nobody.
+        """
+        since = row.since
+        form = Form(
+            run.plan,
+            task.position,
+            row.class_path,
+            row.next_method,
+            row.timeout_method,
+            row.ordinal,
+            row.branch,
+            "" if progress is None else progress.open_kind,
+            "triggers",
+            True,
+            run.row.version,
+        )
+        one = Folded(
+            self.forms.enter(form),
+            row.run_no,
+            task.task_no,
+            row.trigger_no,
+            0,
+            since,
+            task.map_index,
+            task.try_number,
+            task.start_no,
+            task.interruptions,
+            0 if progress is None else progress.count,
+            -1 if progress is None else progress.first_failed,
+            0,
+            0,
+            None if task.queued_at is None else task.queued_at - since,
+            None if task.started_at is None else task.started_at - since,
+            None if task.due_at is None else task.due_at - since,
+            None if task.deadline_at is None else task.deadline_at - since,
+            None if row.deadline_at is None else row.deadline_at - since,
+            row.kwargs,
+            row.next_kwargs,
+            task.failure,
+        )
+        self._lay(one)
+        run.live.lay(self.tasks)
+
+    def forget_folded(self, run_no: RunNo) -> None:
+        """Forget what is folded of a run; one pass over all that is."""
+        for one in [one for one in self.folded() if one.run_no == run_no]:
+            self.forms.leave(one.form)
+            self.tasks.bodies.take(one.task_no)
+            self.triggers.bodies.take(one.trigger_no)
 
     def _only_waits(self, live: Live) -> bool:
         """Whether nothing of it is lost in a ``Folded``, and it is what is remembered."""
@@ -226,11 +302,14 @@ class Parking:
             row.next_kwargs,
             live.failure,
         )
-        body = packed(one)
         del self.tasks.objects[live.task_no], self.triggers.objects[row.trigger_no]
-        self.tasks.bodies.put(live.task_no, body)
-        self.triggers.bodies.put(row.trigger_no, body)
+        self._lay(one)
         run.live.put_away(live.task_no, self.tasks)
+
+    def _lay(self, one: Folded) -> None:
+        body = packed(one)
+        self.tasks.bodies.put(one.task_no, body)
+        self.triggers.bodies.put(one.trigger_no, body)
 
     def _unfold(self, body: bytes) -> tuple[Live, WaitRecord]:
         one = _decode(body)

@@ -51,6 +51,7 @@ def give_up(row: RunRow, reason: str, draft: Draft) -> None:
         del memory.live[live.task_no]
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
+    memory.parking.forget_folded(row.run_no)
     memory.runs.pop(row.run_no, None)
     if row.quarantine is None:
         change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, reason)

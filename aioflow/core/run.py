@@ -2,21 +2,19 @@
 
 ``end`` writes an end down, tells the children's tallies, and steps: each child whose rule
 can now be judged is made ready, expanded, skipped or failed, and so on down the graph with
-a list, never by recursion. ``restore`` builds the same memory from rows.
+a list, never by recursion.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import growing, mapping, streams
-from aioflow.core.backlog import Given
+from aioflow.core import growing, mapping
 from aioflow.core.draft import Draft
 from aioflow.core.graph import Graph, Judged
 from aioflow.core.hosting import let_go
-from aioflow.core.live import TALLY, Group, Live, Run, WaitRecord
-from aioflow.core.memory import Memory
+from aioflow.core.live import TALLY, Group, Live, Run
 from aioflow.core.rules import Verdict, together
 from aioflow.core.rules import decide as judge
 from aioflow.core.rules import decide_share as judge_share
@@ -24,8 +22,7 @@ from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
 from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import ForgetRun
-from aioflow.rows import Alert, EventRow, ExpansionRow, TaskRow, TriggerRow
-from aioflow.unfinished import LiveRun, Progress
+from aioflow.rows import Alert, ExpansionRow
 
 __all__ = (
     "AT_HAND_BYTES",
@@ -33,7 +30,6 @@ __all__ = (
     "end",
     "end_unstarted",
     "outcome",
-    "restore",
     "resume",
     "step",
 )
@@ -326,117 +322,3 @@ def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
             message=failure.message,
         )
     )
-
-
-# ── restoring ───────────────────────────────────────────────────────────────────────────
-
-
-def restore(rows: LiveRun, memory: Memory) -> Run:
-    """Build a run from its rows and remember it. Decides nothing.
-
-    Raises:
-        KeyError: If its version is not known; the engine loads those first.
-    """
-    run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
-    for expansion in rows.expansions:
-        run.groups[expansion.position] = Group(run, expansion)
-        run.states[expansion.position] = TaskState.RUNNING
-    for task_no, count in rows.items:
-        run.items[task_no] = Given(count)
-    first = rows.run.first_task_no
-    for task_no, width in rows.widths:
-        run.widths[task_no - first] = width
-    for row in rows.tasks:
-        _restore_task(run, row, memory)
-    for expansion in rows.expansions:
-        growing.restore(run, expansion)
-    for group in run.groups.values():
-        if group.is_over:
-            run.states[group.position] = group.outcome()
-            run.unfinished -= 1
-    memory.add_run(run)
-    events: defaultdict[int, list[EventRow]] = defaultdict(list)
-    for event in rows.events:
-        events[event.trigger_no].append(event)
-    for trigger in sorted(rows.triggers, key=lambda row: row.trigger_no):
-        _restore_wait(run, trigger, events[trigger.trigger_no], memory)
-    for progress in rows.progress:
-        _restore_progress(run, progress)
-    memory.parking.loose.update(run.live.objects)
-    memory.parking.runs.loose[run.run_no] = run
-    memory.parking.fold(with_runs=False)  # it has yet to go on
-    return run
-
-
-def _restore_task(run: Run, row: TaskRow, memory: Memory) -> None:
-    if row.map_index >= 0:
-        run.groups[row.position].note(row.map_index, row.state)
-    else:
-        run.states[row.position] = row.state
-    if not row.state.is_live:
-        run.count_ended(row.position, row.state)
-        if row.map_index < 0:
-            run.unfinished -= 1
-            if row.position in run.widths:
-                run.source_starts[row.position] = row.start_no
-        return
-    live = Live(run, row.task_no, row.position, row.map_index)
-    live.state = live.stored_state = row.state
-    live.start_no = live.stored_start = row.start_no
-    live.try_number = row.try_number
-    live.interruptions = row.interruptions
-    live.due_at = row.due_at
-    live.deadline_at = row.deadline_at
-    live.queued_at = row.queued_at
-    live.started_at = row.started_at
-    live.failure = row.failure
-    run.live[row.task_no] = live
-    memory.live[row.task_no] = live
-    if live.spec.streams:
-        memory.held[row.task_no] = live  # what it was told last is not known
-
-
-def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
-    live = run.live.get(row.task_no)
-    known = memory.waits.get(row.trigger_no)
-    wait = WaitRecord(row, run, live)
-    if known is not None:
-        wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
-        wait.role = known.role
-    memory.waits[row.trigger_no] = wait
-    if row.window:
-        wait.stream = streams.restore(row, events, known)
-    if live is None or row.state is TriggerState.ENDING:
-        return
-    if wait.is_handled:
-        if live.state is TaskState.DEFERRED:
-            live.waits = (*live.waits, wait)
-        else:
-            live.resumed = wait
-    elif wait.stream is not None:
-        live.streams = {**live.streams, row.ordinal: wait}
-    elif row.ordinal < 0 and row.state is TriggerState.FIRED:
-        live.resumed = wait
-    else:
-        live.waits = (*live.waits, wait)
-
-
-def _restore_progress(run: Run, progress: Progress) -> None:
-    live = run.live.get(progress.task_no)
-    if live is None:
-        return
-    live.recorded = progress.count
-    live.first_failed = progress.first_failed
-    live.open_kind = progress.open_kind
-    handled = next((wait for wait in live.waits if wait.is_handled), None)
-    if handled is not None and live.open_kind:  # what takes its events waits in a call of its own
-        live.waits, live.resumed = tuple(w for w in live.waits if w is not handled), handled
-    opened = stream_of(progress.open_name)
-    if opened in live.streams:
-        live.waits = (live.streams[opened],)
-
-
-def stream_of(name: str) -> int:
-    """Return which call opened the stream that a recorded call takes an event of; -1 if none."""
-    _, mark, ordinal = name.rpartition("#")
-    return int(ordinal) if mark else -1

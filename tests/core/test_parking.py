@@ -5,13 +5,26 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from aioflow.core.draft import Draft
 from aioflow.core.hosting import HANDED_AT_ONCE
 from aioflow.core.live import Live, Run, WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, packed
-from aioflow.core.run import restore
-from aioflow.inputs import Asked, HandOver, HostLost, HostTrigger, HostUp, RoomChanged, StartTry
+from aioflow.core.restart import give_up
+from aioflow.core.restoring import Restoring, restore
+from aioflow.inputs import (
+    Asked,
+    HandOver,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    Restarted,
+    RoomChanged,
+    StartTry,
+)
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, Explain
@@ -484,3 +497,86 @@ def msgpack(value: object) -> bytes:
     import msgspec
 
     return msgspec.msgpack.encode(value)
+
+
+def test_a_restart_folds_what_waits_and_hands_it_over_folded():
+    world, _ = wide(3)
+    before = handed(world.effects)
+    world.effects.clear()
+
+    world.start_up()
+    assert folded(world) == 3, "none of them is made whole first"
+    assert len(world.memory.live.objects) == 0
+    world.turn(Restarted())
+    effects = world.turn(HostUp("triggers"))
+
+    assert handed(effects) == before
+    assert folded(world) == 3
+    for effect in effects:
+        if isinstance(effect, HostTrigger):
+            wait = world.memory.parking.peek(effect.host.trigger_no)
+            assert wait is not None
+            assert (wait.hosting, wait.role) == (effect.host.hosting, "triggers")
+
+
+def test_what_is_handed_over_folded_is_told_as_what_is_whole():
+    world, _ = wide(2)
+    world.turn(lost("triggers"))
+    [first, second] = sorted(world.rows.triggers)
+    assert world.memory.waits[first].hosting == 0  # whoever looks has it whole
+
+    hosts = [e.host for e in world.turn(HostUp("triggers")) if isinstance(e, HostTrigger)]
+
+    assert [host.trigger_no for host in hosts] == [first, second]
+    own = {"trigger_no": 0, "task_no": 0, "hosting": 0, "map_index": 0}
+    whole, told = (msgspec.structs.replace(host, **own) for host in hosts)
+    assert told == whole
+
+
+def test_a_hand_over_of_folded_triggers_that_was_taken_back_leaves_them_with_nobody():
+    world, _ = wide(3)
+    world.turn(lost("triggers"))
+
+    _, _, draft = world.decide([HostUp("triggers")])
+    world.take_back(draft)
+
+    assert folded(world) == 3
+    waits = [world.memory.parking.peek(number) for number in world.rows.triggers]
+    assert {wait.hosting for wait in waits if wait is not None} == {0}
+    assert len(world.memory.parking.forms.numbered()) == 1
+
+
+def test_a_turn_taken_back_that_handed_a_trigger_over_and_then_unfolded_it():
+    world, _ = wide(1)
+    world.turn(lost("triggers"))
+    [number] = world.rows.triggers
+
+    _, effects, draft = world.decide([HostUp("triggers")])
+    [host] = [e.host for e in effects if isinstance(e, HostTrigger)]
+    assert world.memory.waits[number].hosting == host.hosting
+    world.take_back(draft)
+
+    assert world.memory.waits[number].hosting == 0
+
+
+def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
+    world, run = wide(2)
+    rows = world.rows.live_run(run)
+    task = msgspec.structs.replace(rows.tasks[-1], position=7)
+    world.memory = Memory(epoch=2)
+    for version in world.rows.versions.values():
+        for spec in version.dags:
+            world.memory.add_plan(version.version, spec)
+    restoring = Restoring(rows, world.memory)
+    restoring.take(rows)
+    assert folded(world) == 2
+
+    with pytest.raises((KeyError, IndexError)):
+        restoring.take(msgspec.structs.replace(rows, tasks=[task]))
+    draft = Draft(world.memory, now=1, chance=lambda: 0.5, numbers=world.numbers)
+    give_up(rows.run, "its rows make no sense", draft)
+
+    assert folded(world) == 0
+    assert len(world.memory.waits) == 0
+    assert not world.memory.runs
+    assert not world.memory.parking.forms.numbered()

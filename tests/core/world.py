@@ -12,7 +12,7 @@ from aioflow.core import undo
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.run import restore
+from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide

@@ -22,7 +22,7 @@ from aioflow.core import draft, streams, undo
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
-from aioflow.core.run import restore
+from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
 from aioflow.errors import RequestError
 from aioflow.inputs import (

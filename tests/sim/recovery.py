@@ -8,7 +8,7 @@ import msgspec
 
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
-from aioflow.core.run import restore
+from aioflow.core.restoring import restore
 from aioflow.core.why import explain_task
 from aioflow.model import TaskState, TriggerState
 from aioflow.rows import TriggerRow

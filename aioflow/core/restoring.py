@@ -1,0 +1,197 @@
+"""Runs made of their rows again, a page of them at a time.
+
+What only waits is folded as its rows come, and never was an object: a restart with a hundred
+thousand of them takes little more room than they do. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from aioflow.core import growing, streams
+from aioflow.core.backlog import Given
+from aioflow.core.live import Group, Live, Run, WaitRecord
+from aioflow.core.memory import Memory
+from aioflow.core.pages import Pages, packed
+from aioflow.model import TaskNo, TaskState, TriggerState
+from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
+from aioflow.unfinished import LiveRun, Progress
+
+__all__ = ("Restoring", "restore")
+
+_decode = msgspec.msgpack.Decoder(TaskRow).decode
+
+
+def restore(rows: LiveRun, memory: Memory) -> Run:
+    """Build a run from all of its rows and remember it.
+
+    Raises:
+        KeyError: If its version is not known; the engine loads those first.
+    """
+    restoring = Restoring(rows, memory)
+    restoring.take(rows)
+    return restoring.finish()
+
+
+class Restoring:
+    """One run being built: all its tasks first, then their triggers, then its end.
+
+    Args:
+        rows: What it has besides these.
+
+    Raises:
+        KeyError: As ``restore``.
+    """
+
+    def __init__(self, rows: LiveRun, memory: Memory) -> None:
+        run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+        self.run = run
+        self._memory = memory
+        self._expansions: list[ExpansionRow] = rows.expansions
+        self._progress = {one.task_no: one for one in rows.progress}
+        self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
+        self._deferred: Pages[bytes] = Pages()
+        for expansion in rows.expansions:
+            run.groups[expansion.position] = Group(run, expansion)
+            run.states[expansion.position] = TaskState.RUNNING
+        for task_no, count in rows.items:
+            run.items[task_no] = Given(count)
+        for task_no, width in rows.widths:
+            run.widths[task_no - rows.run.first_task_no] = width
+        for event in rows.events:
+            self._events[event.trigger_no].append(event)
+
+    def take(self, rows: LiveRun) -> None:
+        """Take tasks, or triggers, or both."""
+        for task in rows.tasks:
+            self._count(task)
+            if not task.state.is_live:
+                self._note_end(task)
+            elif task.state is TaskState.DEFERRED:
+                self._deferred.put(task.task_no, packed(task))
+            else:
+                self._add(task)
+        if rows.triggers:
+            self._memory.add_run(self.run)
+            for trigger in sorted(rows.triggers, key=lambda row: row.trigger_no):
+                self._take_trigger(trigger)
+
+    def finish(self) -> Run:
+        """Remember the run, complete; nothing of it comes after that."""
+        run, memory = self.run, self._memory
+        for task_no in list(self._deferred):
+            self._make_whole(task_no)
+        for expansion in self._expansions:
+            growing.restore(run, expansion)
+        for group in run.groups.values():
+            if group.is_over:
+                run.states[group.position] = group.outcome()
+                run.unfinished -= 1
+        memory.add_run(run)
+        for progress in self._progress.values():
+            _restore_progress(run, progress)
+        memory.parking.loose.update(run.live.objects)
+        memory.parking.runs.loose[run.run_no] = run
+        memory.parking.fold(with_runs=False)  # it has yet to go on
+        return run
+
+    def _count(self, row: TaskRow) -> None:
+        if row.map_index >= 0:
+            self.run.groups[row.position].note(row.map_index, row.state)
+        else:
+            self.run.states[row.position] = row.state
+
+    def _note_end(self, row: TaskRow) -> None:
+        run = self.run
+        run.count_ended(row.position, row.state)
+        if row.map_index < 0:
+            run.unfinished -= 1
+            if row.position in run.widths:
+                run.source_starts[row.position] = row.start_no
+
+    def _add(self, row: TaskRow) -> None:
+        live = Live(self.run, row.task_no, row.position, row.map_index)
+        live.state = live.stored_state = row.state
+        live.start_no = live.stored_start = row.start_no
+        live.try_number = row.try_number
+        live.interruptions = row.interruptions
+        live.due_at = row.due_at
+        live.deadline_at = row.deadline_at
+        live.queued_at = row.queued_at
+        live.started_at = row.started_at
+        live.failure = row.failure
+        self.run.live[row.task_no] = live
+        self._memory.live[row.task_no] = live
+        if live.spec.streams:
+            self._memory.held[row.task_no] = live  # what it was told last is not known
+
+    def _make_whole(self, task_no: TaskNo) -> None:
+        body = self._deferred.take(task_no)
+        if body is not None:
+            self._add(_decode(body))
+
+    def _take_trigger(self, row: TriggerRow) -> None:
+        """Fold it with its task, if it is the first of that and only waits."""
+        memory = self._memory
+        body = self._deferred.get(row.task_no)
+        # What is known is made whole: a host may have it.
+        if body is not None and _only_waits(row) and row.trigger_no not in memory.waits:
+            task = _decode(body)
+            if not self.run.spec.tasks[task.position].streams:
+                self._deferred.take(row.task_no)
+                memory.parking.lay(self.run, task, row, self._progress.get(row.task_no))
+                return
+        self._make_whole(row.task_no)
+        _restore_wait(self.run, row, self._events[row.trigger_no], memory)
+
+
+def _only_waits(row: TriggerRow) -> bool:
+    return row.state is TriggerState.WAITING and not row.window
+
+
+def _restore_wait(run: Run, row: TriggerRow, events: list[EventRow], memory: Memory) -> None:
+    live = run.live.get(row.task_no)
+    known = memory.waits.get(row.trigger_no)
+    wait = WaitRecord(row, run, live)
+    if known is not None:
+        wait.hosting, wait.has_room, wait.version = known.hosting, known.has_room, known.version
+        wait.role = known.role
+    memory.waits[row.trigger_no] = wait
+    if row.window:
+        wait.stream = streams.restore(row, events, known)
+    if live is None or row.state is TriggerState.ENDING:
+        return
+    if wait.is_handled:
+        if live.state is TaskState.DEFERRED:
+            live.waits = (*live.waits, wait)
+        else:
+            live.resumed = wait
+    elif wait.stream is not None:
+        live.streams = {**live.streams, row.ordinal: wait}
+    elif row.ordinal < 0 and row.state is TriggerState.FIRED:
+        live.resumed = wait
+    else:
+        live.waits = (*live.waits, wait)
+
+
+def _restore_progress(run: Run, progress: Progress) -> None:
+    live = run.live.objects.get(progress.task_no)
+    if live is None:  # it has ended, or lies folded with its progress
+        return
+    live.recorded = progress.count
+    live.first_failed = progress.first_failed
+    live.open_kind = progress.open_kind
+    handled = next((wait for wait in live.waits if wait.is_handled), None)
+    if handled is not None and live.open_kind:  # what takes its events waits in a call of its own
+        live.waits, live.resumed = tuple(w for w in live.waits if w is not handled), handled
+    opened = _stream_of(progress.open_name)
+    if opened in live.streams:
+        live.waits = (live.streams[opened],)
+
+
+def _stream_of(name: str) -> int:
+    """Return which call opened the stream that a recorded call takes an event of; -1 if none."""
+    _, mark, ordinal = name.rpartition("#")
+    return int(ordinal) if mark else -1
