@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.restoring import restore
+from aioflow.core.restoring import Restoring, restore
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
@@ -53,10 +53,10 @@ from aioflow.inputs import (
 from aioflow.model import RunNo, TaskState
 from aioflow.orders import ForgetRun
 from aioflow.requests import Request
-from aioflow.rows import Batch
+from aioflow.rows import Batch, RunRow, TriggerRow
 from aioflow.store import Store
 from aioflow.timers import Timers
-from aioflow.unfinished import LiveRun, Snapshot
+from aioflow.unfinished import LiveRun, Snapshot, Unfinished
 
 __all__ = ("Engine", "Outlets")
 
@@ -370,10 +370,31 @@ class Engine:
         claim = await self._store.claim()
         self.memory = Memory(epoch=claim.epoch)
         self.memory.commit_no = claim.commit_no
-        snapshot = await self._store.load()
-        await self._remember(snapshot)
+        broken = self._draft()
+        async with self._store.unfinished() as parts:
+            await self._remember_all(parts, broken)
+        await self._commit_if_any(broken)
 
-    async def _remember(self, snapshot: Snapshot) -> None:
+    async def _remember_all(self, parts: AsyncIterator[Unfinished], broken: Draft) -> None:
+        building: Restoring | None = None
+        given_up = -1
+        async for part in parts:
+            if isinstance(part, Snapshot):
+                self._remember(part)
+            elif isinstance(part, TriggerRow):
+                self.memory.stray_triggers.append(part)
+            elif part.run.run_no != given_up:
+                try:
+                    building = building or Restoring(part, self.memory)
+                    building.take(part)
+                    if part.is_whole:
+                        building.finish()
+                        building = None
+                except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+                    self._give_up(part.run, exc, broken)
+                    building, given_up = None, part.run.run_no
+
+    def _remember(self, snapshot: Snapshot) -> None:
         memory = self.memory
         undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         memory.outbox = {owed.outbox_no: (owed.kind, owed.body) for owed in snapshot.outbox}
@@ -382,8 +403,6 @@ class Engine:
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
-        memory.stray_triggers = snapshot.stray_triggers
-        await self._restore(snapshot.runs)
 
     async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:
         """Make runs of their rows; one whose rows make no sense is held still."""
@@ -393,10 +412,13 @@ class Engine:
             try:
                 runs.append(restore(rows, self.memory))
             except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
-                _log.exception("a run cannot be restored", run_id=rows.run.run_id)
-                restart.give_up(rows.run, f"cannot be restored: {exc!r}"[:1000], broken)
+                self._give_up(rows.run, exc, broken)
         await self._commit_if_any(broken)
         return runs
+
+    def _give_up(self, row: RunRow, exc: Exception, broken: Draft) -> None:
+        _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
+        restart.give_up(row, f"cannot be restored: {exc!r}"[:1000], broken)
 
     # ── when a batch is refused ─────────────────────────────────────────────────────────
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from aioflow.model import TaskNo
@@ -18,7 +20,7 @@ from aioflow.rows import (
     VersionRow,
 )
 
-__all__ = ("LiveRun", "Progress", "Snapshot")
+__all__ = ("LiveRun", "Progress", "Snapshot", "Unfinished")
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +50,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
         progress: Of the tasks that have records.
         events: Of the streams among its triggers, in order of trigger and sequence.
         items: ``(task_no, count)`` of the items that its tasks have given on.
+        is_whole: Whether that is all, or the last of it; else more tasks and triggers follow,
+            all tasks before the first trigger.
     """
 
     run: RunRow
@@ -58,6 +62,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     progress: list[Progress] = []
     events: list[EventRow] = []
     items: list[tuple[TaskNo, int]] = []
+    is_whole: bool = True
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +81,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: list[PoolRow]
     outbox: list[OutboxRow]
     stray_triggers: list[TriggerRow] = []
+
+
+Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow
+"""What ``Store.unfinished`` yields."""

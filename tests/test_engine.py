@@ -22,7 +22,7 @@ from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
-from aioflow.unfinished import Snapshot
+from aioflow.unfinished import LiveRun
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -425,15 +425,19 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
     await two_runs(store_url)
 
     def damage_the_bad_one(store: Flaky) -> None:
-        async def load() -> Snapshot:
-            snapshot = await store._store.load()
-            for rows in snapshot.runs:
-                if rows.run.run_id == "bad":
-                    row = rows.tasks[0]
-                    rows.tasks[0] = msgspec.structs.replace(row, map_index=3)  # of no expansion
-            return snapshot
+        @asynccontextmanager
+        async def unfinished() -> AsyncIterator[Any]:
+            async with store._store.unfinished() as parts:
+                yield damaged(parts)
 
-        store.load = load  # type: ignore[attr-defined]
+        async def damaged(parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async for part in parts:
+                if isinstance(part, LiveRun) and part.run.run_id == "bad":
+                    row = part.tasks[0]
+                    part.tasks[0] = msgspec.structs.replace(row, map_index=3)  # of no expansion
+                yield part
+
+        store.unfinished = unfinished  # type: ignore[attr-defined]
 
     async with restarted(store_url, damage_the_bad_one) as n:
         assert (await n.outlets.next_start()).info.run_id == "good"

@@ -7,7 +7,7 @@ for one of its databases, not before.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -35,7 +35,7 @@ from aioflow.rows import (
     VersionRow,
 )
 from aioflow.secrets import Vault
-from aioflow.unfinished import LiveRun, Snapshot
+from aioflow.unfinished import LiveRun, Snapshot, Unfinished
 
 __all__ = ("Claim", "Durability", "Store", "open_store")
 
@@ -100,8 +100,15 @@ class Store(Protocol):
             ValueError: If ``count`` is below 1.
         """
 
+    def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[Unfinished]]:
+        """Open everything unfinished as of one moment, versions without their sources.
+
+        First comes a ``Snapshot`` without runs; then these by number, large ones in pieces, see
+        ``LiveRun.is_whole``; and between them the rows that are its ``stray_triggers``.
+        """
+
     async def load(self) -> Snapshot:
-        """Return everything unfinished as of one moment, versions without their sources."""
+        """Return the same at once, where it is known to be little."""
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """Return everything needed to go on with a run where it stands, ended or not."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind
 from aioflow.store.fence import NODE_NO, confirm_applied
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
-from aioflow.store.reading import Question, Reading
+from aioflow.store.reading import Fetch, Question, Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
     CLAIM_NODE,
@@ -196,10 +197,25 @@ class PostgresStore(Reading):
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     return [await _found(connection, question) for question in questions]
 
+    @asynccontextmanager
+    async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
+        with translated(self._where):
+            async with (
+                self._readers.acquire(timeout=CONNECT_SECONDS) as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                cursors = [await connection.cursor(sql, *values) for sql, values in questions]
+                yield [partial(_page, cursor) for cursor in cursors]
+
     def _writing(self) -> Writer:
         if self._writer is None:
             raise RuntimeError("this store was opened for reading")
         return self._writer
+
+
+async def _page(cursor: Any, count: int) -> Sequence[Values]:
+    page: Sequence[Values] = await cursor.fetch(count)
+    return page
 
 
 async def _found(connection: Any, question: Question) -> Sequence[Values]:

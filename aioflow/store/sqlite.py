@@ -28,7 +28,7 @@ from aioflow.store.changes import Changes, bind
 from aioflow.store.checkpointer import Checkpointer
 from aioflow.store.fence import NODE_NO, confirm_applied
 from aioflow.store.lock import FileLock
-from aioflow.store.reading import Question, Reading
+from aioflow.store.reading import Fetch, Question, Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
     CLAIM_NODE,
@@ -233,6 +233,21 @@ class SqliteStore(Reading):
         with translated(self._path):
             return await _in_thread(next(self._readers), partial(_answers, questions))
 
+    @asynccontextmanager
+    async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
+        if self._writer is not None:
+            self._writer.verify()
+        # A connection of its own: its transaction stays open, and what it cached goes with it.
+        async with _reader(self._path) as connection:
+            with translated(self._path):
+                cursors = await _in_thread(connection, partial(_opened_answers, questions))
+
+            async def fetch(cursor: sqlite3.Cursor, count: int) -> Sequence[Values]:
+                with translated(self._path):
+                    return await _in_thread(connection, lambda _: cursor.fetchmany(count))
+
+            yield [partial(fetch, cursor) for cursor in cursors]
+
     async def _write_one(self, sql: str, values: tuple[object, ...]) -> tuple[int, ...]:
         writer = self._writing()
 
@@ -313,3 +328,8 @@ def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Seq
         return [raw.execute(*question).fetchall() for question in questions]
     finally:
         raw.execute("ROLLBACK")
+
+
+def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[sqlite3.Cursor]:
+    raw.execute("BEGIN")
+    return [raw.execute(*question) for question in questions]

@@ -10,7 +10,7 @@ from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import RunChange, TriggerChange
 from aioflow.secrets import Vault
-from aioflow.store import open_store, tables
+from aioflow.store import open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
 from aioflow.unfinished import LiveRun
 from tests.store.samples import (
@@ -189,6 +189,38 @@ async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
     assert found is not None
     assert found.run == ended
     assert await store.load_run(3) is None
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 1000])
+async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
+    monkeypatch.setattr(reading, "_PAGE_ROWS", page)
+    await store.commit(first_batch())
+    ended = [
+        replace(RUN, run_no=n, run_id=f"x{n}", key=None, state=RunState.FAILED, ended_at=9)
+        for n in (0, 2, 5)
+    ]
+    later = replace(RUN, run_no=4, run_id="y", key=None)
+    tasks = [replace(TASK, task_no=number, run_no=4) for number in range(40, 45)]
+    waits = [replace(TRIGGER, trigger_no=number, run_no=4) for number in range(60, 65)]
+    strays = [replace(TRIGGER, trigger_no=number, run_no=number) for number in (0, 2, 5)]
+    await store.commit(
+        batch(2, new_runs=[*ended, later], new_tasks=tasks, new_triggers=[*waits, *strays])
+    )
+
+    async with store.unfinished() as parts:
+        found = [part async for part in parts]
+
+    pieces = [part for part in found if isinstance(part, LiveRun) and part.run == later]
+    assert all(len(piece.tasks) <= page for piece in pieces)
+    assert all(len(piece.triggers) <= page for piece in pieces)
+    assert [task for piece in pieces for task in piece.tasks] == tasks
+    assert [wait for piece in pieces for wait in piece.triggers] == waits
+    assert [piece.is_whole for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    first_wait = next(at for at, piece in enumerate(pieces) if piece.triggers)
+    assert not any(piece.tasks for piece in pieces[first_wait + 1 :]), "all tasks come first"
+    snapshot = await store.load()
+    assert snapshot.stray_triggers == strays
+    assert snapshot.runs == [await store.load_run(number) for number in (1, 4)]
 
 
 async def test_changes_set_what_they_carry_and_nothing_else(store):
