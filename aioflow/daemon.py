@@ -205,12 +205,15 @@ class _Node:
         await services.start(self._tasklog.run)
         await services.start(self._answers.run)
         catalog = await self._open_catalog()
-        await services.start(self._engine.run)
         async with anyio.create_task_group() as starting:
-            for service in (self._slot, self._async, catalog):
+            # The processes come up while the engine reads what is unfinished: what they report
+            # is in its inbox until then.
+            for service in (self._slot, self._async):
                 starting.start_soon(services.start, service.run)
             for triggerer in self._triggerers.values():
                 starting.start_soon(services.start, triggerer.run)
+            await services.start(self._engine.run)
+            starting.start_soon(services.start, catalog.run)
             starting.start_soon(self._start_web, services)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()

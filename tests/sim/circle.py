@@ -15,7 +15,7 @@ from aioflow.core import undo
 from aioflow.core.draft import Draft
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
-from aioflow.core.run import restore
+from aioflow.core.restoring import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import BatchRefused, Fenced
 from aioflow.inputs import Asked, Due, Effect, Input
