@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -177,7 +182,11 @@ class Writer:
 
 
 class SqliteStore(Reading):
-    """See ``Store``."""
+    """See ``Store``.
+
+    Args:
+        open_another: Opens a connection for one long answer; like ``readers`` by default.
+    """
 
     def __init__(
         self,
@@ -185,11 +194,13 @@ class SqliteStore(Reading):
         vault: Vault,
         writer: Writer | None,
         readers: Sequence[aiosqlite.Connection],
+        open_another: Callable[[Path], AbstractAsyncContextManager[aiosqlite.Connection]] = _reader,
     ) -> None:
         super().__init__(SQLITE, vault)
         self._path = path
         self._writer = writer
         self._readers = cycle(readers)
+        self._open_another = open_another
         self._epoch: int | None = None
 
     async def claim(self) -> Claim:
@@ -238,7 +249,7 @@ class SqliteStore(Reading):
         if self._writer is not None:
             self._writer.verify()
         # A connection of its own: its transaction stays open, and what it cached goes with it.
-        async with _reader(self._path) as connection:
+        async with self._open_another(self._path) as connection:
             with translated(self._path):
                 cursors = await _in_thread(connection, partial(_opened_answers, questions))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,6 +117,15 @@ class _Reader:
         return function(*arguments)
 
 
+@asynccontextmanager
+async def _another(path: Path) -> AsyncIterator[_Reader]:
+    reader = _Reader(path)
+    try:
+        yield reader
+    finally:
+        reader._conn.close()
+
+
 class Disk:
     """A database file with a store on it.
 
@@ -158,7 +168,7 @@ class Disk:
     def another_store(self, epoch: int | None = None) -> SqliteStore:
         """Return a store on the same file, as another node would have it."""
         make: Any = SqliteStore
-        store = make(self._path, Vault(self.keys), self._writer, [self._reader])
+        store = make(self._path, Vault(self.keys), self._writer, [self._reader], _another)
         store._epoch = epoch
         return store
 
