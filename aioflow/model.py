@@ -18,7 +18,7 @@ Instants are integers: microseconds since 1970-01-01 UTC. Lengths of time end in
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,7 @@ __all__ = (
     "EventsSpec",
     "Failure",
     "Instant",
+    "Join",
     "MapSource",
     "MapSpec",
     "RecordState",
@@ -238,18 +239,26 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "retry"
 
 
+Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
+"""Items side by side up to the end of the shortest list, or of the longest; or one list behind
+the other."""
+
+
 class MapSource(msgspec.Struct, frozen=True, array_like=True):
-    """One argument of ``expand``: a literal of ``width`` items, or a parent's result.
+    """One argument of ``expand``: a literal of ``width`` items, a parent's result, or lists joined.
 
     Attributes:
-        parameter: The argument it fills.
-        position: The parent whose list it is, or -1 for a literal.
-        width: Items of a literal, or -1 for a parent's result.
+        parameter: The argument it fills; empty for a part of what is joined.
+        position: The parent whose list it is, or -1 for a literal and for what is joined.
+        width: Items of a literal, else -1.
+        join: How the lists of ``parts`` become one; empty for one list.
     """
 
     parameter: str
     position: int
     width: int
+    join: Join = ""
+    parts: tuple[MapSource, ...] = ()
 
 
 class MapSpec(msgspec.Struct, frozen=True):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from inspect import Parameter
 from typing import Any
 
-from aioflow.author.binding import Binding, FromContext, FromSource, Literal, Nested
+from aioflow.author.binding import Binding, FromContext, FromSource, Literal, Nested, Spread
 from aioflow.author.context import INJECTED
+from aioflow.author.items import Items, source_of
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import ParameterRef
 from aioflow.author.place import wrong
@@ -16,9 +19,12 @@ from aioflow.author.ref import Linked, Ref
 from aioflow.author.unknown import Unknown
 from aioflow.errors import UnknownParent
 
-__all__ = ("Mappable", "Taken", "take", "take_expanded")
+__all__ = ("SPREAD", "Mappable", "Taken", "take", "take_expanded", "take_spread")
 
-Mappable = Ref[Any] | Sequence[Any] | Mapping[Any, Any]
+Mappable = Items | Ref[Any] | Sequence[Any] | Mapping[Any, Any]
+
+SPREAD = "**"
+"""Stands for all parameters that an item of ``expand_kwargs`` gives."""
 
 
 class Taken:
@@ -77,33 +83,27 @@ class Taken:
 
     def source(self, parameter: str, value: object) -> Source:
         """Return what an argument of ``expand`` maps over."""
-        if isinstance(value, Ref):
-            if value.keys_inside:
+        source = source_of(value, f"{self._owner} expands {parameter!r} over")
+        for leaf in source.leaves:
+            self._check_leaf(leaf)
+        return replace(source, parameter=parameter)
+
+    def _check_leaf(self, leaf: Source) -> None:
+        parent = leaf.parent
+        if parent is None:
+            if any(self._nested(item) is not item for item in leaf.values):
                 raise wrong(
-                    f"{self._owner} can expand over a whole result, not over {value!r}; "
-                    "let a task return that list"
+                    f"{self._owner} cannot expand over a list of references; "
+                    "let a task return the list"
                 )
-            if value.node.is_mapped:
-                raise wrong(
-                    f"{self._owner} cannot expand over the fan-out {value!r} itself; "
-                    "let a task take its results and return a list"
-                )
-            self._check_parent(value)
-            return Source(parameter, value.node)
-        if isinstance(value, Unknown):
-            raise wrong(f"{self._owner} cannot expand over {value!r}; let a task return the list")
-        if isinstance(value, Mapping):
-            value = list(value.items())
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return
+        if parent.dag is not self._dag:
+            raise UnknownParent(self._owner, parent.task_id)
+        if parent.is_mapped:
             raise wrong(
-                f"{self._owner} expands {parameter!r} over a {type(value).__name__}; "
-                "give it a list or the result of a task"
+                f"{self._owner} cannot expand over the fan-out {parent.task_id!r} itself; "
+                "let a task take its results and return a list"
             )
-        if any(self._nested(item) is not item for item in value):
-            raise wrong(
-                f"{self._owner} cannot expand over a list of references; let a task return the list"
-            )
-        return Source(parameter, None, value)
 
 
 def _hides_unknown(value: object) -> bool:
@@ -125,6 +125,7 @@ def take(
     dag: object,
     owner: str,
     injects: bool = True,
+    partly: bool = False,
 ) -> Taken:
     """Take the arguments of an ordinary call.
 
@@ -135,6 +136,7 @@ def take(
         dag: The DAG being written.
         owner: Names the call in errors.
         injects: Whether what is left open is filled from the run by its name.
+        partly: Whether others are to follow.
 
     Raises:
         DagError: If they do not fit the function.
@@ -147,7 +149,10 @@ def take(
     taken = Taken(dag, owner)
     for name, value in _flat(signature, bound, owner).items():
         taken.bindings[name] = taken.bind(value)
-    _fill(signature, taken, owner, INJECTED if injects else frozenset())
+    injected = INJECTED if injects else frozenset()
+    for name in _left_open(signature, taken, injected):
+        if not partly:
+            raise wrong(f"{owner} needs the argument {name!r}")
     return taken
 
 
@@ -175,6 +180,46 @@ def take_expanded(
     return taken
 
 
+def take_spread(
+    fn: Callable[..., Any],
+    fixed: Mapping[str, object],
+    items: object,
+    *,
+    dag: object,
+    owner: str,
+    injects: bool = True,
+    refused: frozenset[str] = frozenset(),
+) -> Taken:
+    """Take the arguments of ``partial(**fixed).expand_kwargs(items)``; as ``take``.
+
+    Args:
+        refused: Names that are no parameters of a child, but options of the task.
+    """
+    signature = _signature(fn, owner)
+    taken = take(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    plain = [name for name, kind in kinds.items() if kind not in _VARIABLE]
+    required = [
+        name
+        for name in plain
+        if name not in taken.bindings and signature.parameters[name].default is Parameter.empty
+    ]
+    takes_any = Parameter.VAR_KEYWORD in kinds.values()
+    given = tuple(sorted({*fixed, *refused}))
+    spread = Spread(0, None if takes_any else tuple(plain), tuple(required), given)
+    source = taken.source("items", items)
+    for value in source.values:
+        said = spread.refuse(value)
+        if said is not None and not source.functions:
+            raise wrong(f"{owner}: {said}")
+    taken.sources = (source,)
+    taken.bindings[SPREAD] = spread
+    return taken
+
+
+_VARIABLE = frozenset({Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD})
+
+
 def _signature(fn: Callable[..., Any], owner: str) -> inspect.Signature:
     try:
         return inspect.signature(fn)
@@ -197,8 +242,10 @@ def _flat(
     return flat
 
 
-def _fill(signature: inspect.Signature, taken: Taken, owner: str, injected: frozenset[str]) -> None:
-    """Fill what the call left open: from the run, as Airflow does, or from defaults."""
+def _left_open(
+    signature: inspect.Signature, taken: Taken, injected: frozenset[str]
+) -> Iterator[str]:
+    """Fill what was left open from the run, as Airflow does, or from defaults; yield the rest."""
     for name, parameter in signature.parameters.items():
         if name in taken.bindings or parameter.kind is parameter.VAR_POSITIONAL:
             continue
@@ -209,7 +256,7 @@ def _fill(signature: inspect.Signature, taken: Taken, owner: str, injected: froz
         elif name in injected and _is_open(parameter):
             taken.bindings[name] = FromContext(name)
         elif parameter.default is parameter.empty:
-            raise wrong(f"{owner} needs the argument {name!r}")
+            yield name
         else:
             binding = taken.bind(parameter.default)
             if not isinstance(binding, Literal):  # a plain default is left to the function

@@ -6,6 +6,7 @@ from where the binding points to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -18,6 +19,7 @@ __all__ = (
     "FromTask",
     "Literal",
     "Nested",
+    "Spread",
 )
 
 
@@ -60,6 +62,36 @@ class FromSource(msgspec.Struct, frozen=True):
     source: int
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """Parameters of a mapped child by their names, out of an item that is a mapping.
+
+    Attributes:
+        source: Of the expansion.
+        names: Those it may give; ``None`` for any.
+        required: Those it has to.
+        given: Those that stand fast, and it may not give.
+    """
+
+    source: int
+    names: tuple[str, ...] | None
+    required: tuple[str, ...]
+    given: tuple[str, ...]
+
+    def refuse(self, item: object) -> str | None:
+        """Return what is wrong with an item; ``None`` if it fits."""
+        if not isinstance(item, Mapping):
+            return f"expand_kwargs() takes mappings, and this item is a {type(item).__name__}"
+        for name in item:
+            if name in self.given:
+                return f"an item of expand_kwargs() gives {name!r}, which partial() gives, too"
+            if not isinstance(name, str) or (self.names is not None and name not in self.names):
+                return f"an item of expand_kwargs() gives {name!r}, which is no parameter"
+        missing = [name for name in self.required if name not in item]
+        if missing:
+            return f"an item of expand_kwargs() does not give {missing[0]!r}"
+        return None
+
+
 class Nested(msgspec.Struct, frozen=True):
     """A list, tuple or dict of a DAG file with bindings somewhere inside.
 
@@ -70,4 +102,4 @@ class Nested(msgspec.Struct, frozen=True):
     value: object
 
 
-Binding: TypeAlias = Literal | FromTask | FromParameter | FromContext | FromSource | Nested
+Binding: TypeAlias = Literal | FromTask | FromParameter | FromContext | FromSource | Nested | Spread

@@ -171,8 +171,8 @@ class DAG:
             node.run_after(parent)
             node.argument_parents.add(parent.position)
         for source in taken.sources:
-            if source.parent is not None:
-                node.run_after(source.parent)
+            for maker in source.parents:
+                node.run_after(maker)
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
         """Return the options of a task over those ``default_args`` that concern it.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
-from aioflow.author.node import Node
+from aioflow.author.node import Node, Source
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
-from aioflow.core import graph, timetable
+from aioflow.core import graph, mapping, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
 from aioflow.messages import DagFailure
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
@@ -65,8 +64,8 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
     limits: dict[int, int] = {}
     for node in dag.nodes:
         for source in node.sources:
-            if source.parent is not None:
-                position, own = source.parent.position, node.settings.map_limit
+            for parent in source.parents:
+                position, own = parent.position, node.settings.map_limit
                 limits[position] = min(limits.get(position, own), own)
     return limits
 
@@ -105,16 +104,16 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
 
 
 def _map_spec(node: Node) -> MapSpec | None:
-    if not node.is_mapped:
-        return None
-    return MapSpec(
-        tuple(
-            MapSource(source.parameter, -1, len(source.values))
-            if source.parent is None
-            else MapSource(source.parameter, source.parent.position, -1)
-            for source in node.sources
-        )
-    )
+    return MapSpec(tuple(map(_map_source, node.sources))) if node.is_mapped else None
+
+
+def _map_source(source: Source) -> MapSource:
+    if source.join:
+        parts = tuple(map(_map_source, source.parts))
+        return MapSource(source.parameter, -1, -1, source.join, parts)
+    if source.parent is None:
+        return MapSource(source.parameter, -1, len(source.values))
+    return MapSource(source.parameter, source.parent.position, -1)
 
 
 def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
@@ -157,9 +156,12 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
 
 def _too_wide(node: Node) -> Iterator[DagError]:
     """A fan-out over lists of the file alone is known to be too wide before anything runs."""
-    if not node.is_mapped or any(source.parent is not None for source in node.sources):
+    if node.spec is None or node.spec.mapped is None:
         return
-    width = math.prod(len(source.values) for source in node.sources)
+    leaves = [leaf for source in node.sources for leaf in source.leaves]
+    if any(leaf.parent is not None for leaf in leaves):
+        return
+    width = mapping.width(node.spec.mapped, [len(leaf.values) for leaf in leaves])
     if width > node.settings.map_limit:
         yield DagError(
             f"task {node.task_id!r} expands over {width} items, more than its map_limit of "
@@ -168,13 +170,13 @@ def _too_wide(node: Node) -> Iterator[DagError]:
 
 
 def _mixed_stream(node: Node) -> Iterator[DagError]:
-    """A product of a stream and something else would never know its width."""
-    if len(node.sources) < 2:
+    """A stream beside something else would never know its width."""
+    if len(node.sources) < 2 and not any(source.join for source in node.sources):
         return
-    for source in node.sources:
-        if source.parent is not None and source.parent.makes_items:
+    for maker in (maker for source in node.sources for maker in source.parents):
+        if maker.makes_items:
             yield DagError(
-                f"task {node.task_id!r} expands over the stream of {source.parent.task_id!r} and "
+                f"task {node.task_id!r} expands over the stream of {maker.task_id!r} and "
                 "over something else; a stream is expanded over alone. Give the rest by partial(), "
                 "or let a task return all of the stream as a list"
             )

@@ -71,11 +71,13 @@ def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Nod
             given = _returned(parent)
             yield parent, (_sequence_of(given) if parent.is_mapped else given)
     elif isinstance(binding, FromSource):
-        parent_or_none = node.sources[binding.source].parent
-        if parent_or_none is not None and _is_known(parent_or_none):
-            item = _item(_returned(parent_or_none))
+        source = node.sources[binding.source]
+        for leaf in () if source.functions or "zip" in source.join else source.leaves:
+            if leaf.parent is None or leaf.functions or not _is_known(leaf.parent):
+                continue
+            item = _item(_returned(leaf.parent))
             if item is not None:
-                yield parent_or_none, item
+                yield leaf.parent, item
 
 
 def _returned(parent: Node) -> Any:

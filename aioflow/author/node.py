@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -16,9 +16,9 @@ from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
 from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
-from aioflow.model import Body, EdgeGroup, EventsSpec, SensorSpec, TaskSpec, TriggerRule
+from aioflow.model import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec, TriggerRule
 
-__all__ = ("CHOOSING", "Node", "Part", "Source")
+__all__ = ("CHOOSING", "NO_FILL", "NoFill", "Node", "Part", "Source")
 
 
 class Part(Enum):
@@ -40,13 +40,46 @@ CHOOSING = frozenset({Part.BRANCH, Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT
 """Tasks whose result says which others run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One argument of ``expand``: a parent's list, or the values themselves."""
+class NoFill(Enum):
+    """Says that nothing stands in for what a list does not have."""
 
-    parameter: str
-    parent: Node | None
+    NO_FILL = "no fill"
+
+
+NO_FILL = NoFill.NO_FILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a task is mapped over: a parent's list, the values themselves, or lists joined.
+
+    Attributes:
+        parameter: The argument of ``expand`` that it is; empty for a part of another.
+        join, parts: See ``model.MapSource``.
+        fill: What ``zip_longest`` puts in where a part has no item.
+        functions: What each item is passed through, in order.
+    """
+
+    parameter: str = ""
+    parent: Node | None = None
     values: Sequence[object] = ()
+    join: Join = ""
+    parts: tuple[Source, ...] = ()
+    fill: object = NO_FILL
+    functions: tuple[Callable[[Any], Any], ...] = ()
+
+    @property
+    def leaves(self) -> Iterator[Source]:
+        """The lists it is made of, from left to right."""
+        if not self.join:
+            yield self
+        for part in self.parts:
+            yield from part.leaves
+
+    @property
+    def parents(self) -> Iterator[Node]:
+        """Whose lists those are."""
+        return (leaf.parent for leaf in self.leaves if leaf.parent is not None)
 
 
 class Siblings(Protocol):
@@ -126,11 +159,6 @@ class Node:
         """Whether its result comes item by item."""
         is_generator = self.fn is not None and inspect.isasyncgenfunction(self.fn)
         return not self.is_mapped and (is_generator or self.events is not None)
-
-    @property
-    def literal_sources(self) -> dict[int, Sequence[object]]:
-        """The values of those sources that stand in the DAG file."""
-        return {n: source.values for n, source in enumerate(self.sources) if source.parent is None}
 
     @cached_property
     def annotations(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
-from aioflow.author.arguments import Taken, take, take_expanded
+from aioflow.author.arguments import Taken, take, take_expanded, take_spread
 from aioflow.author.dag import DAG, current_dag, open_dag
 from aioflow.author.duration import Duration
 from aioflow.author.many_events import HANDLER, events_spec
@@ -149,7 +149,8 @@ class Operator(Linked):
     @classmethod
     def partial(cls, **fixed: Any) -> PartialTask[Any]:
         """Give every child of a fan-out the same values for these arguments and options."""
-        return PartialTask(functools.partial(_expanded, cls), fixed)
+        expand, spread = functools.partial(_expanded, cls), functools.partial(_spread, cls)
+        return PartialTask(expand, spread, fixed)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {getattr(self, 'task_id', '?')}>"
@@ -215,16 +216,40 @@ def _expanded(
     cls: type[Operator], fixed: Mapping[str, object], mapped: Mapping[str, object], /
 ) -> Ref[Sequence[Any]]:
     owner = f"{cls.__name__}.partial().expand()"
-    dag = open_dag(owner)
-    names = SENSOR_NAMES if issubclass(cls, Sensor) else TASK_NAMES
+    dag, names = open_dag(owner), _option_names(cls)
     never = sorted(names & mapped.keys())
     if never:
         raise wrong(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
-    task_id = fixed.get("task_id")
-    if not isinstance(task_id, str):
-        raise wrong(f"{owner}: give a task_id to partial()")
+    task_id = _named(fixed, owner)
     starts = mapped.keys() & {START_KWARGS} if cls.start_from_trigger else set()
     init = _skipped if starts else _init_of(cls)
     taken = take_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
-    options = {name: fixed[name] for name in names & fixed.keys() if name != "task_id"}
-    return Ref(_added(cls, task_id, options, dag, taken, here()))
+    return Ref(_added(cls, task_id, _options(fixed, names), dag, taken, here()))
+
+
+def _spread(
+    cls: type[Operator], fixed: Mapping[str, object], items: object, /
+) -> Ref[Sequence[Any]]:
+    owner = f"{cls.__name__}.partial().expand_kwargs()"
+    dag, names = open_dag(owner), _option_names(cls)
+    task_id = _named(fixed, owner)
+    init = _skipped if cls.start_from_trigger else _init_of(cls)
+    taken = take_spread(
+        init, fixed, items, dag=dag, owner=owner, injects=False, refused=frozenset(names)
+    )
+    return Ref(_added(cls, task_id, _options(fixed, names), dag, taken, here()))
+
+
+def _option_names(cls: type[Operator]) -> frozenset[str]:
+    return frozenset(SENSOR_NAMES if issubclass(cls, Sensor) else TASK_NAMES)
+
+
+def _named(fixed: Mapping[str, object], owner: str) -> str:
+    task_id = fixed.get("task_id")
+    if not isinstance(task_id, str):
+        raise wrong(f"{owner}: give a task_id to partial()")
+    return task_id
+
+
+def _options(fixed: Mapping[str, object], names: frozenset[str]) -> dict[str, object]:
+    return {name: fixed[name] for name in names & fixed.keys() if name != "task_id"}

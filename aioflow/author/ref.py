@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any, Generic, Self, TypeVar
 
 from aioflow.author.binding import FromTask
-from aioflow.author.node import Node
+from aioflow.author.items import Items
+from aioflow.author.node import Node, Source
 from aioflow.author.options import RuleName, rule_of
 from aioflow.author.place import misused, wrong
-from aioflow.author.unknown import Unknown
 from aioflow.model import TriggerRule
 
 __all__ = ("Linked", "Ref", "Teardown", "chain")
@@ -115,7 +115,7 @@ class Teardown(Linked):
 
 
 # Deriving from Any makes it fit wherever the result itself is asked for.
-class Ref(Linked, Unknown, Any, Generic[R_co]):  # type: ignore[misc]
+class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
     """The result of a task that has not run yet.
 
     For type checkers it fits wherever the result does. Pass it to other tasks, take a part of
@@ -147,6 +147,14 @@ class Ref(Linked, Unknown, Any, Generic[R_co]):  # type: ignore[misc]
 
     def _label(self) -> str:
         return self._of.task_id + "".join(f"[{key!r}]" for key in self._keys)
+
+    def _source(self) -> Source:
+        if self._keys:
+            raise wrong(
+                f"a task can expand over a whole result, not over {self!r}; "
+                "let a task return that list"
+            )
+        return Source(parent=self._of)
 
     @property
     def binding(self) -> FromTask:

@@ -7,8 +7,9 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from aioflow.author.arguments import Mappable, Taken, take, take_expanded
+from aioflow.author.arguments import Mappable, Taken, take, take_expanded, take_spread
 from aioflow.author.dag import open_dag
+from aioflow.author.items import Items
 from aioflow.author.node import CHOOSING, Node, Part
 from aioflow.author.options import (
     SensorOptions,
@@ -77,7 +78,7 @@ class TaskFunction(Generic[P, R_co]):
 
     def partial(self, **fixed: Any) -> PartialTask[R_co]:
         """Give every child of a fan-out the same values for these arguments."""
-        return PartialTask(self._expanded, fixed)
+        return PartialTask(self._expanded, self._spread, fixed)
 
     def expand(self, **mapped: Mappable) -> Ref[Sequence[R_co]]:
         """Add a task that runs once per item; with several lists once per combination.
@@ -85,6 +86,10 @@ class TaskFunction(Generic[P, R_co]):
         Its result is a lazy sequence of the children's results in map order.
         """
         return self._expanded({}, mapped)
+
+    def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Ref[Sequence[R_co]]:
+        """Add a task that runs once per item, which gives its parameters by their names."""
+        return self._spread({}, items)
 
     def override(self, **options: Unpack[SensorOptions]) -> TaskFunction[P, R_co]:
         """Return the same function as a task with other options."""
@@ -103,6 +108,13 @@ class TaskFunction(Generic[P, R_co]):
             raise wrong(f"{owner}: a task that chooses what runs cannot be mapped itself")
         dag = open_dag(owner)
         return Ref(self._add(take_expanded(self.fn, fixed, mapped, dag=dag, owner=owner)))
+
+    def _spread(self, fixed: Mapping[str, object], items: object) -> Ref[Sequence[R_co]]:
+        owner = f"{self.fn.__name__}.expand_kwargs()"
+        if self._part in CHOOSING:
+            raise wrong(f"{owner}: a task that chooses what runs cannot be mapped itself")
+        dag = open_dag(owner)
+        return Ref(self._add(take_spread(self.fn, fixed, items, dag=dag, owner=owner)))
 
     def _add(self, taken: Taken) -> Node:
         name = self.fn.__name__
@@ -138,16 +150,27 @@ class _Expand(Protocol[R_co]):
     ) -> Ref[Sequence[R_co]]: ...
 
 
-class PartialTask(Generic[R_co]):
-    """A task with some of its arguments; ``expand`` gives it the others."""
+class _Spread(Protocol[R_co]):
+    def __call__(self, fixed: Mapping[str, object], items: object, /) -> Ref[Sequence[R_co]]: ...
 
-    def __init__(self, expand: _Expand[R_co], fixed: Mapping[str, object]) -> None:
+
+class PartialTask(Generic[R_co]):
+    """A task with some of its arguments; ``expand`` or ``expand_kwargs`` gives it the others."""
+
+    def __init__(
+        self, expand: _Expand[R_co], spread: _Spread[R_co], fixed: Mapping[str, object]
+    ) -> None:
         self._expand = expand
+        self._spread = spread
         self._fixed = fixed
 
     def expand(self, **mapped: Mappable) -> Ref[Sequence[R_co]]:
         """Add the task; see ``TaskFunction.expand``."""
         return self._expand(self._fixed, mapped)
+
+    def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Ref[Sequence[R_co]]:
+        """Add the task; see ``TaskFunction.expand_kwargs``."""
+        return self._spread(self._fixed, items)
 
 
 class _TaskDecorator(Protocol):

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from aioflow.core.mapping import leaves
 from aioflow.core.scopes import Asked, is_ignorable, own_parents, scope_groups
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
-from aioflow.model import DagSpec, TaskSpec, TriggerRule
+from aioflow.model import DagSpec, MapSource, TaskSpec, TriggerRule
 
 __all__ = ("Graph", "Judged", "is_identifier", "orphans", "validate")
 
@@ -172,12 +173,23 @@ def _check_expansion(tasks: Sequence[TaskSpec], position: int, findings: list[Da
         findings.append(
             DagError(f"task {task.task_id!r} expands over nothing; give expand() an argument")
         )
-    for source in task.mapped.sources:
+    for whole in task.mapped.sources:
+        _check_source(tasks, task, whole, findings)
+
+
+def _check_source(
+    tasks: Sequence[TaskSpec], task: TaskSpec, whole: MapSource, findings: list[DagError]
+) -> None:
+    if whole.join and not whole.parts:
+        findings.append(
+            DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
+        )
+    for source in leaves((whole,)):
         if source.position == -1:
             if source.width < 0:
                 findings.append(
                     DagError(
-                        f"task {task.task_id!r} expands {source.parameter!r} over a literal "
+                        f"task {task.task_id!r} expands {whole.parameter!r} over a literal "
                         "without a length; give it a list"
                     )
                 )
@@ -189,7 +201,7 @@ def _check_expansion(tasks: Sequence[TaskSpec], position: int, findings: list[Da
             )
             findings.append(
                 DagError(
-                    f"task {task.task_id!r} expands {source.parameter!r} over the result of "
+                    f"task {task.task_id!r} expands {whole.parameter!r} over the result of "
                     f"{name!r}, which is not among its parents; pass the parent's result to "
                     "expand()"
                 )
@@ -299,7 +311,7 @@ def _expands_over(tasks: Sequence[TaskSpec]) -> tuple[tuple[int, ...], ...]:
     feeds: list[list[int]] = [[] for _ in tasks]
     for position, task in enumerate(tasks):
         sources = () if task.mapped is None else task.mapped.sources
-        for parent in sorted({source.position for source in sources if source.position >= 0}):
+        for parent in sorted({leaf.position for leaf in leaves(sources) if leaf.position >= 0}):
             feeds[parent].append(position)
     return tuple(map(tuple, feeds))
 

@@ -1,39 +1,100 @@
 """Fan-out by numbers: how wide a task becomes, and which items child ``i`` takes.
 
 The product of several sources is counted like an odometer: the last one varies fastest. Widths
-are plain integers and never wrap, so that a cap is compared with the true product.
+are plain integers and never wrap, so that a cap is compared with the true product. A source is a
+tree of lists joined; its *leaves* are those lists, counted from left to right through all sources.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from aioflow.errors import FanOutCapped
-from aioflow.model import MapSpec
+from aioflow.model import MapSource, MapSpec
 
-__all__ = ("WIDTH_LIMIT", "check_cap", "split", "width")
+__all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "width")
 
 WIDTH_LIMIT = 2**31 - 1
 """Children a task may have whatever its ``map_limit`` says; keeps every ``task_no`` storable."""
 
 
+def leaves(sources: Sequence[MapSource]) -> Iterator[MapSource]:
+    """Yield the lists that sources are made of, from left to right."""
+    for source in sources:
+        if source.join:
+            yield from leaves(source.parts)
+        else:
+            yield source
+
+
 def width(spec: MapSpec, widths: Sequence[int]) -> int:
-    """Return how many children there are: the product of all ``widths``, however large.
+    """Return how many children there are: the product of all sources, however large.
 
     Args:
         spec: The expansion.
-        widths: Of each of its sources, literals too, in order.
+        widths: Of each leaf, literals too, in order.
 
     Raises:
-        ValueError: If there is not one width per source, or one is negative. Two that are
+        ValueError: If there is not one width per leaf, or one is negative. Two that are
             "not known yet" (-1) would multiply to 1.
     """
-    if len(widths) != len(spec.sources) or not widths:
-        raise ValueError(f"{len(spec.sources)} sources, but {len(widths)} widths")
+    return math.prod(_of_sources(spec.sources, widths))
+
+
+def _of_sources(sources: Sequence[MapSource], widths: Sequence[int]) -> list[int]:
+    """Return how many items each source has."""
+    count = sum(1 for _ in leaves(sources))
+    if len(widths) != count or not widths:
+        raise ValueError(f"{count} lists, but {len(widths)} widths")
     if min(widths) < 0:
         raise ValueError(f"a width is not known: {tuple(widths)}")
-    return math.prod(widths)
+    rest = iter(widths)
+    return [_of_source(source, rest) for source in sources]
+
+
+def _of_source(source: MapSource, rest: Iterator[int]) -> int:
+    """Return how many items a source has, taking the widths of its leaves from the rest."""
+    parts = [_of_source(part, rest) for part in source.parts]
+    match source.join:
+        case "zip":
+            return min(parts)
+        case "zip_longest":
+            return max(parts)
+        case "concat":
+            return sum(parts)
+        case _:
+            return next(rest)
+
+
+def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
+    """Return which item of each leaf child ``index`` takes; -1 where it takes none.
+
+    Args:
+        widths: Of each leaf, literals too, in order.
+
+    Raises:
+        IndexError: If there is no such child.
+    """
+    sources = spec.sources
+    if len(widths) == len(sources):  # nothing is joined
+        return split(index, widths)
+    found: list[int] = []
+    items = split(index, _of_sources(sources, widths))
+    for source, item in zip(sources, items, strict=True):
+        _pick(source, item, widths, found)
+    return tuple(found)
+
+
+def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int]) -> None:
+    """Add which item of each leaf of a source one of its items is made of."""
+    if not source.join:
+        found.append(item)
+    for part in source.parts:
+        size = _of_source(part, iter(widths[len(found) :]))
+        _pick(part, item if item < size else -1, widths, found)
+        if source.join == "concat":
+            item = item - size if item >= size else -1
 
 
 def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from aioflow.core.growing import source_of
 from aioflow.core.live import Live, WaitRecord
+from aioflow.core.mapping import leaves
 from aioflow.model import Instant, MapSpec
 from aioflow.orders import Start
 
@@ -104,12 +105,12 @@ def _items(live: Live, mapped: MapSpec) -> _Items:
         first = run.row.first_task_no
         sources = tuple(
             (source.position, first + source.position, run.source_starts[source.position])
-            for source in mapped.sources
+            for source in leaves(mapped.sources)
             if source.position >= 0
         )
         widths = tuple(
             source.width if source.position < 0 else run.widths[source.position]
-            for source in mapped.sources
+            for source in leaves(mapped.sources)
         )
         group.origin = (sources, widths)
     return group.origin

@@ -273,7 +273,7 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
         growing.open_group(run, position, draft, slots)
         return None
     widths = []
-    for source in spec.mapped.sources:
+    for source in mapping.leaves(spec.mapped.sources):
         width = source.width if source.position < 0 else run.widths.get(source.position)
         if width is None:
             ended = _without_source(run.states[source.position])

@@ -15,16 +15,18 @@ from aioflow.author.binding import (
     FromTask,
     Literal,
     Nested,
+    Spread,
 )
 from aioflow.author.codec import decode
 from aioflow.author.context import RunContext, resolve
 from aioflow.author.dag import DAG
-from aioflow.author.node import Node
+from aioflow.author.node import Node, Source
 from aioflow.author.parameters import parameter_values
-from aioflow.core.mapping import split
+from aioflow.author.restoring import restore
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
 from aioflow.host.items import all_items, one_item
+from aioflow.host.taking import MapRaised, Taking
 from aioflow.model import TaskSpec
 from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
@@ -160,7 +162,6 @@ class Arguments:
         self._context = context
         self._pages = pages
         self._folder = results
-        self._items: tuple[int, ...] | None = None
 
     def all(self) -> dict[str, Any]:
         """Return every argument of the task by name.
@@ -168,11 +169,17 @@ class Arguments:
         Raises:
             BadArgument: If one cannot be had: a key a result does not have, an item of a list
                 that is gone, a result that does not fit the annotation.
+            BaseException: Whatever a function given to ``map`` raises.
         """
         values: dict[str, Any] = {}
         for name, binding in self._node.arguments.items():
             try:
-                values[name] = self._value(binding, self._node.annotations.get(name, Any))
+                if isinstance(binding, Spread):
+                    values.update(self._spread(binding))
+                else:
+                    values[name] = self._value(binding, self._node.annotations.get(name, Any))
+            except MapRaised as exc:
+                raise exc.problem from None
             except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
         return values
@@ -188,7 +195,7 @@ class Arguments:
             case FromContext(name):
                 return resolve(name, self._context)
             case FromSource(source):
-                return self._item(source, annotation)
+                return self._items.item(source, annotation)
             case Nested(value):
                 return self._nested(value)
             case _:
@@ -235,28 +242,38 @@ class Arguments:
             is_list=is_list,
         )
 
-    def _item(self, source: int, annotation: Any) -> Any:
+    @property
+    def _items(self) -> Taking:
+        mapped = spec_of(self._node).mapped
+        assert mapped is not None  # noqa: S101 - only such nodes have items
+        return Taking(self._node, mapped, self._start, self._fetch)
+
+    def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
+        if leaf.parent is None:
+            return leaf.values[index]
         stream = streamed_from(self._run, self._node, self._start)
         if stream is not None:
             body = self._start.item
             if body is None:
-                body = one_item(self._pages, ~stream, self._start.map_index)
+                body = one_item(self._pages, ~stream, index)
             return decode(body, annotation)
-        if self._items is None:
-            self._items = split(self._start.map_index, self._start.widths)
-        index = self._items[source]
-        literals = self._node.literal_sources.get(source)
-        if literals is not None:
-            return literals[index]
-        mapped = spec_of(self._node).mapped
-        assert mapped is not None  # noqa: S101 - only such nodes have items
-        position = mapped.sources[source].position
+        position = leaf.parent.position
         for at, task_no, start_no in self._start.sources:
             if at == position:
-                return decode(
-                    read_item(result_path(self._folder, task_no, start_no), index), annotation
-                )
+                path = result_path(self._folder, task_no, start_no)
+                return decode(read_item(path, index), annotation)
         raise LookupError(f"the list of the task at position {position} was not named")
+
+    def _spread(self, spread: Spread) -> dict[str, Any]:
+        """Return the arguments that an item gives by their names."""
+        item = self._items.item(spread.source, Any)
+        refused = spread.refuse(item)
+        if refused is not None:
+            raise TypeError(refused)
+        source, known = self._node.sources[spread.source], self._node.annotations
+        if source.functions or not any(source.parents):
+            return dict(item)  # it has not travelled
+        return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 
 
 def _inside(value: Any, keys: tuple[str | int, ...]) -> Any:

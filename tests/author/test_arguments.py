@@ -148,7 +148,7 @@ def test_a_mapping_is_expanded_item_by_item():
     with DAG("made") as made:
         load.expand(pair={"a": 1, "b": 2})
 
-    assert made.nodes[0].literal_sources == {0: [("a", 1), ("b", 2)]}
+    assert made.nodes[0].sources[0].values == [("a", 1), ("b", 2)]
 
 
 def test_annotations_are_resolved_and_what_cannot_be_is_left_out():

@@ -164,7 +164,7 @@ def test_a_product_keeps_the_order_of_its_sources():
 
     mapped = spec_of(made).tasks[1].mapped
     assert mapped == MapSpec((MapSource("y", -1, 3), MapSource("x", 0, -1)))
-    assert made.nodes[1].literal_sources == {0: [1, 2, 3]}
+    assert made.nodes[1].sources[0].values == [1, 2, 3]
 
 
 def test_a_mapped_argument_is_no_whole_result():

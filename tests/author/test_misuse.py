@@ -126,7 +126,9 @@ def a_box() -> None:
         pytest.param(
             lambda: one.expand(value=one.expand(value=[1])), "itself", id="expand-a-fan-out"
         ),
-        pytest.param(lambda: one.expand(value=current.params), "expand over", id="expand-context"),
+        pytest.param(
+            lambda: one.expand(value=current.params), "expands 'value' over", id="expand-context"
+        ),
         pytest.param(lambda: two.partial(x=1, y=1).expand(x=[1]), "'x' from partial", id="both"),
         pytest.param(lambda: one.override(pol="x"), "no option 'pol'", id="option"),
         pytest.param(lambda: one.override(task_id="a b")(), "no name for a task", id="name"),

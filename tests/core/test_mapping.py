@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.mapping import WIDTH_LIMIT, check_cap, split, width
+from aioflow.core.mapping import WIDTH_LIMIT, check_cap, leaves, pick, split, width
 from aioflow.model import MapSource, MapSpec
 
 
@@ -82,3 +82,74 @@ def test_a_fan_out_above_its_cap_is_refused(children, limit, is_refused):
     if refusal is not None:
         assert refusal.count == children
         assert refusal.limit == min(limit, WIDTH_LIMIT)
+
+
+def joined(join, *parts):
+    return MapSource("", -1, -1, join, parts)
+
+
+ONE = MapSource("", -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("join", "widths", "expected"),
+    [
+        pytest.param("zip", (3, 2), 2, id="a-zip-ends-with-the-shortest"),
+        pytest.param("zip_longest", (3, 2), 3, id="or-with-the-longest"),
+        pytest.param("concat", (3, 2), 5, id="one-behind-the-other"),
+        pytest.param("zip", (0, 9), 0, id="nothing-to-zip-with"),
+    ],
+)
+def test_what_is_joined_is_as_wide_as_that_makes_it(join, widths, expected):
+    assert width(MapSpec((joined(join, ONE, ONE),)), widths) == expected
+
+
+def test_a_child_takes_an_item_of_each_list_of_a_zip():
+    spec = MapSpec((joined("zip_longest", ONE, ONE),))
+
+    assert [pick(spec, i, (1, 3)) for i in range(3)] == [(0, 0), (-1, 1), (-1, 2)]
+
+
+def test_a_child_takes_an_item_of_one_list_of_a_concat():
+    spec = MapSpec((joined("concat", ONE, ONE, ONE),))
+
+    assert [pick(spec, i, (2, 0, 1)) for i in range(3)] == [(0, -1, -1), (1, -1, -1), (-1, -1, 0)]
+
+
+TREES = st.recursive(
+    st.just(ONE),
+    lambda inner: st.builds(
+        lambda join, parts: joined(join, *parts),
+        st.sampled_from(["zip", "zip_longest", "concat"]),
+        st.lists(inner, min_size=1, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def items_of(source, lists):
+    """Return the items as Python itself joins them, each a tuple of ``(leaf, index)``."""
+    if not source.join:
+        return [[item] for item in next(lists)]
+    parts = [items_of(part, lists) for part in source.parts]
+    if source.join == "concat":
+        return list(itertools.chain(*parts))
+    if source.join == "zip":
+        return [list(itertools.chain(*row)) for row in zip(*parts, strict=False)]
+    return [list(itertools.chain(*row)) for row in itertools.zip_longest(*parts, fillvalue=[])]
+
+
+@given(trees=st.lists(TREES, min_size=1, max_size=2), data=st.data())
+def test_children_take_what_python_would_make_of_the_lists(trees, data):
+    spec = MapSpec(tuple(trees))
+    count = sum(1 for _ in leaves(trees))
+    widths = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    lists = iter([[(leaf, i) for i in range(size)] for leaf, size in enumerate(widths)])
+    expected = itertools.product(*[items_of(tree, lists) for tree in trees])
+
+    taken = [
+        {(leaf, i) for leaf, i in enumerate(pick(spec, child, widths)) if i >= 0}
+        for child in range(width(spec, widths))
+    ]
+
+    assert taken == [set(itertools.chain(*parts)) for parts in expected]

@@ -1,0 +1,102 @@
+"""Lists to map over that do not exist yet, and what can be made of them before they do."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aioflow.author.node import NO_FILL, Source
+from aioflow.author.place import wrong
+from aioflow.author.unknown import Unknown
+from aioflow.model import Join
+
+__all__ = ("Items", "source_of")
+
+
+class Items(Unknown):
+    """Items that a task can expand over: the result of another, or what is made of such."""
+
+    def _source(self) -> Source:
+        """Return where they come from.
+
+        Raises:
+            DagError: If they are no list one can map over.
+        """
+        raise NotImplementedError
+
+    def map(self, fn: Callable[[Any], Any]) -> Items:
+        """Pass each item through a function first.
+
+        It runs in the child that takes the item; a ``Skip`` it raises skips that child, any other
+        exception fails its try.
+
+        Raises:
+            DagError: If it is no plain function.
+        """
+        if hasattr(fn, "expand"):
+            raise wrong(f"map() takes a plain function; of {fn!r} that is .fn")
+        function: object = fn
+        if not callable(function):
+            raise wrong(f"map() takes a function, got {fn!r}")
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise wrong(f"map() takes a plain function, {fn!r} is async")
+        source = self._source()
+        return _Made(
+            dataclasses.replace(source, functions=(*source.functions, fn)),
+            f"{self._label()}.map({getattr(fn, '__name__', '...')})",
+        )
+
+    def zip(self, *others: Items | Sequence[Any], fillvalue: object = NO_FILL) -> Items:
+        """Return tuples of items that stand at the same index, as Python's ``zip``.
+
+        They end with the shortest list; with a ``fillvalue`` for what is missing, with the longest.
+        """
+        join: Join = "zip" if fillvalue is NO_FILL else "zip_longest"
+        parts = (self._source(), *(source_of(other, "zip() joins") for other in others))
+        return _Made(Source(join=join, parts=parts, fill=fillvalue), f"{self._label()}.zip(...)")
+
+    def concat(self, *others: Items | Sequence[Any]) -> Items:
+        """Return the items of all these lists, one behind the other."""
+        own = self._source()
+        joined = own.parts if own.join == "concat" and not own.functions else (own,)
+        parts = (*joined, *(source_of(other, "concat() joins") for other in others))
+        return _Made(Source(join="concat", parts=parts), f"{self._label()}.concat(...)")
+
+
+class _Made(Items):
+    """Items made of others."""
+
+    def __init__(self, source: Source, label: str) -> None:
+        self._made_of = source
+        self._called = label
+
+    def _source(self) -> Source:
+        return self._made_of
+
+    def _label(self) -> str:
+        return self._called
+
+    @property
+    def binding(self) -> Any:
+        """It is no argument, only something to expand over."""
+        raise wrong(f"{self._called} can be given to expand() only; take the result itself here")
+
+
+def source_of(value: object, what: str) -> Source:
+    """Return what there is to map over.
+
+    Raises:
+        DagError: If it is no list, nor one that is still to come.
+    """
+    if isinstance(value, Items):
+        return value._source()  # noqa: SLF001 - what the class is for
+    if isinstance(value, Unknown):
+        raise wrong(f"{what} {value!r}; let a task return the list")
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        kind = type(value).__name__
+        raise wrong(f"{what} a {kind}; give it a list or the result of a task")
+    return Source(values=value)
