@@ -262,9 +262,15 @@ class MapSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MapSpec(msgspec.Struct, frozen=True):
-    """How a task fans out. The last source varies fastest in a product."""
+    """How a task fans out. The last source varies fastest in a product.
+
+    Attributes:
+        along: The other tasks of the mapped group it is in: all have the same sources, and their
+            children at one index belong together.
+    """
 
     sources: tuple[MapSource, ...]
+    along: tuple[int, ...] = ()
 
 
 class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):

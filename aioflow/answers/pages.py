@@ -15,6 +15,7 @@ from aioflow.host.questions import (
     RecordsWanted,
     ResultsPage,
     ResultsWanted,
+    asked_alone,
 )
 from aioflow.model import Instant, RunNo, TaskNo, TaskState
 from aioflow.orders import RunInfo
@@ -139,12 +140,13 @@ async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> Resu
     expansion = await find_expansion(store, info.run_no, wanted.position)
     if expansion is None or not expansion.width:
         page = ResultsPage(-1, [], [], -1, more=False)
-        if wanted.after >= -1:
+        if wanted.after != -2:
             return page
         # Its own row, as if it were child -1 of children that begin right behind it.
         return await _filled(store, page, info.first_task_no + wanted.position + 1, -1, 0)
-    first = max(wanted.after + 1, 0)
-    end = min(first + PAGE_ITEMS, expansion.width)
+    alone = asked_alone(wanted.after)
+    first = max(wanted.after + 1, 0) if alone < 0 else alone
+    end = min(first + PAGE_ITEMS, expansion.width) if alone < 0 else alone + 1
     page = ResultsPage(expansion.width, [], [], first - 1, more=False)
     return await _filled(store, page, expansion.first_task_no, first, end)
 

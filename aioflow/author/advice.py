@@ -75,7 +75,8 @@ def _none_arguments(node: Node, nodes: list[Node]) -> Iterator[DagFailure]:
         if not isinstance(binding, FromTask) or binding.keys or name not in node.annotations:
             continue
         parent = nodes[binding.position]
-        is_safe = parent.is_mapped or _needs_success(node.spec, binding.position)
+        is_fan_in = parent.is_mapped and parent.position not in node.along
+        is_safe = is_fan_in or _needs_success(node.spec, binding.position)
         if not is_safe and not fits(None, node.annotations[name]):
             yield DagFailure(
                 "odd.none",

@@ -11,7 +11,7 @@ from typing import Any
 
 from aioflow.author.binding import Binding, FromContext, FromSource, Literal, Nested, Spread
 from aioflow.author.context import INJECTED
-from aioflow.author.items import Items, source_of
+from aioflow.author.items import GroupItem, Items, source_of
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import ParameterRef
 from aioflow.author.place import wrong
@@ -54,6 +54,8 @@ class Taken:
         if isinstance(value, Ref):
             self._check_parent(value)
             self.parents.append(value.node)
+        elif isinstance(value, GroupItem):
+            value.check(self._dag, self._owner)
         elif isinstance(value, ParameterRef) and value.dag is not self._dag:
             raise wrong(f"{self._owner} was given {value!r} of another DAG")
         return value.binding
@@ -99,11 +101,6 @@ class Taken:
             return
         if parent.dag is not self._dag:
             raise UnknownParent(self._owner, parent.task_id)
-        if parent.is_mapped:
-            raise wrong(
-                f"{self._owner} cannot expand over the fan-out {parent.task_id!r} itself; "
-                "let a task take its results and return a list"
-            )
 
 
 def _hides_unknown(value: object) -> bool:

@@ -57,9 +57,10 @@ class FromContext(msgspec.Struct, frozen=True):
 
 
 class FromSource(msgspec.Struct, frozen=True):
-    """The item of a mapped child out of the n-th source of its expansion."""
+    """The item of a mapped child out of the n-th source of its expansion, or a part of it."""
 
     source: int
+    keys: tuple[str | int, ...] = ()
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from aioflow.author.annotations import hints
 from aioflow.author.arguments import Taken
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.context import ContextValue
-from aioflow.author.node import Node
+from aioflow.author.node import Node, Source
 from aioflow.author.options import (
     SENSOR_NAMES,
     TASK_NAMES,
@@ -72,10 +72,12 @@ class OpenGroup(Protocol):
     Attributes:
         group_id: With the ids of the groups around it.
         prefix: What the ids of its tasks begin with.
+        sources: What it is mapped over; empty for nothing.
     """
 
     group_id: str
     prefix: str
+    sources: tuple[Source, ...]
     default_args: SensorClassOptions
 
 
@@ -165,7 +167,7 @@ class DAG:
         assert node.position == len(self.nodes)  # noqa: S101 - the caller took it from here
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
-        node.arguments, node.sources = taken.bindings, taken.sources
+        node.arguments, node.sources = taken.bindings, self._sources_of(node, taken)
         node.group = self.open_groups[-1].group_id if self.open_groups else ""
         for parent in taken.parents:
             node.run_after(parent)
@@ -173,6 +175,22 @@ class DAG:
         for source in taken.sources:
             for maker in source.parents:
                 node.run_after(maker)
+
+    @property
+    def mapped_group(self) -> OpenGroup | None:
+        """The open group that is mapped, if one is."""
+        return next((group for group in self.open_groups if group.sources), None)
+
+    def _sources_of(self, node: Node, taken: Taken) -> tuple[Source, ...]:
+        group = self.mapped_group
+        if group is None:
+            return taken.sources
+        if taken.sources:
+            raise wrong(
+                f"task {node.task_id!r} expands inside the mapped group {group.group_id!r}; "
+                "that makes one child per item of it already"
+            )
+        return group.sources
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
         """Return the options of a task over those ``default_args`` that concern it.

@@ -65,6 +65,8 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
     for node in dag.nodes:
         for source in node.sources:
             for parent in source.parents:
+                if parent.is_mapped:
+                    continue  # its children's results are items, and need be no lists
                 position, own = parent.position, node.settings.map_limit
                 limits[position] = min(limits.get(position, own), own)
     return limits
@@ -95,7 +97,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         sensor=settings.sensor,
         execution_timeout_us=settings.execution_timeout_us,
         max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
-        start_trigger=start_spec(node.operator if node.is_mapped else node.instance),
+        start_trigger=start_spec(node.operator if node.instance is None else node.instance),
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,
         doc=settings.doc or node.doc,
@@ -104,7 +106,9 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
 
 
 def _map_spec(node: Node) -> MapSpec | None:
-    return MapSpec(tuple(map(_map_source, node.sources))) if node.is_mapped else None
+    if not node.is_mapped:
+        return None
+    return MapSpec(tuple(map(_map_source, node.sources)), tuple(sorted(node.along)))
 
 
 def _map_source(source: Source) -> MapSource:
@@ -171,7 +175,8 @@ def _too_wide(node: Node) -> Iterator[DagError]:
 
 def _mixed_stream(node: Node) -> Iterator[DagError]:
     """A stream beside something else would never know its width."""
-    if len(node.sources) < 2 and not any(source.join for source in node.sources):
+    is_alone = len(node.sources) < 2 and not node.along
+    if is_alone and not any(source.join for source in node.sources):
         return
     for maker in (maker for source in node.sources for maker in source.parents):
         if maker.makes_items:

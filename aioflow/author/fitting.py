@@ -69,13 +69,15 @@ def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Nod
         parent = nodes[binding.position]
         if _is_known(parent):
             given = _returned(parent)
-            yield parent, (_sequence_of(given) if parent.is_mapped else given)
-    elif isinstance(binding, FromSource):
+            is_whole = parent.is_mapped and parent.position not in node.along
+            yield parent, (_sequence_of(given) if is_whole else given)
+    elif isinstance(binding, FromSource) and not binding.keys:
         source = node.sources[binding.source]
         for leaf in () if source.functions or "zip" in source.join else source.leaves:
             if leaf.parent is None or leaf.functions or not _is_known(leaf.parent):
                 continue
-            item = _item(_returned(leaf.parent))
+            given = _returned(leaf.parent)
+            item = given if leaf.parent.is_mapped else _item(given)
             if item is not None:
                 yield leaf.parent, item
 

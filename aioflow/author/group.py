@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
+from aioflow.author.arguments import Mappable, Taken
 from aioflow.author.dag import DAG, open_dag
-from aioflow.author.node import Node
+from aioflow.author.items import GroupItem, Items
+from aioflow.author.node import Node, Source
 from aioflow.author.options import SensorClassOptions, check_names
 from aioflow.author.place import wrong
 from aioflow.author.ref import Linked, Ref
 
-__all__ = ("GroupFunction", "GroupOptions", "TaskGroup", "task_group")
+__all__ = ("GroupFunction", "GroupOptions", "MappedGroup", "TaskGroup", "task_group")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +49,7 @@ class TaskGroup(Linked):
 
     Attributes:
         group_id: With the ids of the groups around it.
+        sources: What all of its tasks are mapped over; empty for nothing.
     """
 
     def __init__(self, group_id: str, **options: Unpack[GroupOptions]) -> None:
@@ -61,6 +64,7 @@ class TaskGroup(Linked):
         self.prefix = f"{self.group_id}." if options.get("prefix_group_id", True) else around
         self.default_args: SensorClassOptions = options.get("default_args", {})
         check_names(self.default_args, is_sensor=True, owner=f"default_args of {group_id!r}")
+        self.sources: tuple[Source, ...] = ()
         self._inside: list[range] = []
         self._first = 0
 
@@ -72,6 +76,18 @@ class TaskGroup(Linked):
     def __exit__(self, *_: object) -> None:
         self._dag.open_groups.pop()
         self._inside.append(range(self._first, len(self._dag.nodes)))
+        if self.sources:
+            self._go_along()
+
+    def _go_along(self) -> None:
+        """Have its children go index by index, the first of them after what it is mapped over."""
+        nodes = self.nodes
+        own = frozenset(node.position for node in nodes)
+        for node in nodes:
+            node.along = own - {node.position}
+            if not node.parents & own:
+                for maker in (maker for source in self.sources for maker in source.parents):
+                    node.run_after(maker)
 
     def __repr__(self) -> str:
         return f"<TaskGroup {self.group_id}>"
@@ -124,6 +140,61 @@ class _GroupRef(Ref[Any]):
         return self._group.tails
 
 
+class _Make(Protocol):
+    def __call__(
+        self, sources: tuple[Source, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], /
+    ) -> Any: ...
+
+
+class MappedGroup:
+    """A group with some of its arguments; ``expand`` makes one run of its tasks per item.
+
+    All of its tasks are mapped over the same items. Their children at one index belong together:
+    each is judged by those of its parents at its own index, and given their results. Who takes the
+    result of the group from outside gets that of all children, as of any mapped task.
+    """
+
+    def __init__(self, fn: Callable[..., Any], make: _Make, fixed: Mapping[str, Any]) -> None:
+        self._fn = fn
+        self._make = make
+        self._fixed = fixed
+
+    def expand(self, **mapped: Mappable) -> Any:
+        """Make the group; with several lists, for each combination.
+
+        Raises:
+            DagError: If it is in a mapped group itself, or the arguments do not fit.
+        """
+        owner, taken = self._begin("expand")
+        if not mapped:
+            raise wrong(f"{owner} needs at least one argument to map over")
+        both = self._fixed.keys() & mapped.keys()
+        if both:
+            raise wrong(f"{owner} got {both.pop()!r} from partial() and from expand()")
+        sources = tuple(taken.source(name, value) for name, value in mapped.items())
+        items = {name: GroupItem(sources, number, name) for number, name in enumerate(mapped)}
+        return self._make(sources, (), {**self._fixed, **items})
+
+    def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Any:
+        """Make the group; each item gives its parameters by their names, and has to give all.
+
+        Raises:
+            DagError: If it is in a mapped group itself, or the arguments do not fit.
+        """
+        _, taken = self._begin("expand_kwargs")
+        sources = (taken.source("items", items),)
+        names = [name for name in inspect.signature(self._fn).parameters if name not in self._fixed]
+        given = {name: GroupItem(sources, 0, name, (name,)) for name in names}
+        return self._make(sources, (), {**self._fixed, **given})
+
+    def _begin(self, verb: str) -> tuple[str, Taken]:
+        owner = f"{self._fn.__name__}.{verb}()"
+        dag = open_dag(owner)
+        if dag.mapped_group is not None:
+            raise wrong(f"{owner}: a mapped group cannot be in another")
+        return owner, Taken(dag, owner)
+
+
 class GroupFunction(Generic[P, R_co]):
     """A function that makes a group of tasks where a DAG calls it.
 
@@ -147,14 +218,32 @@ class GroupFunction(Generic[P, R_co]):
         A reference is linked as the whole group; where the function returned nothing, the group
         itself is returned. A second call in one DAG makes ``name__1``.
         """
+        made: R_co = self._made((), args, kwargs)
+        return made
+
+    def expand(self, **mapped: Mappable) -> Any:
+        """Make a group whose tasks run once per item each; see ``MappedGroup``."""
+        return self.partial().expand(**mapped)
+
+    def expand_kwargs(self, items: Items | Sequence[Mapping[str, Any]]) -> Any:
+        """Make a group whose tasks run once per item each; see ``MappedGroup``."""
+        return self.partial().expand_kwargs(items)
+
+    def partial(self, **fixed: Any) -> MappedGroup:
+        """Give all children of a mapped group the same values for these arguments."""
+        return MappedGroup(self.fn, self._made, fixed)
+
+    def _made(
+        self, sources: tuple[Source, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         options: dict[str, Any] = {**self._options}
         group = TaskGroup(options.pop("group_id", self.fn.__name__), **options)
+        group.sources = sources
         with group:
-            returned: Any = self.fn(*args, **kwargs)
+            returned = self.fn(*args, **kwargs)
         if isinstance(returned, Ref):
             returned = _GroupRef(returned, group)
-        made: Any = group if returned is None else returned
-        return made  # type: ignore[no-any-return]  # what the decorator's overloads promise
+        return group if returned is None else returned
 
     def override(self, **options: Unpack[GroupFunctionOptions]) -> GroupFunction[P, R_co]:
         """Return the same function as a group with other options."""

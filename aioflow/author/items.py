@@ -7,12 +7,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from aioflow.author.binding import FromSource
 from aioflow.author.node import NO_FILL, Source
-from aioflow.author.place import wrong
+from aioflow.author.place import misused, wrong
 from aioflow.author.unknown import Unknown
 from aioflow.model import Join
 
-__all__ = ("Items", "source_of")
+__all__ = ("GroupItem", "Items", "source_of")
 
 
 class Items(Unknown):
@@ -82,6 +83,50 @@ class _Made(Items):
     def binding(self) -> Any:
         """It is no argument, only something to expand over."""
         raise wrong(f"{self._called} can be given to expand() only; take the result itself here")
+
+
+class GroupItem(Unknown):
+    """The item that the tasks of a mapped group are given, or a part of it.
+
+    Args:
+        sources: Those of its group.
+        number: Which of them.
+    """
+
+    def __init__(
+        self,
+        sources: tuple[Source, ...],
+        number: int,
+        name: str,
+        keys: tuple[str | int, ...] = (),
+    ) -> None:
+        self._sources = sources
+        self._number = number
+        self._name = name
+        self._keys = keys
+
+    def __getitem__(self, key: str | int) -> GroupItem:
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise misused(self._label(), "a slice, or a key that is neither text nor a number")
+        return GroupItem(self._sources, self._number, self._name, (*self._keys, key))
+
+    def _label(self) -> str:
+        return self._name + "".join(f"[{key!r}]" for key in self._keys)
+
+    @property
+    def binding(self) -> FromSource:
+        """Where the value will come from."""
+        return FromSource(self._number, self._keys)
+
+    def check(self, dag: Any, owner: str) -> None:
+        """Refuse to be given to a task outside of its group.
+
+        Raises:
+            DagError: If its group is not open.
+        """
+        group = dag.mapped_group
+        if group is None or group.sources is not self._sources:
+            raise wrong(f"{owner} was given {self!r} outside of its mapped group")
 
 
 def source_of(value: object, what: str) -> Source:

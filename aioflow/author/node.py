@@ -99,6 +99,7 @@ class Node:
         operator: The class; ``None`` for a function.
         arguments: Those that are bound; a parameter that is missing keeps its default.
         sources: What it is mapped over, in order; empty for an unmapped task.
+        along: Positions of the other tasks of the mapped group it is in.
         parents: Positions of all it depends on.
         argument_parents: Positions of those whose results it is given.
         groups: Parents that a rule of their own is asked of, in the order they were named.
@@ -121,6 +122,7 @@ class Node:
     operator: type[Any] | None = None
     arguments: dict[str, Binding] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
+    along: frozenset[int] = frozenset()
     parents: set[int] = field(default_factory=set)
     argument_parents: set[int] = field(default_factory=set)
     groups: list[EdgeGroup] = field(default_factory=list)

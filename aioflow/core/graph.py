@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from aioflow.core.mapping import leaves
-from aioflow.core.scopes import Asked, is_ignorable, own_parents, scope_groups
+from aioflow.core.scopes import Asked, is_ignorable, own_parents, reached, scope_groups
 from aioflow.errors import CycleError, DagError, DuplicateTask, UnknownParent
 from aioflow.model import DagSpec, MapSource, TaskSpec, TriggerRule
 
@@ -31,6 +31,7 @@ class Judged(NamedTuple):
         min_success: The share that has to succeed, instead of the rule.
         parents: Ascending.
         setups: Those of them that are setups, for the one rule that asks for them.
+        indexed: Those of them that are looked at child by child, and counted in no tally.
     """
 
     tally: int
@@ -38,6 +39,7 @@ class Judged(NamedTuple):
     min_success: float | None
     parents: tuple[int, ...]
     setups: tuple[int, ...] = ()
+    indexed: tuple[int, ...] = ()
 
 
 class Graph:
@@ -54,6 +56,8 @@ class Graph:
         roots: Tasks without parents.
         leaves: The tasks whose ends are the run's: those without children that matter to it.
         expands_over: For each task, the mapped children that expand over its result.
+        indexed: For each task, the mapped ones whose children its own go along with.
+        followers: The same turned round.
         judged: For each task, the tallies its rules look at, with those rules. The tally at its
             own position is that of the rule of the task, which has no parents where all of them
             are in groups; those of the groups follow behind all positions.
@@ -71,6 +75,8 @@ class Graph:
         "children",
         "counts_in",
         "expands_over",
+        "followers",
+        "indexed",
         "judged",
         "judges",
         "leaves",
@@ -92,10 +98,15 @@ class Graph:
         self.order = _order(tasks, self.children)
         self.expands_over = _expands_over(tasks)
         self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
-        self.judged = _judged(tasks, self.children)
+        self.indexed = tuple(frozenset(_indexed(tasks, task)) for task in tasks)
+        self.followers = _turned_round(self.indexed)
+        self.judged = _judged(tasks, self.children, self.indexed)
         self.tallies = max((look.tally + 1 for looks in self.judged for look in looks), default=0)
         self.tallies = max(self.tallies, len(tasks))
-        self.counts_in, self.judges = _counted(self.judged)
+        makers = [
+            _makers(task) | indexed for task, indexed in zip(tasks, self.indexed, strict=True)
+        ]
+        self.counts_in, self.judges = _counted(self.judged, makers)
 
 
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
@@ -184,6 +195,7 @@ def _check_source(
         findings.append(
             DagError(f"task {task.task_id!r} expands {whole.parameter!r} over nothing joined")
         )
+    is_along = task.mapped is not None and bool(task.mapped.along)  # its heads have it as parent
     for source in leaves((whole,)):
         if source.position == -1:
             if source.width < 0:
@@ -193,7 +205,7 @@ def _check_source(
                         "without a length; give it a list"
                     )
                 )
-        elif source.position not in task.parents:
+        elif source.position not in task.parents and not is_along:
             name = (
                 tasks[source.position].task_id
                 if 0 <= source.position < len(tasks)
@@ -262,8 +274,36 @@ def _leaves(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) ->
     )
 
 
+def _indexed(tasks: Sequence[TaskSpec], task: TaskSpec) -> Iterator[int]:
+    if task.mapped is None:
+        return
+    if task.mapped.along:
+        before = reached(task.parents, [other.parents for other in tasks])
+        yield from before.intersection(task.mapped.along)
+    yield from (maker for maker in _makers(task) if tasks[maker].mapped is not None)
+
+
+def _makers(task: TaskSpec) -> frozenset[int]:
+    """Return whose results a task expands over."""
+    sources = () if task.mapped is None else task.mapped.sources
+    return frozenset(leaf.position for leaf in leaves(sources) if leaf.position >= 0)
+
+
+def _turned_round(indexed: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
+    return (
+        tuple(
+            tuple(follower for follower, along in enumerate(indexed) if position in along)
+            for position in range(len(indexed))
+        )
+        if any(indexed)
+        else ((),) * len(indexed)
+    )
+
+
 def _judged(
-    tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]
+    tasks: Sequence[TaskSpec],
+    children: tuple[tuple[int, ...], ...],
+    indexed: Sequence[frozenset[int]],
 ) -> tuple[tuple[Judged, ...], ...]:
     """Lay out the tallies: one per task, then one per group."""
     asked = scope_groups(tasks, children)
@@ -273,15 +313,20 @@ def _judged(
         alone = own_parents(task)
         looks = []
         if alone:
-            setups = _setups(tasks, task.rule, alone)
-            looks.append(Judged(position, task.rule, task.min_success, alone, setups))
+            own = Asked(alone, task.rule, task.min_success)
+            looks.append(_look(tasks, position, own, indexed[position]))
         named = [Asked(group.parents, group.rule) for group in task.groups]
         for group in (*named, *asked.get(position, ())):
-            setups = _setups(tasks, group.rule, group.parents)
-            looks.append(Judged(tally, group.rule, group.min_success, group.parents, setups))
+            looks.append(_look(tasks, tally, group, indexed[position]))
             tally += 1
         judged.append(tuple(looks))
     return tuple(judged)
+
+
+def _look(tasks: Sequence[TaskSpec], tally: int, asked: Asked, indexed: frozenset[int]) -> Judged:
+    by_index = tuple(parent for parent in asked.parents if parent in indexed)
+    setups = _setups(tasks, asked.rule, asked.parents)
+    return Judged(tally, asked.rule, asked.min_success, asked.parents, setups, by_index)
 
 
 def _setups(
@@ -293,7 +338,7 @@ def _setups(
 
 
 def _counted(
-    judged: tuple[tuple[Judged, ...], ...],
+    judged: tuple[tuple[Judged, ...], ...], makers: Sequence[frozenset[int]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Turn them round: for each task the tallies it counts in, and the tasks those are of."""
     tallies: list[list[int]] = [[] for _ in judged]
@@ -302,8 +347,11 @@ def _counted(
         for look in looks:
             for parent in look.parents:
                 if 0 <= parent < len(judged):
-                    tallies[parent].append(look.tally)
                     judges[parent][position] = None
+                    if parent not in look.indexed:
+                        tallies[parent].append(look.tally)
+        for parent in makers[position]:  # in a mapped group they need not be parents
+            judges[parent][position] = None
     return tuple(map(tuple, tallies)), tuple(map(tuple, judges))
 
 

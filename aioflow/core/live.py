@@ -18,7 +18,9 @@ from types import MappingProxyType
 
 from aioflow.core.backlog import Given, Stream
 from aioflow.core.kept import Kept
+from aioflow.core.lockstep import Lockstep
 from aioflow.core.plan import Plan
+from aioflow.core.tallies import TALLY, TALLY_OFFSET
 from aioflow.model import (
     Body,
     DagSpec,
@@ -37,7 +39,6 @@ from aioflow.rows import ExpansionRow, RunRow, TriggerRow
 
 __all__ = (
     "NOWHERE",
-    "TALLY",
     "Group",
     "Live",
     "Run",
@@ -49,22 +50,6 @@ NOWHERE = (-1, False, False)
 """The place of a task that no process has."""
 
 _NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
-
-TALLY = 6
-"""Words per tally in ``Run.tallies``: parent instances in all, and of those that ended
-success, failed, upstream_failed, skipped, removed."""
-
-_TALLY_OFFSET = bytes(
-    {
-        TaskState.SUCCESS: 1,
-        TaskState.FAILED: 2,
-        TaskState.CANCELLED: 2,  # for the rules, cancelled counts as failed
-        TaskState.UPSTREAM_FAILED: 3,
-        TaskState.SKIPPED: 4,
-        TaskState.REMOVED: 5,
-    }.get(state, 0)
-    for state in TaskState
-)
 
 _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
@@ -290,6 +275,7 @@ class Group:
         cut: What the end of the stream counts as beside the children: as ``UPSTREAM_FAILED`` or
             ``SKIPPED`` where whoever made it did not succeed, or there was no item; else
             ``PENDING``.
+        lockstep: Of one whose children follow those of another task; ``None`` for any other.
         origin: Where its children find their items, as ``messages.Start`` says it:
             ``(sources, widths)``. The same for all of them, made for the first that starts.
     """
@@ -300,11 +286,13 @@ class Group:
         "cut",
         "first_task_no",
         "is_open",
+        "lockstep",
         "origin",
         "position",
         "run",
         "states",
         "unfinished",
+        "widths",
     )
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
@@ -318,6 +306,7 @@ class Group:
         self.unfinished = 0
         self.is_open = expansion.is_open
         self.cut = TaskState.PENDING
+        self.lockstep: Lockstep | None = None
         self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
 
     @property
@@ -328,7 +317,19 @@ class Group:
     @property
     def has_fresh(self) -> bool:
         """Whether a child waits for its first start."""
-        return self.cursor < len(self.states)
+        return self.fresh > 0
+
+    @property
+    def fresh(self) -> int:
+        """How many children do."""
+        return self.width - self.cursor if self.lockstep is None else len(self.lockstep)
+
+    def take_fresh(self) -> int:
+        """Return the index of the one that is next; there has to be one."""
+        if self.lockstep is not None:
+            return self.lockstep.take()
+        self.cursor += 1
+        return self.cursor - 1
 
     @property
     def ended(self) -> int:
@@ -421,7 +422,7 @@ class Run:
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
         for looks in graph.judged:
             for look in looks:
-                self.tallies[look.tally * TALLY] = len(look.parents)
+                self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, Group] = {}
         self.live = RunTasks(self)
         self.unfinished = size
@@ -472,7 +473,7 @@ class Run:
 
     def count_ended(self, position: int, state: TaskState) -> None:
         """Add one ended instance of a task to the tallies of its children."""
-        offset = _TALLY_OFFSET[state]
+        offset = TALLY_OFFSET[state]
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY + offset] += 1
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from aioflow.errors import FanOutCapped
 from aioflow.model import MapSource, MapSpec
 
-__all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "width")
+__all__ = ("WIDTH_LIMIT", "check_cap", "leaves", "pick", "split", "takers", "width")
 
 WIDTH_LIMIT = 2**31 - 1
 """Children a task may have whatever its ``map_limit`` says; keeps every ``task_no`` storable."""
@@ -95,6 +95,48 @@ def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int])
         _pick(part, item if item < size else -1, widths, found)
         if source.join == "concat":
             item = item - size if item >= size else -1
+
+
+def takers(spec: MapSpec, leaf: int, item: int, widths: Sequence[int]) -> Iterator[int]:
+    """Yield the children that take this item of a leaf, in order: what ``pick`` says, turned round.
+
+    Args:
+        widths: Of each leaf, literals too, in order.
+    """
+    sources = spec.sources
+    if len(sources) == len(widths) == 1:
+        yield item
+        return
+    sizes, first = _of_sources(sources, widths), 0
+    for number, source in enumerate(sources):
+        count = sum(1 for _ in leaves((source,)))
+        if leaf < first + count:
+            own = widths[first : first + count]
+            place = _place(source, leaf - first, item, own)
+            inner = math.prod(sizes[number + 1 :])
+            for outer in range(math.prod(sizes[:number]) if place >= 0 else 0):
+                begin = (outer * sizes[number] + place) * inner
+                yield from range(begin, begin + inner)
+            return
+        first += count
+
+
+def _place(source: MapSource, leaf: int, item: int, widths: Sequence[int]) -> int:
+    """Return which item of a source an item of one of its leaves goes into; -1 if into none."""
+    if not source.join:
+        return item
+    whole = widths
+    behind = 0
+    for part in source.parts:
+        count = sum(1 for _ in leaves((part,)))
+        own, widths = widths[:count], widths[count:]
+        if leaf < count:
+            place = _place(part, leaf, item, own)
+            is_cut = source.join == "zip" and place >= _of_source(source, iter(whole))
+            return -1 if place < 0 or is_cut else place + behind
+        leaf -= count
+        behind += _of_source(part, iter(own)) if source.join == "concat" else 0
+    raise IndexError(f"no leaf {leaf}")
 
 
 def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:

@@ -104,13 +104,14 @@ def _items(live: Live, mapped: MapSpec) -> _Items:
     if group.origin is None:
         first = run.row.first_task_no
         sources = tuple(
-            (source.position, first + source.position, run.source_starts[source.position])
-            for source in leaves(mapped.sources)
-            if source.position >= 0
+            (leaf.position, first + leaf.position, run.source_starts[leaf.position])
+            for leaf in leaves(mapped.sources)
+            if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
         )
-        widths = tuple(
-            source.width if source.position < 0 else run.widths[source.position]
-            for source in leaves(mapped.sources)
+        widths = () if group.lockstep is None else group.lockstep.widths
+        widths = widths or tuple(
+            leaf.width if leaf.position < 0 else run.widths[leaf.position]
+            for leaf in leaves(mapped.sources)
         )
         group.origin = (sources, widths)
     return group.origin

@@ -133,9 +133,8 @@ class Ready:
         if isinstance(entry, Live):
             heapq.heappop(queue)
             return entry
-        index = entry.cursor
+        index = entry.take_fresh()
         live = Live(entry.run, entry.first_task_no + index, entry.position, index)
-        entry.cursor = index + 1
         if not entry.has_fresh:
             heapq.heappop(queue)
         return live
@@ -146,7 +145,7 @@ class Ready:
         for queue in (*self._queues.values(), self._too_wide):
             for _, _, _, entry in queue:
                 if _still_waits(entry):
-                    total += entry.width - entry.cursor if isinstance(entry, Group) else 1
+                    total += entry.fresh if isinstance(entry, Group) else 1
         return total
 
     def _push(self, item: Item) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import msgspec
 
-from aioflow.core import growing, streams
+from aioflow.core import following, growing, streams
 from aioflow.core.backlog import Given
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
@@ -85,6 +85,7 @@ class Restoring:
             self._make_whole(task_no)
         for expansion in self._expansions:
             growing.restore(run, expansion)
+        following.restore(run)
         for group in run.groups.values():
             if group.is_over:
                 run.states[group.position] = group.outcome()

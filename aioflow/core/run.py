@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import growing, mapping
+from aioflow.core import following, growing, mapping
 from aioflow.core.draft import Draft
-from aioflow.core.graph import Graph, Judged
+from aioflow.core.following import Entry
+from aioflow.core.graph import Graph
 from aioflow.core.hosting import let_go
-from aioflow.core.live import TALLY, Group, Live, Run
-from aioflow.core.rules import Verdict, together
-from aioflow.core.rules import decide as judge
-from aioflow.core.rules import decide_share as judge_share
+from aioflow.core.judging import WHOLE, verdict
+from aioflow.core.live import Group, Live, Run
+from aioflow.core.lockstep import Lockstep
+from aioflow.core.rules import Verdict
 from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
 from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
@@ -29,6 +30,7 @@ __all__ = (
     "begin",
     "end",
     "end_unstarted",
+    "go_on",
     "outcome",
     "resume",
     "step",
@@ -61,6 +63,7 @@ def resume(run: Run, draft: Draft, slots: Slots) -> None:
         if group.has_fresh:
             slots.offer(group)
     step(run, undecided, draft, slots)
+    go_on(run, draft, slots)
 
 
 def end(
@@ -100,12 +103,12 @@ def end(
         draft.batch.gone_items.append(live.task_no)  # its result has them all
         del run.items[live.task_no]
     if run.state is RunState.RUNNING:
-        follows = list(_ended(run, live.position, live.map_index, state, draft))
+        follows = _ended(run, live.position, live.map_index, state, draft)
         for position in skips:
             if run.states[position] == TaskState.PENDING:
                 end_unstarted(run, position, TaskState.SKIPPED, draft)
                 follows += _ended(run, position, -1, TaskState.SKIPPED, draft)
-        step(run, follows, draft, slots)
+        _step(run, follows, draft, slots)
         slots.unblock(live)
 
 
@@ -116,14 +119,16 @@ def end_unstarted(
     draft: Draft,
     *,
     failure: Failure | None = None,
+    map_index: int = WHOLE,
 ) -> None:
-    """Write the row of a task that ends before it ever was ready."""
-    live = Live(run, run.task_no(position, -1), position, -1)
+    """Write the row of a task, or of a child, that ends before it ever was ready."""
+    live = Live(run, run.task_no(position, map_index), position, map_index)
     live.try_number = 0
     live.ended_at = draft.now
     live.failure = failure
     draft.move(live, state)
-    run.states[position] = state
+    if map_index < 0:
+        run.states[position] = state
 
 
 def outcome(run: Run) -> RunState:
@@ -153,42 +158,40 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
     )
 
 
-def _ended(
-    run: Run, position: int, map_index: int, state: TaskState, draft: Draft
-) -> tuple[int, ...]:
-    """Write one ended instance down; return the tasks whose rule may now be judged."""
+def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Draft) -> list[Entry]:
+    """Write one ended instance down; return what may now be judged."""
     run.count_ended(position, state)
+    judges = run.graph.judges[position]
     if map_index < 0:
         run.states[position] = state
         run.unfinished -= 1
         if run.spec.tasks[position].streams:
-            return (*run.graph.judges[position], *growing.close(run, position, draft))
+            judges = (*judges, *growing.close(run, position, draft))
     else:
         group = run.groups[position]
         if group.is_over:
             run.states[position] = group.outcome()
             run.unfinished -= 1
-    return run.graph.judges[position]
+    entries = [(judge, WHOLE) for judge in judges]
+    if map_index >= 0 and run.graph.followers[position]:
+        entries += following.followers(run, position, map_index)
+    return entries
 
 
 def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
     """Judge these tasks, and all that follows from it."""
+    _step(run, [(position, WHOLE) for position in first], draft, slots)
+
+
+def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
     agenda = deque(first)
     while agenda:
-        position = agenda.popleft()
-        if run.states[position] != TaskState.PENDING:
-            continue
-        verdict = _verdict(run, position)
-        if verdict is Verdict.WAIT or (verdict is Verdict.RUN and _lacks_a_list(run, position)):
-            continue
-        ended: TaskState | None
-        if verdict is Verdict.RUN:
-            ended = _make_ready(run, position, draft, slots)
-        else:
-            ended = TaskState.SKIPPED if verdict is Verdict.SKIP else TaskState.UPSTREAM_FAILED
-            end_unstarted(run, position, ended, draft)
-        if ended is not None:
-            agenda.extend(_ended(run, position, -1, ended, draft))
+        position, index = agenda.popleft()
+        group = run.groups.get(position)
+        if index >= 0 and group is not None and group.lockstep is not None:
+            agenda.extend(_judge_child(group, group.lockstep, index, draft, slots))
+        elif run.states[position] == TaskState.PENDING:
+            agenda.extend(_judge(run, position, draft, slots))
     if run.unfinished == 0 and run.state is RunState.RUNNING:
         draft.change_run(run, state=outcome(run), ended_at=draft.now)
         draft.effects.append(ForgetRun(run.run_no))
@@ -196,50 +199,68 @@ def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
         draft.ended_runs.append(run)
 
 
-def _verdict(run: Run, position: int) -> Verdict:
-    """Return what the rules say, also of a stream that has begun as if it had ended well."""
-    if growing.has_begun(run, position):
-        source = growing.source_of(run, position)
-        if _judged(run, position, source) is Verdict.RUN:
-            return Verdict.RUN
-    return _judged(run, position)
+def _judge(run: Run, position: int, draft: Draft, slots: Slots) -> list[Entry]:
+    """Judge a task as a whole; return what may be judged next."""
+    said = verdict(run, position)
+    ended: TaskState | None
+    if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
+        ended = _make_ready(run, position, draft, slots)
+    elif said is Verdict.WAIT:
+        return []
+    else:
+        ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+        end_unstarted(run, position, ended, draft)
+    if ended is not None:
+        return _ended(run, position, WHOLE, ended, draft)
+    group = run.groups.get(position)
+    if group is None:
+        return []
+    entries = [(follower, WHOLE) for follower in run.graph.followers[position]]
+    return entries + _judge_children(group, draft, slots)
 
 
-def _judged(run: Run, position: int, assumed: int = -1) -> Verdict:
-    """Return it, taking one parent for ended well."""
-    looks = run.graph.judged[position]
-    if len(looks) == 1:
-        return _look(run, looks[0], assumed)
-    return together([_look(run, look, assumed) for look in looks])
+def _may_open(run: Run, position: int) -> bool:
+    return bool(run.graph.indexed[position]) and following.may_open(run, position)
 
 
-def _look(run: Run, look: Judged, assumed: int) -> Verdict:
-    tallies, at = run.tallies, look.tally * TALLY
-    total, success, failed, upstream_failed, skipped, removed = tallies[at : at + TALLY]
-    success += assumed in look.parents
-    if look.min_success is not None:
-        return judge_share(
-            look.min_success,
-            total=total,
-            success=success,
-            failed=failed,
-            upstream_failed=upstream_failed,
-            skipped=skipped,
-            removed=removed,
-        )
-    setups = look.setups
-    return judge(
-        look.rule,
-        total=total,
-        success=success,
-        failed=failed,
-        upstream_failed=upstream_failed,
-        skipped=skipped,
-        removed=removed,
-        setup_total=len(setups),
-        setup_success=sum(p == assumed or run.states[p] == TaskState.SUCCESS for p in setups),
-        setup_skipped=sum(run.states[p] == TaskState.SKIPPED for p in setups),
-    )
+def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
+    """Judge those that have not been, since it expanded; return what may be judged next."""
+    entries: list[Entry] = []
+    lockstep = group.lockstep
+    while lockstep is not None and lockstep.judged < group.width:
+        if draft.is_full:
+            draft.put_off(group.run)
+            break
+        lockstep.judged += 1
+        entries += _judge_child(group, lockstep, lockstep.judged - 1, draft, slots)
+    return entries
+
+
+def _judge_child(
+    group: Group, lockstep: Lockstep, index: int, draft: Draft, slots: Slots
+) -> list[Entry]:
+    if group.states[index] != TaskState.PENDING:
+        return []
+    said = following.child_verdict(group, index)
+    if said is Verdict.WAIT:
+        return []
+    run, position = group.run, group.position
+    if said is Verdict.RUN:
+        had_fresh = group.has_fresh
+        lockstep.let(index)
+        if not had_fresh and group.has_fresh:
+            slots.offer(group)
+        return []
+    ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+    end_unstarted(run, position, ended, draft, map_index=index)
+    return _ended(run, position, index, ended, draft)
+
+
+def go_on(run: Run, draft: Draft, slots: Slots) -> None:
+    """Judge the children that a turn had no room for."""
+    for group in list(run.groups.values()):
+        if group.lockstep is not None and run.state is RunState.RUNNING:
+            _step(run, _judge_children(group, draft, slots), draft, slots)
 
 
 def _lacks_a_list(run: Run, position: int) -> bool:
@@ -247,8 +268,9 @@ def _lacks_a_list(run: Run, position: int) -> bool:
     mapped = run.spec.tasks[position].mapped
     if mapped is None or growing.source_of(run, position) >= 0:  # a stream may begin empty
         return False
-    sources = (source.position for source in mapped.sources if source.position >= 0)
-    return any(run.states[source] < TaskState.SUCCESS for source in sources)
+    lists = [leaf.position for leaf in mapping.leaves(mapped.sources) if leaf.position >= 0]
+    plain = [position for position in lists if run.spec.tasks[position].mapped is None]
+    return any(run.states[position] < TaskState.SUCCESS for position in plain)
 
 
 def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
@@ -272,14 +294,17 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
     if stream >= 0 and run.states[stream] < TaskState.SUCCESS:
         growing.open_group(run, position, draft, slots)
         return None
+    if _lacks_a_list(run, position) or not following.is_known(run, position):
+        return None
     widths = []
-    for source in mapping.leaves(spec.mapped.sources):
-        width = source.width if source.position < 0 else run.widths.get(source.position)
-        if width is None:
-            ended = _without_source(run.states[source.position])
+    for leaf, known in zip(
+        mapping.leaves(spec.mapped.sources), following.widths(run, spec.mapped), strict=True
+    ):
+        if known is None:
+            ended = _without_source(run.states[leaf.position])
             end_unstarted(run, position, ended, draft)
             return ended
-        widths.append(width)
+        widths.append(known)
     width = mapping.width(spec.mapped, widths)
     if width == 0:
         end_unstarted(run, position, TaskState.SKIPPED, draft)
@@ -300,7 +325,10 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
     group = run.groups[position] = Group(run, expansion)
     run.states[position] = TaskState.RUNNING
     run.widen(position, width)
-    slots.offer(group)
+    if run.graph.indexed[position]:
+        group.lockstep = Lockstep(widths, width)
+    else:
+        slots.offer(group)
     return None
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from aioflow.model import TaskSpec, TriggerRule
 
-__all__ = ("Asked", "is_ignorable", "own_parents", "scope_groups")
+__all__ = ("Asked", "is_ignorable", "own_parents", "reached", "scope_groups")
 
 
 _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
@@ -43,11 +43,11 @@ def scope_groups(
     for setup, task in enumerate(tasks):
         if not task.is_setup:
             continue
-        after = _reached(children[setup], children)
+        after = reached(children[setup], children)
         teardowns = [child for child in children[setup] if tasks[child].is_teardown]
         scope = after
         for teardown in teardowns:
-            before = after & _reached(tasks[teardown].parents, [task.parents for task in tasks])
+            before = after & reached(tasks[teardown].parents, [task.parents for task in tasks])
             between[teardown] |= before
             scope = before if scope is after else scope | before
         for position in scope - set(teardowns):
@@ -78,7 +78,7 @@ def is_ignorable(task: TaskSpec) -> bool:
     return task.is_teardown and not task.fails_run
 
 
-def _reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
+def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
     """Return these positions, and all that follow from them."""
     seen = set(first)
     agenda = list(seen)

@@ -40,7 +40,7 @@ from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
-from aioflow.core.run import end
+from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
 from aioflow.errors import AioflowError, RequestError, UnknownRun
@@ -234,10 +234,14 @@ def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
-    """Starts that were put off go on by themselves; a cancel has to be gone on with."""
+    """Starts that were put off go on by themselves, cancels and verdicts do not."""
     run = draft.memory.runs.get(entry.run_no)
-    if run is not None and not run.state.is_live:
+    if run is None:
+        return
+    if not run.state.is_live:
         cancel_tasks(run, draft, slots)
+    elif run.row.quarantine is None:
+        go_on(run, draft, slots)
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.hosting import HOSTLESS, RUN
-from aioflow.core.live import TALLY, Group, Live, Run
+from aioflow.core.judging import instances
+from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
 from aioflow.core.slots import Slots
 from aioflow.core.streaming import full_window
+from aioflow.core.tallies import TALLY
 from aioflow.model import (
     DEFAULT_POOL,
     RunNo,
@@ -73,6 +75,9 @@ def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -
             return _explain_live(live, memory, slots)
         if group.states[map_index] != TaskState.PENDING:
             return None
+    lockstep = group.lockstep if 0 <= map_index < group.width else None
+    if lockstep is not None and not lockstep.may_start(map_index):
+        return _explain_follower(group, map_index)
     if not group.has_fresh:
         return None
     spec = group.run.spec.tasks[group.position]
@@ -80,6 +85,17 @@ def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -
         detail = f"{group.unfinished} of at most {spec.window} children are unfinished"
         return Wait(kind=WaitKind.WINDOW, detail=detail)
     return _explain_slot(group, memory, slots)
+
+
+def _explain_follower(group: Group, map_index: int) -> Wait:
+    """Name the instances that a child goes along with, as far as they have not ended."""
+    run = group.run
+    names = [
+        run.spec.tasks[parent].task_id
+        for parent in sorted(run.graph.indexed[group.position])
+        if any(s < TaskState.SUCCESS for s in instances(run, group.position, parent, map_index))
+    ]
+    return Wait(kind=WaitKind.UPSTREAM, detail=f"{', '.join(names)} at its index")
 
 
 def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:

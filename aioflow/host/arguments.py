@@ -26,6 +26,7 @@ from aioflow.author.restoring import restore
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
 from aioflow.host.items import all_items, one_item
+from aioflow.host.questions import only
 from aioflow.host.taking import MapRaised, Taking
 from aioflow.model import TaskSpec
 from aioflow.orders import RunInfo, Start
@@ -37,6 +38,7 @@ __all__ = (
     "KnownRun",
     "spec_of",
     "streamed_from",
+    "wanted_children",
     "wanted_parents",
 )
 
@@ -102,11 +104,35 @@ def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
     asked = [
         _asked_for(run, position)
         for position in wanted
-        if position not in start.at_hand or nodes[position].is_mapped
+        if (position not in start.at_hand or nodes[position].is_mapped)
+        and not is_along(node, position)
     ]
     if start.is_closing and not start.method:
         asked.append(~start.task_no)  # its own output is its result
     return sorted(asked)
+
+
+def is_along(node: Node, position: int) -> bool:
+    """Whether a parent is in the mapped group of a task: child by child it gives its result."""
+    mapped = spec_of(node).mapped
+    return mapped is not None and position in mapped.along
+
+
+def wanted_children(node: Node, start: Start) -> list[tuple[int, int]]:
+    """Return which children's results a child takes, by position and map index."""
+    mapped = spec_of(node).mapped
+    if mapped is None:
+        return []
+    wanted = {
+        (binding.position, start.map_index)
+        for argument in node.arguments.values()
+        for binding in _bindings(argument)
+        if isinstance(binding, FromTask) and binding.position in mapped.along
+    }
+    for leaf, index in Taking(node, mapped, start).picked():
+        if leaf.parent is not None and leaf.parent.is_mapped:
+            wanted.add((leaf.parent.position, index))
+    return sorted(wanted)
 
 
 def _asked_for(run: KnownRun, position: int) -> int:
@@ -194,8 +220,9 @@ class Arguments:
                 return _inside(self._context.params[name], keys)
             case FromContext(name):
                 return resolve(name, self._context)
-            case FromSource(source):
-                return self._items.item(source, annotation)
+            case FromSource(source, keys):
+                wanted = Any if keys else annotation
+                return _inside(self._items.item(source, wanted, self._fetch), keys)
             case Nested(value):
                 return self._nested(value)
             case _:
@@ -218,6 +245,8 @@ class Arguments:
             task_no = self._run.info.first_task_no + position
             return all_items(self._pages, task_no, _item_annotation(annotation))
         is_list = spec_of(parent).feeds_limit is not None
+        if is_along(self._node, position):
+            return self._child(position, self._start.map_index, annotation)
         if parent.is_mapped:
             item = _item_annotation(annotation)
             return Results(
@@ -246,7 +275,7 @@ class Arguments:
     def _items(self) -> Taking:
         mapped = spec_of(self._node).mapped
         assert mapped is not None  # noqa: S101 - only such nodes have items
-        return Taking(self._node, mapped, self._start, self._fetch)
+        return Taking(self._node, mapped, self._start)
 
     def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
         if leaf.parent is None:
@@ -258,15 +287,24 @@ class Arguments:
                 body = one_item(self._pages, ~stream, index)
             return decode(body, annotation)
         position = leaf.parent.position
+        if leaf.parent.is_mapped:
+            return self._child(position, index, annotation)
         for at, task_no, start_no in self._start.sources:
             if at == position:
                 path = result_path(self._folder, task_no, start_no)
                 return decode(read_item(path, index), annotation)
         raise LookupError(f"the list of the task at position {position} was not named")
 
+    def _child(self, position: int, index: int, annotation: Any) -> Any:
+        """Return the result of one child; ``None`` if it has none."""
+        for at, task_no, start_no, body in self._pages(position, only(index)).items:
+            if at == index:
+                return decode_item(self._folder, task_no, start_no, body, annotation)
+        return None
+
     def _spread(self, spread: Spread) -> dict[str, Any]:
         """Return the arguments that an item gives by their names."""
-        item = self._items.item(spread.source, Any)
+        item = self._items.item(spread.source, Any, self._fetch)
         refused = spread.refuse(item)
         if refused is not None:
             raise TypeError(refused)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from aioflow.author.node import Node
-from aioflow.host.arguments import KnownRun, streamed_from, wanted_parents
+from aioflow.host.arguments import KnownRun, streamed_from, wanted_children, wanted_parents
 from aioflow.host.body import PagesOfRun
-from aioflow.host.questions import ResultsPage
+from aioflow.host.questions import ResultsPage, only
 from aioflow.orders import Start
 
 __all__ = ("FetchPage", "fetch_ahead")
@@ -26,6 +26,8 @@ async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage)
             page = await fetch(start.run_no, position, after)
             pages[position, after] = page
             after, more = page.last, page.more
+    for position, index in wanted_children(node, start):
+        pages[position, only(index)] = await fetch(start.run_no, position, only(index))
     if (source := streamed_from(run, node, start)) is not None and start.item is None:
         after = start.map_index - 1
         pages[source, after] = await fetch(start.run_no, source, after)

@@ -24,6 +24,8 @@ __all__ = (
     "RunEnding",
     "RunWanted",
     "RunsWanted",
+    "asked_alone",
+    "only",
     "refused",
 )
 
@@ -37,11 +39,25 @@ class ResultsWanted(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         position: The parent; or the complement of a ``task_no`` for the items it has given on,
             which stand in the page as if they were results of its children.
-        after: Only map indexes above this one; -2 for the beginning (unmapped is -1).
+        after: Only map indexes above this one; -2 for the beginning (unmapped is -1). What
+            ``only`` returns stands for one child alone.
     """
 
     position: int
     after: int = -2
+
+
+_ONLY = -3
+
+
+def only(map_index: int) -> int:
+    """Return what asks for the result of one child."""
+    return _ONLY - map_index
+
+
+def asked_alone(after: int) -> int:
+    """Return the child that is asked for alone; -1 if it is not so."""
+    return _ONLY - after if after <= _ONLY else -1
 
 
 class ResultsPage(msgspec.Struct, frozen=True, array_like=True):

@@ -45,7 +45,7 @@ async def start_trigger(
     read = partial(pages, start.run_no)
     arguments = Arguments(run, node, start, context, read, results).all()
     own = arguments.pop(START_KWARGS, None) or {}
-    owner: Any = node.operator if node.is_mapped else node.make_operator(arguments)
+    owner: Any = node.make_operator(arguments) if node.instance is not None else node.operator
     said = getattr(owner, "start_trigger_args", None)
     if not isinstance(said, StartTriggerArgs):
         raise NoStartTrigger(f"{node.task_id!r} has no start_trigger_args")

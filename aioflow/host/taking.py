@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias, get_args, get_origin
 
@@ -28,53 +28,60 @@ class MapRaised(Exception):
 
 
 class Taking:
-    """Takes the items of one child.
+    """Takes the items of one child."""
 
-    Args:
-        fetch: Called for each leaf that it takes an item of.
-    """
-
-    def __init__(self, node: Node, spec: MapSpec, start: Start, fetch: Fetch) -> None:
+    def __init__(self, node: Node, spec: MapSpec, start: Start) -> None:
         self._sources = node.sources
-        self._fetch = fetch
         self._picks: Sequence[int] = (start.map_index,)
         if start.widths:  # a child of a stream takes what stands at its own index
             self._picks = pick(spec, start.map_index, start.widths)
 
-    def item(self, number: int, annotation: Any) -> Any:
+    def picked(self) -> Iterator[tuple[Source, int]]:
+        """Yield the lists it takes an item of, and which."""
+        lists = (leaf for source in self._sources for leaf in source.leaves)
+        for leaf, index in zip(lists, self._picks, strict=True):
+            if index >= 0:
+                yield leaf, index
+
+    def item(self, number: int, annotation: Any, fetch: Fetch) -> Any:
         """Return the item out of one source.
+
+        Args:
+            fetch: Called for each list that an item is taken of.
 
         Raises:
             MapRaised: If a function it is passed through raised.
         """
         first = sum(len(list(source.leaves)) for source in islice(self._sources, number))
         source = self._sources[number]
-        return self._made(source, self._picks[first:], annotation)
+        return _made(source, self._picks[first:], annotation, fetch)
 
-    def _made(self, source: Source, picks: Sequence[int], annotation: Any) -> Any:
-        if source.functions:
-            annotation = _taken_by(source.functions[0])
-        if not source.join:
-            value = self._fetch(source, picks[0], annotation)
-        else:
-            value = self._joined(source, picks, annotation)
-        for function in source.functions:
-            try:
-                value = function(value)
-            except BaseException as exc:  # user code may raise anything
-                raise MapRaised(exc) from exc
-        return value
 
-    def _joined(self, source: Source, picks: Sequence[int], annotation: Any) -> Any:
-        wanted = _each_of(annotation, source)
-        values = []
-        for part, kind in zip(source.parts, wanted, strict=True):
-            size = len(list(part.leaves))
-            mine, picks = picks[:size], picks[size:]
-            is_there = max(mine) >= 0
-            if is_there or source.join != "concat":
-                values.append(self._made(part, mine, kind) if is_there else source.fill)
-        return values[0] if source.join == "concat" else tuple(values)
+def _made(source: Source, picks: Sequence[int], annotation: Any, fetch: Fetch) -> Any:
+    if source.functions:
+        annotation = _taken_by(source.functions[0])
+    if not source.join:
+        value = fetch(source, picks[0], annotation)
+    else:
+        value = _joined(source, picks, annotation, fetch)
+    for function in source.functions:
+        try:
+            value = function(value)
+        except BaseException as exc:  # user code may raise anything
+            raise MapRaised(exc) from exc
+    return value
+
+
+def _joined(source: Source, picks: Sequence[int], annotation: Any, fetch: Fetch) -> Any:
+    wanted = _each_of(annotation, source)
+    values = []
+    for part, kind in zip(source.parts, wanted, strict=True):
+        size = len(list(part.leaves))
+        mine, picks = picks[:size], picks[size:]
+        is_there = max(mine) >= 0
+        if is_there or source.join != "concat":
+            values.append(_made(part, mine, kind, fetch) if is_there else source.fill)
+    return values[0] if source.join == "concat" else tuple(values)
 
 
 def _each_of(annotation: Any, source: Source) -> list[Any]:

@@ -171,3 +171,31 @@ def test_an_operator_takes_its_arguments_by_name_and_its_options_from_partial():
 
     assert made.nodes[0].arguments["target"] == Literal("/b")
     assert made.nodes[0].sources[0].values == [{"source": "/a"}]
+
+
+def test_a_fan_out_is_expanded_over_as_any_list_and_needs_to_return_none():
+    def call() -> None:
+        one.expand(x=one.override(map_limit=9).expand(x=listed()).map(double))
+
+    spec = described(call)
+    mapped = spec.tasks[2].mapped
+    assert mapped is not None
+    assert mapped.sources == (MapSource("x", 1, -1),)
+    assert spec.tasks[2].parents == (1,)
+    assert [task.feeds_limit for task in spec.tasks] == [9, None, None]
+
+
+def test_what_a_fan_out_returns_is_held_against_what_follows_it():
+    @task
+    def shout(word: str) -> str:
+        return word
+
+    @task
+    def count(n: list[int]) -> int:
+        return len(n)
+
+    def call() -> None:
+        shout.expand(word=shout.expand(word=["a"]))
+        count.expand(n=shout.expand(word=["a"]))
+
+    assert refused(call).count("'shout") == 1

@@ -124,9 +124,6 @@ def a_box() -> None:
         pytest.param(lambda: one.expand(value=[one()]), "list of references", id="expand-refs"),
         pytest.param(lambda: one.expand(value=one()["a"]), "whole result", id="expand-part"),
         pytest.param(
-            lambda: one.expand(value=one.expand(value=[1])), "itself", id="expand-a-fan-out"
-        ),
-        pytest.param(
             lambda: one.expand(value=current.params), "expands 'value' over", id="expand-context"
         ),
         pytest.param(lambda: two.partial(x=1, y=1).expand(x=[1]), "'x' from partial", id="both"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.mapping import WIDTH_LIMIT, check_cap, leaves, pick, split, width
+from aioflow.core.mapping import WIDTH_LIMIT, check_cap, leaves, pick, split, takers, width
 from aioflow.model import MapSource, MapSpec
 
 
@@ -153,3 +153,16 @@ def test_children_take_what_python_would_make_of_the_lists(trees, data):
     ]
 
     assert taken == [set(itertools.chain(*parts)) for parts in expected]
+
+
+@given(trees=st.lists(TREES, min_size=1, max_size=3), data=st.data())
+def test_the_children_that_take_an_item_are_those_that_pick_it(trees, data):
+    spec = MapSpec(tuple(trees))
+    count = sum(1 for _ in leaves(trees))
+    widths = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    picks = [pick(spec, child, widths) for child in range(width(spec, widths))]
+
+    for leaf, size in enumerate(widths):
+        for item in range(size):
+            expected = [child for child, picked in enumerate(picks) if picked[leaf] == item]
+            assert list(takers(spec, leaf, item, widths)) == expected

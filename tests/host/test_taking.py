@@ -6,11 +6,14 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from aioflow.author.codec import encode
-from aioflow.messages import Failed, Skipped, Succeeded
-from aioflow.results import result_path, write_list
+from aioflow.host.questions import ResultsPage, ResultsWanted, asked_alone
+from aioflow.messages import Ask, Failed, Skipped, Succeeded
+from aioflow.orders import Answer
+from aioflow.results import result_path, write_list, write_value
 from tests.host.peer import Child, result_of, run_info, start, write_version
 
 HEAD = """
@@ -18,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
-from aioflow import Skip, current, dag, task
+from aioflow import Skip, current, dag, task, task_group
 
 @task
 def listed() -> list[Any]: ...
@@ -41,8 +44,6 @@ def odd(n):
     return n
 def broken(n): raise ValueError("no such thing")
 
-@dag
-def pipeline():
 """
 
 Spawn = Callable[[str, str], Child]
@@ -53,7 +54,8 @@ def taking(spawn, home) -> Spawn:
     """Return a function that starts a child over a DAG with one line in its body."""
 
     def begin(role: str, line: str) -> Child:
-        write_version(home, flow=f"{HEAD}    {line}\n")
+        body = f"@dag\ndef pipeline():\n    {line}\n" if "@dag" not in line else line
+        write_version(home, flow=HEAD + body)
         made: Child = spawn(role)
         made.send(run_info())
         return made
@@ -157,3 +159,72 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
     assert "does not give 'x'" in said[2]
     assert "'z', which is no parameter" in said[3]
     assert "this item is a int" in said[4]
+
+
+def only_asked(process: Child, expected: list[tuple[int, int]], answers: dict[int, object]) -> None:
+    """Answer what a child asks, one at a time: a result for each position."""
+    for position, index in expected:
+        ask = process.expect(Ask)
+        wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)
+        assert (wanted.position, asked_alone(wanted.after)) == (position, index)
+        items: list[tuple[int, int, int, bytes | None]] = []
+        if position in answers:
+            items = [(index, 7, 1, encode(answers[position], ""))]
+        page = ResultsPage(3, items, [], last=index, more=False)
+        process.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+
+
+@pytest.mark.parametrize("role", ["slot", "async"])
+def test_a_child_takes_the_result_of_the_child_it_follows(taking, role):
+    name = "child" if role == "slot" else "hosted"
+    process = taking(role, f"{name}.expand(x=child.expand(x=[1, 2, 3]).map(str))")
+
+    process.send(start(1, map_index=2, widths=(3,)))
+    only_asked(process, [(0, 2)], {0: 12})
+
+    assert result_of(process.expect(Succeeded)) == "('12', 5)"
+
+
+def test_a_child_takes_none_of_one_that_gave_nothing(taking):
+    process = taking("slot", "child.expand(x=child.expand(x=[1, 2, 3]))")
+
+    process.send(start(1, map_index=0, widths=(3,)))
+    only_asked(process, [(0, 0)], {})
+
+    assert result_of(process.expect(Succeeded)) == "(None, 5)"
+
+
+def test_a_large_result_of_the_child_it_follows_is_read_from_its_file(taking, home):
+    process = taking("slot", "child.expand(x=child.expand(x=[1]))")
+    write_value(result_path(home / "results", 7, 3), encode("large", ""))
+
+    process.send(start(1, map_index=0, widths=(1,)))
+    ask = process.expect(Ask)
+    page = ResultsPage(1, [(0, 7, 3, None)], [], last=0, more=False)
+    process.send(Answer(ask.question, msgspec.msgpack.encode(page)))
+
+    assert result_of(process.expect(Succeeded)) == "('large', 5)"
+
+
+GROUP = """
+@task_group
+def pair(x):
+    first = child(x)
+    return dated((first, x))
+
+@dag
+def pipeline():
+    pair.expand(x=[1, 2, 3])
+"""
+
+
+@pytest.mark.parametrize("role", ["slot", "async"])
+def test_a_task_of_a_mapped_group_takes_the_others_at_its_index(taking, role):
+    lines = GROUP if role == "slot" else GROUP.replace("dated(", "hosted(")
+    process = taking(role, lines)
+
+    process.send(start(1, map_index=2, widths=(3,)))
+    only_asked(process, [(0, 2)], {0: "it"})
+
+    expected = "('it', 3)" if role == "slot" else "(('it', 3), 5)"
+    assert result_of(process.expect(Succeeded)) == expected

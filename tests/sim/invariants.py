@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.live import TALLY, Run
+from aioflow.core.live import Run
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.inputs import Effect, HostTrigger, StartTry
 from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import called, limits, oracle, parked, stored, streaming
+from tests.sim import called, following, limits, oracle, parked, stored, streaming
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -151,14 +152,7 @@ def widths_never_change(node: Any, turn: Turn) -> None:
             continue  # see there
         if not 0 < row.width <= task.map_limit:
             raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
-        expected = 1
-        for source in task.mapped.sources:
-            first = tables.runs[row.run_no].first_task_no
-            expected *= (
-                source.width
-                if source.position < 0
-                else tables.results[first + source.position].width
-            )
+        expected = following.expected_width(node, row.run_no, task.mapped)
         if row.width != expected:
             raise Broken("I8 widths", f"{row}, but its sources make {expected}")
     for task in turn.batch.new_tasks:
@@ -188,9 +182,16 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
         TaskState.SKIPPED: 4,
         TaskState.REMOVED: 5,
     }
-    for look in (look for looks in judged for look in looks):
+    spec = _spec(node, run_no)
+    along = [following.indexed(spec, position) for position in range(len(spec.tasks))]
+    counted = [
+        (look, [parent for parent in look.parents if parent not in along[position]])
+        for position, looks in enumerate(judged)
+        for look in looks
+    ]
+    for look, parents in counted:
         at = look.tally * TALLY
-        for parent in look.parents:
+        for parent in parents:
             fresh[at] += node.tables.widths.get((run_no, parent), 1)
             mark = streaming.marker(node, run_no, parent)
             fresh[at] += mark is not None
@@ -198,8 +199,8 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
                 fresh[at + offsets[mark]] += 1
     for row in rows:
         if row.state in offsets:
-            for look in (look for looks in judged for look in looks):
-                if row.position in look.parents:
+            for look, parents in counted:
+                if row.position in parents:
                     fresh[look.tally * TALLY + offsets[row.state]] += 1
     if list(run.tallies) != fresh:
         raise Broken("I9 tallies", f"run {run_no}: {list(run.tallies)}, the rows say {fresh}")
@@ -263,7 +264,10 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
         rows[task_row.position].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
     for position in range(len(spec.tasks)):
-        _judged(run_no, position, spec, instances, rows[position], node)
+        if following.indexed(spec, position):
+            following.hold(node, run_no, position, rows[position], instances)
+        else:
+            _judged(run_no, position, spec, instances, rows[position], node)
 
 
 def _judged(
@@ -318,7 +322,8 @@ def _judged(
 def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
     """Whether a list that a task expands over is still to come."""
     sources = () if task.mapped is None else task.mapped.sources
-    above = [instances[source.position] for source in sources if source.position >= 0]
+    lists = [leaf for source in sources for leaf in following.leaves(source)]
+    above = [instances[leaf.position] for leaf in lists if leaf.position >= 0]
     return any(state < TaskState.SUCCESS for states in above for state in states)
 
 

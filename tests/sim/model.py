@@ -73,6 +73,7 @@ from tests.sim.broken import Broken
 from tests.sim.circle import Circle, Crash, Paused
 from tests.sim.coroutines import AsyncHost
 from tests.sim.faults import Fault, Faults
+from tests.sim.following import with_joins
 from tests.sim.ledger import Ledger
 from tests.sim.people import People
 from tests.sim.streaming import with_streams
@@ -139,6 +140,9 @@ class Node:
         streamed = random.Random(f"streams {seed}")
         if streamed.random() < 0.5:
             self.dags = [with_streams(dag, streamed) for dag in self.dags]
+        joined = random.Random(f"joins {seed}")
+        if joined.random() < 0.4:
+            self.dags = [with_joins(dag, joined) for dag in self.dags]
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
         self.mono = 0
@@ -500,4 +504,7 @@ def dags_of(seed: int) -> list[DagSpec]:
     rng, streamed = random.Random(seed), random.Random(f"streams {seed}")
     Faults(rng)
     dags = make_dags(rng)
-    return [with_streams(dag, streamed) for dag in dags] if streamed.random() < 0.5 else dags
+    if streamed.random() < 0.5:
+        dags = [with_streams(dag, streamed) for dag in dags]
+    joined = random.Random(f"joins {seed}")
+    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.4 else dags

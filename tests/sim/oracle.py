@@ -12,7 +12,7 @@ from math import ceil
 
 from aioflow.model import DagSpec, RunState, TaskSpec, TaskState, TriggerRule
 
-__all__ = ("judge", "judge_task", "outcome")
+__all__ = ("above", "judge", "judge_task", "outcome")
 
 _S, _F, _U, _K = (
     TaskState.SUCCESS,
@@ -83,7 +83,7 @@ def _states(positions: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> li
     return [state for position in positions for state in ends[position]]
 
 
-def _above(spec: DagSpec, position: int) -> set[int]:
+def above(spec: DagSpec, position: int) -> set[int]:
     """All that comes before a task."""
     found: set[int] = set()
     agenda = list(spec.tasks[position].parents)
@@ -98,9 +98,9 @@ def _above(spec: DagSpec, position: int) -> set[int]:
 def _setups_over(spec: DagSpec, position: int) -> list[int]:
     """The setups whose scope a task is in."""
     found = []
-    for setup in sorted(p for p in _above(spec, position) if spec.tasks[p].is_setup):
+    for setup in sorted(p for p in above(spec, position) if spec.tasks[p].is_setup):
         teardowns = _teardowns_of(spec, setup)
-        before = any(position in _above(spec, teardown) for teardown in teardowns)
+        before = any(position in above(spec, teardown) for teardown in teardowns)
         if (before or not teardowns) and position not in teardowns:
             found.append(setup)
     return found
@@ -112,9 +112,9 @@ def _teardowns_of(spec: DagSpec, setup: int) -> list[int]:
 
 def _between(spec: DagSpec, teardown: int) -> list[int]:
     """All that comes after a setup and before this teardown of it."""
-    above = _above(spec, teardown)
+    before = above(spec, teardown)
     setups = [p for p in spec.tasks[teardown].parents if spec.tasks[p].is_setup]
-    return [p for p in sorted(above) if any(setup in _above(spec, p) for setup in setups)]
+    return [p for p in sorted(before) if any(setup in above(spec, p) for setup in setups)]
 
 
 def judge(rule: TriggerRule, parents: Sequence[TaskState]) -> str:

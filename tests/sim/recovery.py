@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core.live import Live, Run
+from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
 from aioflow.core.why import explain_task
@@ -59,12 +59,24 @@ def _same_run(run: Run, fresh: Run) -> None:
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
                 raise Broken("restore", f"group {position} {name}: {mine}, {other}")
+        _same_lockstep(group, fresh.groups[position])
     for task_no, live in run.live.items():
         for name in ("state", "start_no", "try_number", "interruptions", "due_at", "deadline_at"):
             mine, other = getattr(live, name), getattr(fresh.live[task_no], name)
             if mine != other:
                 raise Broken("restore", f"task {task_no} {name}: {mine}, {other}")
         _same_progress(live, fresh.live[task_no])
+
+
+def _same_lockstep(group: Group, fresh: Group) -> None:
+    one, other = group.lockstep, fresh.lockstep
+    if one is None or other is None:
+        return
+    judged = min(one.judged, other.judged)  # a turn may have had no room for the rest
+    for index in range(judged):
+        is_pending = group.states[index] == TaskState.PENDING
+        if is_pending and one.may_start(index) != other.may_start(index):
+            raise Broken("restore", f"child {index} of group {group.position} may start, or not")
 
 
 def _same_progress(live: Live, fresh: Live) -> None:

@@ -47,12 +47,8 @@ def without(spec: DagSpec, position: int) -> DagSpec:
             continue
         mapped = task.mapped
         if mapped is not None:
-            sources = tuple(
-                MapSource(s.parameter, s.position - (s.position > position), s.width)
-                for s in mapped.sources
-                if s.position != position
-            )
-            mapped = MapSpec(sources) if sources else None
+            sources = _without(mapped.sources, position)
+            mapped = MapSpec(sources, moved(mapped.along)) if sources else None
         tasks.append(
             msgspec.structs.replace(
                 task,
@@ -67,6 +63,19 @@ def without(spec: DagSpec, position: int) -> DagSpec:
             )
         )
     return msgspec.structs.replace(spec, tasks=tuple(tasks))
+
+
+def _without(sources: tuple[MapSource, ...], position: int) -> tuple[MapSource, ...]:
+    kept = []
+    for source in sources:
+        if source.join:
+            parts = _without(source.parts, position)
+            if parts:
+                kept.append(MapSource(source.parameter, -1, -1, source.join, parts))
+        elif source.position != position:
+            place = source.position - (source.position > position)
+            kept.append(MapSource(source.parameter, place, source.width))
+    return tuple(kept)
 
 
 def make_dag(dag_id: str, rng: random.Random) -> DagSpec:

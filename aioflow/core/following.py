@@ -1,0 +1,119 @@
+"""Children that follow the children of another task, index by index.
+
+A task that expands over a mapped one, or is in one mapped group with it, expands as soon as its
+width is known and all its other parents have ended; whole it ends where those alone say so. From
+then on each child is judged by itself, over the instances that it goes along with, and waits until
+those that make its items have ended. Which of them may start, its ``Lockstep`` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from aioflow.core.judging import instances, verdict
+from aioflow.core.live import Group, Run
+from aioflow.core.lockstep import Lockstep
+from aioflow.core.mapping import leaves, takers
+from aioflow.core.rules import Verdict
+from aioflow.core.tallies import TALLY
+from aioflow.model import MapSpec, TaskState
+
+__all__ = ("Entry", "child_verdict", "followers", "is_known", "may_open", "restore", "widths")
+
+Entry: TypeAlias = tuple[int, int]
+"""A task to be judged, by position and map index; ``WHOLE`` for one that has not expanded."""
+
+
+def widths(run: Run, mapped: MapSpec) -> list[int | None]:
+    """Return how many items each list has; ``None`` where that is not known, or never will be."""
+    return [_width(run, leaf.position, leaf.width) for leaf in leaves(mapped.sources)]
+
+
+def _width(run: Run, position: int, literal: int) -> int | None:
+    if position < 0:
+        return literal
+    if run.spec.tasks[position].mapped is None:
+        return run.widths.get(position)
+    group = run.groups.get(position)
+    return None if group is None or group.is_open else group.width
+
+
+def is_known(run: Run, position: int) -> bool:
+    """Whether what a task goes along with is as wide as it will be, or has ended as a whole."""
+    for parent in run.graph.indexed[position]:
+        group = run.groups.get(parent)
+        if group.is_open if group is not None else run.states[parent] < TaskState.SUCCESS:
+            return False
+    return True
+
+
+def may_open(run: Run, position: int) -> bool:
+    """Whether nothing but its own instances can change what is to be said of a child."""
+    if not is_known(run, position):
+        return False
+    for look in run.graph.judged[position]:
+        total, *ended = run.tallies[look.tally * TALLY : (look.tally + 1) * TALLY]
+        if sum(ended) < total:
+            return False
+    return True
+
+
+def child_verdict(group: Group, index: int) -> Verdict:
+    """Return what the rules say of a child. Nothing runs before its items are there, or never."""
+    run, position = group.run, group.position
+    said = verdict(run, position, index)
+    mapped = run.spec.tasks[position].mapped
+    if said is not Verdict.RUN or mapped is None:
+        return said
+    for leaf in leaves(mapped.sources):
+        if leaf.position not in run.graph.indexed[position]:
+            continue
+        for state in instances(run, position, leaf.position, index):
+            if state < TaskState.SUCCESS:
+                return Verdict.WAIT
+    return said
+
+
+def followers(run: Run, position: int, index: int) -> Iterator[Entry]:
+    """Yield the children that go along with a child of this task, as far as there are any yet."""
+    for follower in run.graph.followers[position]:
+        group = run.groups.get(follower)
+        mapped = run.spec.tasks[follower].mapped
+        if group is None or group.lockstep is None or mapped is None:
+            continue
+        for child in _children(mapped, position, index, group.lockstep.widths):
+            if child < group.lockstep.judged:
+                yield follower, child
+
+
+def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) -> Iterator[int]:
+    if position in mapped.along:
+        yield index
+        return
+    for number, leaf in enumerate(leaves(mapped.sources)):
+        if leaf.position == position:
+            yield from takers(mapped, number, index, sizes)
+
+
+def restore(run: Run) -> None:
+    """Let those wait for a place that may start. What is to end without one, a step finds."""
+    for group in run.groups.values():
+        mapped = run.spec.tasks[group.position].mapped
+        if mapped is not None and run.graph.indexed[group.position]:
+            sizes = [size or 0 for size in widths(run, mapped)]
+            group.lockstep = Lockstep(sizes, group.width)
+    for group in run.groups.values():
+        if group.lockstep is not None:
+            _restore(group, group.lockstep)
+
+
+def _restore(group: Group, lockstep: Lockstep) -> None:
+    for index in range(group.width):
+        if group.states[index] == TaskState.PENDING:
+            said = child_verdict(group, index)
+            if said is Verdict.RUN:
+                lockstep.let(index)
+            elif said is not Verdict.WAIT:
+                return
+        lockstep.judged = index + 1

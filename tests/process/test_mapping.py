@@ -1,0 +1,133 @@
+"""Fan-outs over fan-outs on a real daemon that is killed in the midst of them: each child once."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+WIDTH = 40
+
+DAGS = """
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from aioflow import Skip, dag, task, task_group
+
+WIDTH = 40
+
+
+def note(folder: str, name: str, what: object) -> None:
+    with open(Path(folder, name), "a") as file:
+        file.write(f"{what}\\n")
+
+
+@task
+def numbers() -> list[int]:
+    return list(range(WIDTH))
+
+
+@task(retries=5, retry_delay=0)
+def double(folder: str, n: int) -> int:
+    while n >= WIDTH // 2 and not Path(folder, "go-on").exists():
+        sleep(0.01)
+    if n == 3:
+        raise Skip("not this one")
+    return 2 * n
+
+
+@task(retries=5, retry_delay=0)
+async def text(folder: str, pair: tuple[int, str]) -> str:
+    note(folder, "texts", pair[0])
+    return f"{pair[0]}{pair[1]}"
+
+
+@task(trigger_rule="all_done", retries=5, retry_delay=0)
+def total(folder: str, parts: Sequence[Any]) -> list[Any]:
+    note(folder, "totals", len(parts))
+    return [len(parts), parts.width, list(parts.indexes)[:4], parts[-1]]
+
+
+@dag
+def followed(folder: str) -> None:
+    doubled = double.partial(folder=folder).expand(n=numbers())
+    marked = doubled.map(lambda n: n + 1).zip(["a"], fillvalue="b")
+    total(folder, text.partial(folder=folder).expand(pair=marked))
+
+
+@task_group
+def both(folder: str, n: int) -> Any:
+    doubled = double(folder, n)
+    return text(folder, (doubled, "g"))
+
+
+@dag
+def grouped(folder: str) -> None:
+    total(folder, both.partial(folder=folder).expand(n=numbers()))
+"""
+
+
+@pytest.fixture
+def dags(tmp_path: Path) -> Path:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "mapping.py").write_text(DAGS)
+    (tmp_path / "out").mkdir()
+    return tmp_path / "dags"
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().split() if file.exists() else []
+
+
+def has_begun(out: Path) -> bool:
+    return len(lines(out / "texts")) >= WIDTH // 4
+
+
+def tasks_named(daemon: DaemonProcess, run_id: str, name: str) -> list[dict[str, Any]]:
+    return [task for task in daemon.run(run_id)["tasks"] if task["task_id"] == name]
+
+
+@pytest.mark.parametrize(
+    ("dag", "is_killed", "database"),
+    [
+        pytest.param("followed", False, "sqlite"),
+        pytest.param("followed", True, "sqlite"),
+        pytest.param("grouped", False, "sqlite"),
+        pytest.param("grouped", True, "sqlite"),
+        pytest.param("grouped", True, "postgres", marks=pytest.mark.postgres),
+    ],
+)
+def test_children_follow_each_other_index_by_index_to_one_fan_in(
+    tmp_path, dags, request, dag, is_killed, database
+):
+    out = tmp_path / "out"
+    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
+    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "2")) as daemon:
+        run_id = daemon.trigger(dag, {"folder": str(out)})
+        eventually(partial(has_begun, out))  # though half of what they follow has not ended
+        if is_killed:
+            daemon.kill(whole_tree=True)
+            daemon.start()
+        (out / "go-on").touch()
+        ended = daemon.wait(run_id)
+        texts = tasks_named(daemon, run_id, "text" if dag == "followed" else "both.text")
+        [total] = tasks_named(daemon, run_id, "total")
+
+    states = {task["map_index"]: task["state"] for task in texts}
+    assert states == {n: "skipped" if n == 3 else "success" for n in range(WIDTH)}
+    last = f"{2 * WIDTH - 1}b" if dag == "followed" else f"{2 * WIDTH - 2}g"
+    assert total["result"] == [WIDTH - 1, WIDTH, [0, 1, 2, 4], last]
+    assert ended["state"] == "success"
+    assert set(lines(out / "totals")) == {str(WIDTH - 1)}
+    shift = 1 if dag == "followed" else 0
+    assert set(lines(out / "texts")) == {str(2 * n + shift) for n in range(WIDTH) if n != 3}
+    if not is_killed:
+        assert len(lines(out / "texts")) == WIDTH - 1
