@@ -35,6 +35,7 @@ from tests.sim import invariants, misbehaving, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.disk import KEYS, Disk, template
 from tests.sim.faults import Fault
+from tests.sim.following import with_joins
 from tests.sim.incarnation import Incarnation
 from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
@@ -465,9 +466,12 @@ def dags_of(seed: int) -> list[DagSpec]:
 
 
 def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
-    """Those of half the seeds have generators that give items on, drawn apart from the rest."""
+    """Some have generators that give items on, some fan-outs over others, drawn apart."""
     dags, streamed = make_dags(rng), random.Random(f"generators {seed}")
-    return [with_generators(dag, streamed) for dag in dags] if streamed.random() < 0.5 else dags
+    if streamed.random() < 0.5:
+        dags = [with_generators(dag, streamed) for dag in dags]
+    joined = random.Random(f"joins {seed}")
+    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.3 else dags
 
 
 @contextmanager
