@@ -25,6 +25,7 @@ from aioflow.host.questions import (
     RunEnding,
     RunsWanted,
     RunWanted,
+    only,
 )
 from aioflow.messages import Ask, Withdraw
 from aioflow.model import (
@@ -677,6 +678,23 @@ async def test_pages_hold_all_children_in_map_order_and_why_others_failed():
     assert items[1] == (1, 1001, 0, None)
     assert items[2] == (2, 1002, 1, b"\x01")
     assert next(item for item in items if item[0] == 6) == (6, 1006, 1, None)
+
+
+async def test_one_child_may_be_asked_for_alone_and_none_beyond_the_last():
+    w = World()
+    w.commit(
+        expansions=[ExpansionRow(run_no=7, position=1, width=3, first_task_no=1000)],
+        new_tasks=[*children(3, S.SUCCESS), task(1003, 2, 0, S.SUCCESS)],
+    )
+    w.tables.tasks[1001] = task(1001, 1, 1, S.SKIPPED)
+    w.tables.results = {1000 + i: result(1000 + i) for i in (0, 2, 3)}
+    async with running(w.answers):
+        pages = [await w.page(1, only(index)) for index in range(4)]
+        unexpanded = await w.page(5, only(0))
+
+    assert [[item[0] for item in page.items] for page in pages] == [[0], [], [2], []]
+    assert [[failed[0] for failed in page.failed] for page in pages] == [[], [1], [], []]
+    assert unexpanded.items == []
 
 
 async def test_a_page_of_large_results_is_bounded_in_bytes():

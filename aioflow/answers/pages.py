@@ -145,8 +145,8 @@ async def read_page(store: Reader, info: RunInfo, wanted: ResultsWanted) -> Resu
         # Its own row, as if it were child -1 of children that begin right behind it.
         return await _filled(store, page, info.first_task_no + wanted.position + 1, -1, 0)
     alone = asked_alone(wanted.after)
-    first = max(wanted.after + 1, 0) if alone < 0 else alone
-    end = min(first + PAGE_ITEMS, expansion.width) if alone < 0 else alone + 1
+    first = max(wanted.after + 1, 0) if alone < 0 else min(alone, expansion.width)
+    end = min(first + (PAGE_ITEMS if alone < 0 else 1), expansion.width)
     page = ResultsPage(expansion.width, [], [], first - 1, more=False)
     return await _filled(store, page, expansion.first_task_no, first, end)
 

@@ -53,6 +53,9 @@ def _indexes(run: Run, position: int, parent: int, index: int) -> Iterator[int]:
         return
     lockstep = run.groups[position].lockstep
     assert lockstep is not None  # noqa: S101
+    if len(lockstep.widths) == 1:
+        yield index
+        return
     picks = pick(mapped, index, lockstep.widths)
     pairs = zip(leaves(mapped.sources), picks, strict=True)
     # One that it takes twice is one instance all the same.
