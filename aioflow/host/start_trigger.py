@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.node import Node
-from aioflow.author.start import START_KWARGS, StartTriggerArgs
-from aioflow.author.trigger import Trigger
+from aioflow.author.signals import Skip
+from aioflow.author.start import START_KWARGS, StartTriggerArgs, TaskSkippedEvent
+from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.host.arguments import Arguments, KnownRun
+from aioflow.host.failures import failure_of
 from aioflow.host.pages import FetchPage, fetch_ahead
 from aioflow.orders import Start
 
@@ -20,6 +23,17 @@ __all__ = ("NoStartTrigger", "start_trigger")
 
 class NoStartTrigger(Exception):
     """A task was to wait straight from its start, and does not say for what."""
+
+
+@dataclass
+class Skipping(Trigger[None]):
+    """Skips a task that is not to wait at all."""
+
+    message: str
+
+    async def run(self) -> AsyncIterator[TriggerEvent[None]]:
+        """Say so."""
+        yield TaskSkippedEvent(self.message)
 
 
 async def start_trigger(
@@ -43,7 +57,10 @@ async def start_trigger(
     pages = await fetch_ahead(run, node, start, fetch)
     context = run.context(node, start)
     read = partial(pages, start.run_no)
-    arguments = Arguments(run, node, start, context, read, results).all()
+    try:
+        arguments = Arguments(run, node, start, context, read, results).all()
+    except Skip as exc:  # of a function given to map
+        return Skipping, codec.encode_fields({"message": failure_of(exc).message}, "Skipping")
     own = arguments.pop(START_KWARGS, None) or {}
     owner: Any = node.make_operator(arguments) if node.instance is not None else node.operator
     said = getattr(owner, "start_trigger_args", None)

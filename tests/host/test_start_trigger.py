@@ -11,6 +11,7 @@ from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage
 from aioflow.messages import Ask, Fired, TriggerEnded
 from aioflow.orders import Answer, Host
+from aioflow.results import result_path, write_list
 from tests.host.peer import VERSION, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -196,6 +197,36 @@ def test_a_mapped_task_takes_its_item_and_the_rest_from_the_class(host):
 
     events = {f.trigger_no: decode(f.payload) for f in (child.expect(Fired) for _ in range(100))}
     assert events == {1 + index: [index, "of the class"] for index in range(100)}
+
+
+def test_an_item_whose_function_skips_skips_its_child(host):
+    child = host(
+        """
+def odd(row):
+    if row["value"] % 2 == 0: raise Skip("even")
+    return row
+
+class Mine(Waits):
+    start_trigger_args = StartTriggerArgs(trigger_cls=Echo, next_method="after")
+
+@task
+def rows(): ...
+
+@dag
+def pipeline():
+    some = rows().zip([{"value": 1}, {"value": 2}]).map(lambda pair: odd(pair[1]))
+    Mine.partial(task_id="a").expand(trigger_kwargs=some)
+"""
+    )
+    write_list(result_path(child.home / "results", 100, 1), [b"\xc0", b"\xc0"])
+    told = {"sources": ((0, 100, 1),), "widths": (2, 2)}
+
+    child.send(hosting(1, 1, map_index=0, task_no=200, **told))
+    assert decode(child.expect(Fired).payload) == [1, None]
+    child.send(hosting(1, 2, map_index=1, task_no=201, **told))
+
+    event = child.expect(Fired)
+    assert (event.ends, decode(event.payload)) == ("skipped", "even")
 
 
 @pytest.mark.parametrize(
