@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from aioflow.author.binding import FromContext, FromParameter, FromTask, Nested
@@ -15,6 +17,7 @@ from aioflow.model import TaskSpec, TriggerRule
 
 __all__ = ("advice",)
 
+_NEEDS_NO_PARENT = frozenset({TriggerRule.ALL_SUCCESS, TriggerRule.ALWAYS})
 _ASKS_ALL_TO_SUCCEED = frozenset({TriggerRule.ALL_SUCCESS})
 
 
@@ -33,7 +36,35 @@ def advice(dag: DAG) -> list[DagFailure]:
         for name in _unused(dag)
     )
     found += (said for node in dag.nodes for said in _none_arguments(node, dag.nodes))
+    found += (said for spec in specs for said in _without_effect(spec))
+    found += (
+        DagFailure("odd.source", f"nothing is there that the DAG reads: {pattern}", dag.line)
+        for pattern in dag.reads
+        if not _is_there(pattern, Path(dag.file).parent)
+    )
     return found
+
+
+def _is_there(pattern: str, folder: Path) -> bool:
+    matches = glob.iglob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - also absolute
+    return next(matches, None) is not None
+
+
+def _without_effect(spec: TaskSpec) -> Iterator[DagFailure]:
+    if not spec.parents and (spec.rule not in _NEEDS_NO_PARENT or spec.min_success is not None):
+        asked = spec.rule.value if spec.min_success is None else "min_success"
+        yield DagFailure(
+            "odd.rule",
+            f"task {spec.task_id!r} has no parents, so {asked} asks nothing: it runs at once",
+            spec.line,
+        )
+    sources = () if spec.mapped is None else spec.mapped.sources
+    if any(source.width == 0 for source in sources):
+        yield DagFailure(
+            "odd.empty",
+            f"task {spec.task_id!r} expands over an empty list, so it is always skipped",
+            spec.line,
+        )
 
 
 def _unused(dag: DAG) -> list[str]:

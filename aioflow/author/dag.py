@@ -48,8 +48,9 @@ class DagOptions(TypedDict, total=False):
     """What an author may say about a DAG besides its tasks.
 
     ``default_args`` are options of its tasks, unless they say otherwise; ``params`` are
-    parameters with their defaults, besides those of the function; ``description`` is Airflow's
-    name for ``doc``.
+    parameters with their defaults, besides those of the function; ``reads`` are files, or
+    patterns of them, that have to be there before a run can do anything, from the folder of the
+    DAG file; ``description`` is Airflow's name for ``doc``.
     """
 
     schedule: Schedule
@@ -62,6 +63,7 @@ class DagOptions(TypedDict, total=False):
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
+    reads: Sequence[str]
     doc: str
     description: str
 
@@ -122,7 +124,8 @@ class DAG:
         }
         self.default_args: SensorClassOptions = options.get("default_args", {})
         check_names(self.default_args, is_sensor=True, owner="default_args")
-        self.tags = _tags(options.get("tags", ()))
+        self.tags = _texts(options.get("tags", ()), "tags")
+        self.reads = _texts(options.get("reads", ()), "reads")
         self.doc = options.get("doc") or options.get("description") or ""
         self._set_times(options)
         self.max_active_runs = _limit(options.get("max_active_runs", 16), "max_active_runs")
@@ -239,10 +242,10 @@ def _limit(value: object, name: str) -> int:
     return value
 
 
-def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
-        raise wrong(f"tags must be a list of texts, got {tags!r}")
-    return tuple(tags)
+def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise wrong(f"{name} must be a list of texts, got {texts!r}")
+    return tuple(texts)
 
 
 def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:

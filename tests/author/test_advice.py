@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aioflow import DAG, Operator, current, dag, task
+from aioflow import DAG, DagError, Operator, current, dag, task
 from aioflow.author.advice import advice
 from aioflow.author.describe import describe
 from aioflow.model import TriggerRule
@@ -94,3 +95,36 @@ def test_the_rule_of_the_edge_counts():
         take.override(trigger_rule="all_done")(value).after(value, rule="all_success")
 
     assert [said.message.split("'")[1] for said in advice_of(made)] == ["take"]
+
+
+def test_a_rule_that_asks_nothing_is_odd():
+    with DAG("d") as made:
+        take(make.override(trigger_rule="one_failed")())
+        maybe.override(min_success=0.5)(make.override(trigger_rule="always")())
+
+    assert odd(made) == ["odd.rule"]
+
+
+def test_a_fan_out_over_an_empty_list_is_odd():
+    with DAG("d") as made:
+        maybe(take.expand(value=[]))
+
+    assert odd(made) == ["odd.empty"]
+
+
+def test_a_file_that_a_dag_reads_and_is_not_there_is_odd(tmp_path: Path):
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales/1.csv").touch()
+    here = Path(__file__)
+    with DAG("d", reads=[here.name, "nowhere.csv", f"{tmp_path}/sales/*.csv", "no/**/x"]) as made:
+        take(make())
+
+    assert [said.message.rpartition(" ")[2] for said in advice_of(made)] == [
+        "nowhere.csv",
+        "no/**/x",
+    ]
+
+
+def test_what_a_dag_reads_is_a_list():
+    with pytest.raises(DagError, match="reads must be a list of texts"):
+        DAG("d", reads="sales.csv")
