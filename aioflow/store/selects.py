@@ -134,8 +134,13 @@ _item = tables.stream_item
 _counted_items = select(_item.c.run_no, _item.c.task_no, func.count()).group_by(
     _item.c.run_no, _item.c.task_no
 )
-LIVE_ITEMS = _counted_items.where(_item.c.run_no.in_(_live_numbers))
-LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers))
+# Grouped rows come in any order if none is asked for: PostgreSQL hashes them.
+LIVE_ITEMS = _counted_items.where(_item.c.run_no.in_(_live_numbers)).order_by(
+    _item.c.run_no, _item.c.task_no
+)
+LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers)).order_by(
+    _record.c.run_no, _record.c.task_no
+)
 ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
 
 # The sources are large, and a restart finds them in the snapshot folders.

@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 
 from aioflow.errors import BatchRefused
 from aioflow.model import RecordState, TaskState, TriggerState
-from aioflow.rows import NamedEventRow, RecordChange, RecordRow, TriggerChange
+from aioflow.rows import ItemRow, NamedEventRow, RecordChange, RecordRow, TriggerChange
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from aioflow.unfinished import Progress
@@ -67,6 +67,31 @@ async def test_records_come_in_pages(store):
 
     assert await store.list_records(10, -1, 2) == [STEP, FAILED]
     assert await store.list_records(10, 1, 2) == [OPEN]
+
+
+@pytest.mark.parametrize("count", [3, 400])
+async def test_a_restart_knows_the_records_and_the_items_of_each_run(store, store_url, count):
+    numbers = range(2, count + 2)
+    await store.commit(first_batch())
+    await store.commit(
+        batch(
+            2,
+            new_runs=[replace(RUN, run_no=n, run_id=f"r{n}", key=None) for n in numbers],
+            new_tasks=[replace(TASK, task_no=100 + n, run_no=n) for n in numbers],
+            new_records=[
+                replace(STEP, task_no=100 + n, run_no=n, ordinal=at) for n in numbers for at in (0, 1)
+            ],
+            new_items=[
+                ItemRow(task_no=100 + n, item_index=0, run_no=n, payload=b"\x07") for n in numbers
+            ],
+        )
+    )
+    execute(store_url, "ANALYZE")  # or the database thinks that there is nothing to sort
+
+    runs = (await store.load()).runs[1:]
+
+    assert [run.progress for run in runs] == [[Progress(100 + n, 2)] for n in numbers]
+    assert [run.items for run in runs] == [[(100 + n, 1)] for n in numbers]
 
 
 async def test_an_open_record_is_answered_once(store):
