@@ -111,7 +111,7 @@ class Endings:
     def _send_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._send)
+            self._line.gather(self._send)
 
     def _send(self) -> None:
         self._is_due = False

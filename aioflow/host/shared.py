@@ -47,6 +47,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._link: Link[Order] | None = None
         self._reports: list[msgspec.Raw] = []
+        self._gathering: list[Callable[[], None]] = []
         self._questions: dict[int, tuple[Callable[[Any, Answer], None], Any]] = {}
         self._going_on: dict[int, Callable[[Answer], None]] = {}
         # No number of this process is one of an earlier process, which may be answered late.
@@ -63,11 +64,30 @@ class Line:
             Unserializable: If it cannot travel; the others are not touched by that.
         """
         message = packed(report)
-        if not self._reports:
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
         self._reports.append(message)
 
+    def gather(self, send: Callable[[], None]) -> None:
+        """Have ``send`` called once the loop comes round; what it reports leaves first.
+
+        So what was asked together for many leaves before the end of any of those: after that the
+        daemon would refuse what is asked in the name of its run, and the others wait for the same.
+        """
+        self._flush_soon()
+        self._gathering.append(send)
+
+    def _flush_soon(self) -> None:
+        if not self._reports and not self._gathering:
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
+        reports, self._reports = self._reports, []
+        gathering, self._gathering = self._gathering, []
+        try:
+            for send in gathering:
+                send()
+        finally:
+            self._reports += reports
         if self._reports and self._link is not None:
             reports, self._reports = self._reports, []
             self._link.send(reports)

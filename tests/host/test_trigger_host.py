@@ -336,6 +336,24 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
     assert child.expect(Withdraw) == Withdraw(question)
 
 
+def test_what_is_asked_for_one_that_ends_at_once_leaves_before_its_end_does(host):
+    """After that its run is none of this process's: others who want the same would be refused."""
+    child = host("")
+    path = "aioflow_triggers.external:RunTrigger"
+    child.send(hosting(path, 1, dag="other", run_id="at hand"))
+    child.expect(Ask)
+    first = hosting(path, 2, dag="other", run_id="r")
+    second = msgspec.structs.replace(first, trigger_no=3, run_no=2)
+
+    child.send(first, second, End(2, 1, "cancelled"))
+
+    reports = []
+    while not any(isinstance(report, TriggerEnded) for report in reports):
+        reports += [report for report in child.receive() if not isinstance(report, Pong)]
+    at = next(n for n, report in enumerate(reports) if isinstance(report, TriggerEnded))
+    assert [type(report) for report in reports[:at]] == [Ask]
+
+
 def test_a_question_that_is_refused_fails_the_trigger(host):
     child = host("")
 
