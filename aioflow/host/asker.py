@@ -9,7 +9,7 @@ from aioflow.author.asking import NamedEvent, RunEnding
 from aioflow.errors import AioflowError
 from aioflow.host.endings import Endings, SingleEndings
 from aioflow.host.named_events import EventFollower, Subscriptions
-from aioflow.host.nursery import guest
+from aioflow.host.nursery import guest, watching
 from aioflow.host.shared import Line
 from aioflow.model import Instant
 
@@ -114,6 +114,15 @@ class GuestAsker(LineAsker):
     def place(self) -> tuple[int, int]:
         """See ``LineAsker``."""
         return getattr(guest.get(), "place", NOWHERE)
+
+    def follow_events(
+        self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
+    ) -> EventFollower:
+        # Not in the name of who comes first: others wait on when that one has gone.
+        of = watching.get() or guest.get()
+        return EventFollower(
+            self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
+        )
 
 
 class Follower:

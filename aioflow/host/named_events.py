@@ -44,7 +44,7 @@ class Subscriptions:
         Raises:
             TaskError: If the daemon does not tell of them.
         """
-        listener = _Queue(run_no, key, after)
+        listener = _Queue(lambda: run_no, key, after)
         subscription = self.enter(name, listener)
         try:
             while True:
@@ -87,14 +87,14 @@ class Listener:
     """Somebody who waits for events of a name.
 
     Attributes:
-        run_no: The run in whose name it asks.
+        run_no: Says in whose name it asks just now.
         key: Of the events it wants; ``None`` for all.
         position: It has been told of everything up to here.
     """
 
     __slots__ = ("key", "position", "run_no")
 
-    def __init__(self, run_no: RunNo, key: str | None, position: int) -> None:
+    def __init__(self, run_no: Callable[[], RunNo], key: str | None, position: int) -> None:
         self.run_no = run_no
         self.key = key
         self.position = position
@@ -118,7 +118,7 @@ class _Queue(Listener):
 
     __slots__ = ("_woken", "error", "events", "is_left_out")
 
-    def __init__(self, run_no: RunNo, key: str | None, position: int) -> None:
+    def __init__(self, run_no: Callable[[], RunNo], key: str | None, position: int) -> None:
         super().__init__(run_no, key, position)
         self.events: deque[EventItem] = deque()
         self.is_left_out = False
@@ -178,7 +178,7 @@ class EventFollower:
 
     def ask(self, of: Hashable, *, key: str | None, after: int) -> None:
         self.forget(of)
-        listener = _Once(self._run_no(), key, after, self, of)
+        listener = _Once(self._run_no, key, after, self, of)
         self._subscriptions.enter(self._name, listener)
         self._asking[of] = listener
 
@@ -209,7 +209,12 @@ class _Once(Listener):
     __slots__ = ("_follower", "_of")
 
     def __init__(
-        self, run_no: RunNo, key: str | None, position: int, follower: EventFollower, of: Hashable
+        self,
+        run_no: Callable[[], RunNo],
+        key: str | None,
+        position: int,
+        follower: EventFollower,
+        of: Hashable,
     ) -> None:
         super().__init__(run_no, key, position)
         self._follower = follower
@@ -355,7 +360,7 @@ class Subscription:
         self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]
     ) -> int:
         """Ask on behalf of the run of one of those who want to know."""
-        run_no = next(iter(audience)).run_no
+        run_no = next(iter(audience)).run_no()
         body = msgspec.msgpack.encode(wanted)
         return self._line.ask_then(run_no, "events", body, self._answered, take)
 

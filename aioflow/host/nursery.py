@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from aioflow.host.blackbox import NOBODY, BlackBox, Stepped
 
-__all__ = ("Hosted", "Nursery", "guest")
+__all__ = ("Hosted", "Nursery", "guest", "watching")
 
 
 class Hosted:
@@ -48,6 +48,9 @@ class Hosted:
 guest: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("guest", default=None)
 """Whose code runs: a hosted coroutine, and whatever it starts. One variable, because each one
 set costs every coroutine its share of a context."""
+
+watching: contextvars.ContextVar[Hosted | None] = contextvars.ContextVar("watching", default=None)
+"""The watch that a trigger joins: what is asked for there is asked for whoever waits in it."""
 
 Guest = TypeVar("Guest", bound=Hosted)
 

@@ -14,7 +14,7 @@ from aioflow.author.trigger import TriggerEvent
 from aioflow.author.watch import Share, Watch, show_wanted
 from aioflow.host.failures import print_traceback
 from aioflow.host.hosted import Wait
-from aioflow.host.nursery import Hosted, Nursery
+from aioflow.host.nursery import Hosted, Nursery, watching
 from aioflow.host.trigger_events import TriggerWrong, check, events_of
 
 __all__ = ("BUDGET_SECONDS", "Finder", "HostedWatch", "Watches")
@@ -138,12 +138,15 @@ class Watches:
         if hosted is None:
             hosted = self._begin(at, wait)
         if hosted.add(wait):
+            token = watching.set(hosted)
             try:
                 hosted.watch.joined(wait.wanted)
             except BaseException:
                 hosted.discard(wait)
                 self._close_if_empty(hosted)
                 raise
+            finally:
+                watching.reset(token)
 
     def leave(self, wait: Wait) -> None:
         """A trigger waits no more."""

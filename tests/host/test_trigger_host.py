@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.host.questions import RunEnded, RunEnding, RunsWanted
+from aioflow.host.questions import EventsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.messages import Ask, Fired, Pong, TriggerEnded, Withdraw
 from aioflow.orders import Answer, End, Host, Ping
 from tests.host.peer import VERSION, kinds, write_version
@@ -334,6 +334,24 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
 
     child.send(End(2, 1, "cancelled"))
     assert child.expect(Withdraw) == Withdraw(question)
+
+
+def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
+    """The daemon answers nobody whose run it has no trigger of, and all would fail of that."""
+    child = host("")
+    path = "aioflow_triggers.events:EventTrigger"
+    fields = encode({"name": "approved", "key": "k", "after": 5}, "")
+    first = msgspec.structs.replace(hosting(path), kwargs=fields)
+    second = msgspec.structs.replace(first, trigger_no=2, run_no=2)
+    child.send(first)
+    ask = child.expect(Ask)
+    child.send(second, End(1, 1, "cancelled"))
+    child.expect(TriggerEnded)
+
+    child.send(Answer(ask.question, msgspec.msgpack.encode(EventsPage([], 9))))
+
+    again = child.expect(Ask)
+    assert (again.run_no, again.question > ask.question) == (2, True)
 
 
 def test_what_is_asked_for_one_that_ends_at_once_leaves_before_its_end_does(host):
