@@ -36,9 +36,13 @@ class Timers:
     """Puts each ``Due`` into the inbox when its instant has come.
 
     An instant is never disarmed: who receives it looks whether it still matters.
+
+    Attributes:
+        look_seconds: How long it sleeps at most; infinite where the wall clock cannot step.
     """
 
     def __init__(self, clock: Clock, report: Callable[[Sequence[Input]], None]) -> None:
+        self.look_seconds = LOOK_SECONDS
         self._clock = clock
         self._report = report
         self._by_wall: list[tuple[int, int, Due]] = []
@@ -73,7 +77,7 @@ class Timers:
             due = _take(self._by_wall, wall) + _take_lengths(self._by_length, monotonic)
             if due:
                 self._report(due)
-            nearest = LOOK_SECONDS
+            nearest = self.look_seconds
             if self._by_wall:
                 nearest = min(nearest, (self._by_wall[0][0] - wall) / 1e6)
             if self._by_length:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import anyio
+
 from aioflow.clock import Clock
 
 __all__ = ("HEALTH_SECONDS", "Pulse")
@@ -24,7 +26,7 @@ class Pulse:
     stopped for a while does not blame its hosts for it.
 
     Attributes:
-        limit_seconds: How long it may be silent.
+        limit_seconds: How long it may be silent; infinite for one that is not watched.
         beat_seconds: How often it is asked.
         silent_beats: How long it has been silent.
     """
@@ -33,7 +35,6 @@ class Pulse:
         self.limit_seconds = limit_seconds
         self._clock = clock
         self.beat_seconds = min(_BEAT_SECONDS, limit_seconds / _BEATS_AT_LEAST)
-        self._beats_allowed = math.ceil(limit_seconds / self.beat_seconds)
         self.silent_beats = 0
 
     def heard(self) -> None:
@@ -46,9 +47,12 @@ class Pulse:
         Args:
             ask: Called with each beat; has the process say something.
         """
+        if math.isinf(self.limit_seconds):
+            await anyio.sleep_forever()
         self.heard()
+        allowed = math.ceil(self.limit_seconds / self.beat_seconds)
         # One beat more than allowed: the first may have begun just before it was last heard.
-        while self.silent_beats <= self._beats_allowed:
+        while self.silent_beats <= allowed:
             ask()
             await self._clock.sleep(self.beat_seconds)
             self.silent_beats += 1

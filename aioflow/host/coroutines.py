@@ -143,13 +143,15 @@ class CoroutineHost:
     limit ended reports ``timeout`` as soon as it has let go, or when the limit for that has passed.
     """
 
-    def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
+    def __init__(
+        self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
+    ) -> None:
         self._line = line
         self._loop = asyncio.get_running_loop()
         self._nursery: Nursery[HostedTry] = Nursery(
             box, CANCEL_SECONDS, self._forget, self._abandoned
         )
-        self._shelf = CodeShelf(Path(welcome.code), exclusive=False)
+        self._shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
         self._code = Path(welcome.code)
         self._results = Path(welcome.results)
         self._runs = Runs(self._shelf)

@@ -7,7 +7,6 @@ both. There is no third thread.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import threading
@@ -19,23 +18,14 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.errors import LinkClosed, TaskError
-from aioflow.host.body import begin
 from aioflow.host.code import CodeShelf
 from aioflow.host.link import BlockingLink
-from aioflow.host.outcome import (
-    ended_badly,
-    gives_items,
-    handled,
-    not_begun,
-    now,
-    pack,
-    sensor_saw,
-    succeeded,
-)
+from aioflow.host.outcome import now
 from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
-from aioflow.messages import Ask, Began, Ended, NotReadyYet, Recalled
+from aioflow.messages import Ask, Began, Ended, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
@@ -148,7 +138,7 @@ class Slot:
         self._descriptors.write(b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
         stdout, stderr = sys.stdout, sys.stderr
         try:
-            return self._outcome(start)
+            return run_body(start, self._runs, self._page, self._results)
         finally:
             flush()
             put_back(stdout, stderr)
@@ -157,36 +147,6 @@ class Slot:
             if os.getpid() != self._pid:
                 # User code forked and returned in the child: there is only one of us.
                 os._exit(0)
-
-    def _outcome(self, start: Start) -> Ended:
-        try:
-            run = self._runs.of(start)
-            node = run.dag.nodes[start.position]
-        except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
-            return not_begun(start, exc)
-        began_at = now()
-        body = None
-        try:
-            body = begin(run, node, start, self._page, self._results)
-            value = body.call()
-            if inspect.iscoroutine(value):
-                value.close()
-                raise TypeError(
-                    f"{node.task_id!r} is no `async def`, yet returned a coroutine; "
-                    "declare it async, so that it runs on an event loop"
-                )
-            if body.is_check:
-                done, value = sensor_saw(value)
-                if not done:
-                    return NotReadyYet(start.task_no, start.start_no, began_at, now())
-            if gives_items(node, start):
-                return handled(node, start, began_at, value)
-            packed = pack(node, start, value, self._results)
-            if packed.write is not None:
-                packed.write()
-            return succeeded(start, began_at, packed)
-        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            return ended_badly(node, start, began_at, exc, None if body is None else body.operator)
 
     # ── talking ─────────────────────────────────────────────────────────────────────────
 

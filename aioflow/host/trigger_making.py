@@ -39,12 +39,12 @@ class TriggerMaker:
     """
 
     def __init__(
-        self, line: Line, code: Path, results: Path, in_use: Callable[[], Collection[str]]
+        self, line: Line, shelf: CodeShelf, results: Path, in_use: Callable[[], Collection[str]]
     ) -> None:
         self._line = line
         self._results = results
         self._in_use = in_use
-        self._shelf = CodeShelf(code, exclusive=False)
+        self._shelf = shelf
         self._classes: dict[tuple[str, str], type[Trigger[Any]]] = {}
         self.runs = Runs(self._shelf)
 

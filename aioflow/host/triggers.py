@@ -15,6 +15,7 @@ from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, sh
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.host.asker import Channels, GuestAsker, as_datetime
 from aioflow.host.blackbox import BlackBox, signed
+from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
 from aioflow.host.hosted import HostedTrigger, Kinds, Wait
 from aioflow.host.link import packed
@@ -51,7 +52,9 @@ class TriggerHost:
     was data has nothing to let go of, so its event tells that, too.
     """
 
-    def __init__(self, line: Line, box: BlackBox, welcome: Welcome) -> None:
+    def __init__(
+        self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
+    ) -> None:
         self._line = line
         self._box = box
         asker.set(GuestAsker(Channels(line)))
@@ -62,7 +65,8 @@ class TriggerHost:
         self._results = Path(welcome.results)
         self._hosted: dict[int, HostedTrigger | Wait] = {}
         self._kinds = Kinds()
-        self._maker = TriggerMaker(line, Path(welcome.code), self._results, self._kinds.versions)
+        shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
+        self._maker = TriggerMaker(line, shelf, self._results, self._kinds.versions)
         self._output = OutputPump(line, self._nursery.serve, guest.get)
 
     def obey(self, order: Order) -> None:

@@ -176,6 +176,10 @@ class Writer:
                         await self.close()
                 raise
 
+    def after_commit(self, raw: sqlite3.Connection) -> None:
+        """Keep the log short; in the thread of the connection."""
+        self.checkpointer.after_commit(raw)
+
     def verify(self) -> None:
         """Check that the file is still the one that was locked."""
         self._lock.verify()
@@ -293,7 +297,7 @@ class SqliteStore(Reading):
             values = {"commit_no": batch.number, "at": batch.at, "body": body}
             raw.execute(insert.sql, insert.placed(values))
         writer.verify()  # what went into a file that is gone was never committed
-        writer.checkpointer.after_commit(raw)
+        writer.after_commit(raw)
 
 
 # ── in the thread ───────────────────────────────────────────────────────────────────────

@@ -92,7 +92,6 @@ class _Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.raw = _Statements(open_writer(path, synchronous="OFF"))
-        self.checkpointer = self
 
     def verify(self) -> None:
         """Nobody takes the file away here."""
