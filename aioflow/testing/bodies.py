@@ -1,0 +1,175 @@
+"""Runs ``def`` bodies in threads of this process, one at a time and in turns with the loop.
+
+While a body runs the loop stands still, and no time passes. Where it sleeps or asks for a
+result, the loop goes on. So what happens in which order does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from aioflow.errors import LinkClosed, TaskError
+from aioflow.host.code import CodeShelf
+from aioflow.host.outcome import now
+from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.run_body import run_body
+from aioflow.host.runs import Runs
+from aioflow.host.shared import Line
+from aioflow.messages import Began, Ended, Recalled
+from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
+from aioflow.testing.loop import napping
+
+__all__ = ("BodyHost",)
+
+
+class _Killed(BaseException):
+    """The process of a body is gone; raised where the body stands."""
+
+
+class _Turns:
+    """A body in its thread, which and the loop take turns.
+
+    Args:
+        work: Runs the body.
+        on_end: Called on the loop with what came of it; not for one that was killed.
+    """
+
+    def __init__(self, work: Callable[[], Ended], on_end: Callable[[Ended], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._on_end = on_end
+        self._body_goes_on = threading.Semaphore(0)
+        self._loop_goes_on = threading.Semaphore(0)
+        self._wish: Callable[[], object] | None = None
+        self._ended: Ended | None = None
+        self._is_killed = self._is_over = False
+
+    def begin(self) -> None:
+        """Let the body run to its first pause."""
+        if self._is_killed:
+            return
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), daemon=True).start()
+        self._go_on()
+
+    def kill(self) -> None:
+        """End it where it pauses."""
+        self._is_killed = True
+        if self._wish is not None:
+            self._go_on()
+
+    def pause(self, wish: Callable[[Callable[[], None]], object]) -> None:
+        """From the body's thread: have the loop do this, which calls back when to go on."""
+        if self._is_killed:
+            raise _Killed
+        self._wish = partial(wish, self._go_on)
+        self._loop_goes_on.release()
+        self._body_goes_on.acquire()
+        if self._is_killed:
+            raise _Killed
+
+    def _run(self) -> None:
+        self._body_goes_on.acquire()
+        try:
+            with napping(self._nap):
+                self._ended = self._work()
+        finally:
+            self._is_over = True
+            self._loop_goes_on.release()
+
+    def _nap(self, seconds: float) -> None:
+        self.pause(partial(self._loop.call_later, max(0.0, seconds)))
+
+    def _go_on(self) -> None:
+        """Give the turn to the body, and wait for it to come back."""
+        if self._is_over:
+            return
+        self._wish = None
+        self._body_goes_on.release()
+        self._loop_goes_on.acquire()
+        if self._wish is not None:
+            self._wish()
+        elif self._ended is not None and not self._is_killed:
+            self._on_end(self._ended)
+
+
+class BodyHost:
+    """The role ``slot``, see ``host.slot``: one body after the other.
+
+    Args:
+        announce: Told of each try before it begins.
+    """
+
+    def __init__(
+        self, line: Line, welcome: Welcome, shelf: CodeShelf, announce: Callable[[Start], None]
+    ) -> None:
+        self._line = line
+        self._loop = asyncio.get_running_loop()
+        self._results = Path(welcome.results)
+        self._runs = Runs(shelf)
+        self._announce = announce
+        self._claimed: dict[tuple[int, int], Start] = {}
+        self._running: _Turns | None = None
+
+    def obey(self, order: Order) -> None:
+        """See ``host.shared.Role``."""
+        match order:
+            case Start():
+                self._claimed[order.task_no, order.start_no] = order
+                self._begin_next()
+            case RunInfo():
+                self._runs.tell(order)
+            case ForgetRun():
+                self._runs.forget(order.run_no)
+            case Recall():
+                back = tuple(key for key in order.tries if self._claimed.pop(key, None))
+                self._line.report(Recalled(back))
+            case _:
+                raise LinkClosed(f"a slot worker was ordered {type(order).__name__}")
+
+    def kill(self) -> None:
+        """End the body that runs where it stands."""
+        self._claimed.clear()
+        if self._running is not None:
+            self._running.kill()
+
+    def _begin_next(self) -> None:
+        if self._running is not None or not self._claimed:
+            return
+        start = self._claimed.pop(next(iter(self._claimed)))
+        self._line.report(Began(start.task_no, start.start_no, now()))
+        self._announce(start)
+        work = partial(run_body, start, self._runs, self._page, self._results)
+        self._running = _Turns(work, self._end)
+        self._loop.call_soon(self._running.begin)  # what has begun is told before
+
+    def _end(self, ended: Ended) -> None:
+        self._running = None
+        self._line.report(ended)
+        self._begin_next()
+
+    def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
+        """Ask for a page of results, from the thread of the body."""
+        running = self._running
+        assert running is not None  # noqa: S101 - a body asks
+        got: list[Answer] = []
+        body = msgspec.msgpack.encode(ResultsWanted(position, after))
+
+        def ask(go_on: Callable[[], None]) -> None:
+            def take(of: None, answer: Answer) -> None:
+                got.append(answer)
+                go_on()
+
+            self._line.ask_then(run_no, "results", body, take, None)
+
+        running.pause(ask)
+        if got[0].error:
+            raise TaskError(f"results of a parent are not to be had: {got[0].error}")
+        return msgspec.msgpack.decode(got[0].body, type=ResultsPage)

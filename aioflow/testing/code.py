@@ -1,0 +1,127 @@
+"""The code of DAGs that are in this process already, and what stands in for their tasks."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+from aioflow.author.dag import DAG
+from aioflow.author.node import Node
+from aioflow.author.ref import Linked
+from aioflow.author.task import TaskFunction
+from aioflow.host.code import Code, CodeShelf
+from aioflow.model import Body
+
+__all__ = ("Replaceable", "ShelfOfOurs", "Understudies")
+
+Replaceable = TaskFunction[Any, Any] | Linked | str
+"""What names a task: its function, a reference to it, or its id."""
+
+
+class _CodeOfOurs(Code):
+    """One DAG as it is in memory."""
+
+    def __init__(self, dag: DAG) -> None:
+        self._dag = dag
+
+    def dag(self, file: str, dag_id: str) -> DAG:
+        """See ``Code``."""
+        return self._dag
+
+    def find_class(self, class_path: str) -> Any:
+        """See ``Code``; of a module that is there in any way its own classes count."""
+        module, _, qualname = class_path.partition(":")
+        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        for name in qualname.split("."):
+            found = getattr(found, name)
+        return found
+
+
+class ShelfOfOurs(CodeShelf):
+    """Gives all hosts the same objects, as no process boundary would."""
+
+    def __init__(self) -> None:
+        self._ours: dict[str, Code] = {}
+
+    def put(self, version: str, dag: DAG) -> None:
+        """Take in a DAG."""
+        self._ours[version] = _CodeOfOurs(dag)
+
+    def version(self, version: str) -> Code:
+        """See ``CodeShelf``."""
+        return self._ours[version]
+
+    def put_back(self, in_use: Callable[[], Collection[str]]) -> list[str]:
+        """See ``CodeShelf``."""
+        return []
+
+
+class Understudies:
+    """Functions that stand in for those of tasks, until all are put back."""
+
+    def __init__(self) -> None:
+        self._wanted: list[tuple[Replaceable, Callable[..., Any]]] = []
+        self._replaced: dict[int, tuple[Node, Callable[..., Any] | None]] = {}
+        self._dags: list[DAG] = []
+
+    def enter(self, dag: DAG) -> None:
+        """Replace what there is to replace in this DAG, now and later."""
+        self._dags.append(dag)
+        for task, fn in self._wanted:
+            self._replace_in(dag, task, fn)
+
+    def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
+        """Have ``fn`` run instead of a task's own function, wherever that is used."""
+        self._wanted.append((task, fn))
+        for dag in self._dags:
+            self._replace_in(dag, task, fn)
+
+    def leave(self) -> None:
+        """Put back every function."""
+        for node, fn in self._replaced.values():
+            node.fn = fn
+        self._replaced.clear()
+
+    def unused(self) -> list[Replaceable]:
+        """Return the names that fit no task of any DAG."""
+        return [
+            task
+            for task, _ in self._wanted
+            if not any(self._is(task, node) for dag in self._dags for node in dag.nodes)
+        ]
+
+    def _replace_in(self, dag: DAG, task: Replaceable, fn: Callable[..., Any]) -> None:
+        for node in dag.nodes:
+            if self._is(task, node):
+                self._replaced.setdefault(id(node), (node, node.fn))
+                _ = node.annotations  # those of the function that is replaced go on to count
+                node.fn = _checked(node, fn)
+
+    def _is(self, task: Replaceable, node: Node) -> bool:
+        match task:
+            case str():
+                return node.task_id == task
+            case TaskFunction():
+                own = self._replaced.get(id(node), (node, node.fn))[1]
+                return own is task.fn
+            case _:
+                return task.node is node
+
+
+def _checked(node: Node, fn: Callable[..., Any]) -> Callable[..., Any]:
+    if node.body is Body.FUNCTION and inspect.iscoroutinefunction(fn):
+        raise TypeError(f"{node.task_id!r} is no `async def`: replace it by a `def` or a lambda")
+    taken = inspect.signature(fn).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return fn
+    names = {parameter.name for parameter in taken}
+
+    @functools.wraps(fn)
+    def with_what_it_takes(**arguments: Any) -> Any:
+        return fn(**{name: value for name, value in arguments.items() if name in names})
+
+    return with_what_it_takes

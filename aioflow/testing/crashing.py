@@ -1,0 +1,94 @@
+"""Plays a run with a crash at each of its commits, and compares how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from aioflow.testing.runs import SimRun
+
+__all__ = ("Ending", "ending_of", "play_crashing_everywhere")
+
+Key = TypeVar("Key")
+
+_Task = tuple[str, Any, str | None]
+
+
+class Ending(NamedTuple):
+    """How a run has ended.
+
+    Attributes:
+        tasks: State, result and type of the error of every task and child, by id.
+    """
+
+    state: str
+    tasks: dict[str, _Task]
+
+
+def ending_of(run: SimRun) -> Ending:
+    """Return how a run has ended."""
+    tasks = {}
+    for whole in map(run.__getitem__, run.states):
+        for task in (*whole.children, whole):
+            error = task.error
+            tasks[task.task_id] = (task.state, task.result, None if error is None else error.type)
+    return Ending(run.state, tasks)
+
+
+class Play(Protocol):
+    """Plays a run in a world of its own."""
+
+    async def __call__(self, crash: Callable[[int, bool], bool]) -> Ending:
+        """Play it to its end.
+
+        Args:
+            crash: Asked with the number of each commit, before and after it, whether the node
+                dies there.
+        """
+
+
+async def play_crashing_everywhere(play: Play) -> int:
+    """Play a run undisturbed, then once with a crash before and after each of its commits.
+
+    Returns:
+        How many commits it has.
+
+    Raises:
+        AssertionError: If it ended in another way.
+    """
+    commits = 0
+
+    def never(number: int, is_before: bool) -> bool:
+        nonlocal commits
+        commits = number
+        return False
+
+    expected = await play(never)
+    for number in range(1, commits + 1):
+        for is_before in (True, False):
+            ending = await play(lambda *place, wanted=(number, is_before): place == wanted)
+            if ending != expected:
+                when = "before" if is_before else "after"
+                raise AssertionError(
+                    f"with a crash just {when} commit {number} of {commits}:\n"
+                    + "\n".join(_differences(expected, ending))
+                )
+    return commits
+
+
+def _differences(expected: Ending, found: Ending) -> list[str]:
+    lines = []
+    if found.state != expected.state:
+        lines.append(f"the run ended {found.state}, else {expected.state}")
+    for name in sorted(expected.tasks.keys() | found.tasks.keys()):
+        was, is_now = expected.tasks.get(name), found.tasks.get(name)
+        if was != is_now:
+            lines.append(f"{name}: {_told(is_now)}, else {_told(was)}")
+    return lines
+
+
+def _told(task: _Task | None) -> str:
+    if task is None:
+        return "not there"
+    state, result, error = task
+    return f"{state} with {result!r}" if error is None else f"{state} with {error}"

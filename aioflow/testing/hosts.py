@@ -1,0 +1,242 @@
+"""Hosts that are no processes: the real roles on the loop of the node, behind real frames.
+
+What is real: the executors and the triggerer on the daemon's side, every message between, and
+what hosts coroutines and triggers on the other. What is not: the socket and the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+
+import anyio
+import msgspec
+
+from aioflow.host.blackbox import NOBODY, BlackBox
+from aioflow.host.code import CodeShelf
+from aioflow.host.coroutines import CoroutineHost
+from aioflow.host.link import Link, frames
+from aioflow.host.shared import ABANDONED_LIMIT, Line
+from aioflow.host.triggers import TriggerHost
+from aioflow.messages import Pong, Report
+from aioflow.model import Failure
+from aioflow.orders import Answer, Order, Ping, Start, Welcome
+from aioflow.testing.bodies import BodyHost
+from aioflow.testing.loop import Household, household
+from aioflow.testing.printing import Handed, beneath
+
+__all__ = ("InlineChildren",)
+
+_HEADER_BYTES = 4
+
+_orders = msgspec.msgpack.Decoder(list[Order])
+_reports = msgspec.msgpack.Decoder(list[Report])
+
+
+class _Role(Protocol):
+    def obey(self, order: Order) -> None: ...
+
+
+class InlineChildren:
+    """As much of ``Children`` as executors and triggerer touch."""
+
+    def __init__(self, shelf: CodeShelf) -> None:
+        self._shelf = shelf
+
+    @asynccontextmanager
+    async def child(
+        self,
+        role: str,
+        *,
+        on_reports: Callable[[list[Report]], None],
+        on_output: Callable[[bytes], Awaitable[None]],
+        **_: object,
+    ) -> AsyncIterator[InlineChild]:
+        """See ``Children``."""
+        child = InlineChild(self._shelf, on_reports)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(child.pump, on_output)
+                yield child
+                child.kill()
+                await child.output_over()
+                group.cancel_scope.cancel()
+        finally:
+            child.kill()
+
+    async def room(self) -> None:
+        """See ``Children``: there always is."""
+
+
+class _InlineLine(Line):
+    """Ends no process of ours where the real one gives up."""
+
+    def __init__(self, child: InlineChild) -> None:
+        super().__init__()
+        self._child = child
+
+    def give_up_if(self, abandoned_count: int) -> None:
+        if abandoned_count >= ABANDONED_LIMIT:
+            self._child.kill()
+
+
+class InlineChild:
+    """See ``Child``."""
+
+    pid = 0
+    log_nonce = "inline"
+
+    def __init__(self, shelf: CodeShelf, on_reports: Callable[[list[Report]], None]) -> None:
+        self._shelf = shelf
+        self._on_reports = on_reports
+        self._loop = asyncio.get_running_loop()
+        self._household = Household()
+        self._context = contextvars.copy_context()
+        self._context.run(household.set, self._household)
+        self._role: _Role | None = None
+        self._line: _InlineLine | None = None
+        self._is_dead = False
+        self._over = asyncio.Event()
+        self._printed: deque[bytes] = deque()
+        self._has_printed = asyncio.Event()
+        self._all_is_handed_on = asyncio.Event()
+        self._all_is_handed_on.set()
+
+    # ── the daemon's side ───────────────────────────────────────────────────────────────
+
+    @property
+    def is_open(self) -> bool:
+        """See ``Child``."""
+        return not self._is_dead
+
+    def send(self, messages: Sequence[object]) -> None:
+        """See ``Child``."""
+        if not self._is_dead:
+            for frame in frames(messages):
+                orders = bytes(frame[_HEADER_BYTES:])
+                self._loop.call_soon(self._obey_all, orders, context=self._context)
+
+    def kill(self) -> None:
+        """End all that lives in it: coroutines are cancelled, bodies end where they pause."""
+        if self._is_dead:
+            return
+        self._is_dead = True
+        if isinstance(self._role, BodyHost):
+            self._role.kill()
+        for task in self._household.tasks:
+            task.cancel()
+        self._over.set()
+
+    dismiss = kill
+
+    async def ended(self) -> Failure:
+        """See ``Child``."""
+        await self._over.wait()
+        return Failure(type="Killed", message="the process was killed", reason="killed")
+
+    def memory_bytes(self) -> int:
+        """See ``Child``."""
+        return 0
+
+    def loop_seconds(self) -> float:
+        """See ``Child``."""
+        return 0.0
+
+    def culprit(self) -> int:
+        """See ``Child``."""
+        return NOBODY
+
+    async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
+        """Hand on what it prints, until cancelled."""
+        while True:
+            while self._printed:
+                await on_output(self._printed.popleft())
+            self._all_is_handed_on.set()
+            self._has_printed.clear()
+            await self._has_printed.wait()
+
+    async def output_over(self) -> None:
+        """See ``Child``."""
+        await self._all_is_handed_on.wait()
+
+    # ── the child's side; to its line it is the link ────────────────────────────────────
+
+    def hear(self, frame: bytes) -> None:
+        """A frame leaves the child."""
+        if not self._is_dead:
+            self._loop.call_soon(self._hear, frame, context=contextvars.Context())
+
+    def _hear(self, frame: bytes) -> None:
+        if not self._is_dead:
+            self._on_reports(_reports.decode(frame))
+
+    def _obey_all(self, orders: bytes) -> None:
+        if self._is_dead:
+            return
+        for order in _orders.decode(orders):
+            self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Welcome):
+            self._begin(order)
+            return
+        assert self._line is not None  # noqa: S101 - the first order is a welcome
+        assert self._role is not None  # noqa: S101
+        match order:
+            case Answer():
+                self._line.answered(order)
+            case Ping():
+                self._line.report(Pong())
+            case _:
+                self._role.obey(order)
+
+    def _begin(self, welcome: Welcome) -> None:
+        line = self._line = _InlineLine(self)
+        line.connect(cast("Link[Order]", _Link(self)))
+        if welcome.role == "slot":
+            own = Handed(self._print), Handed(self._print)
+            self._household.streams = cast(Any, own)
+            self._role = BodyHost(line, welcome, self._shelf, self._announce)
+            return
+        before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = beneath()
+        try:
+            make = CoroutineHost if welcome.role == "async" else TriggerHost
+            self._role = make(line, BlackBox(), welcome, self._shelf)
+            self._household.streams = sys.stdout, sys.stderr
+        finally:
+            sys.stdout, sys.stderr = before
+
+    def _announce(self, start: Start) -> None:
+        self._put(b"\x1e%b %d %d\n" % (self.log_nonce.encode(), start.task_no, start.start_no))
+
+    def _print(self, text: str) -> None:
+        self._put(text.encode("utf-8", "backslashreplace"))
+
+    def _put(self, data: bytes) -> None:
+        self._printed.append(data)
+        self._loop.call_soon_threadsafe(self._note_output)
+
+    def _note_output(self) -> None:
+        self._all_is_handed_on.clear()
+        self._has_printed.set()
+
+
+class _Link:
+    """What a line sends through."""
+
+    def __init__(self, child: InlineChild) -> None:
+        self._child = child
+
+    def send(self, messages: Sequence[object]) -> None:
+        """See ``Link``."""
+        for frame in frames(messages):
+            self._child.hear(bytes(frame[_HEADER_BYTES:]))
+
+    async def drain(self) -> None:
+        """See ``Link``: it takes everything at once."""

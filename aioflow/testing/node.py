@@ -1,0 +1,164 @@
+"""One life of a simulated node: real engine, executors and triggerer, wired as the daemon is."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from aioflow.answers import Answers
+from aioflow.api import Api
+from aioflow.children import Children
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import QUARANTINE, TRIGGERS
+from aioflow.core.slots import Slots
+from aioflow.core.why import still_waits
+from aioflow.engine import Engine
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.slot import SlotExecutor
+from aioflow.executors.wiring import Wiring
+from aioflow.host.code import CodeShelf
+from aioflow.inputs import (
+    ConfirmCall,
+    Deliver,
+    Delivered,
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    StartTry,
+    StopTry,
+    TakeEvents,
+)
+from aioflow.model import Body, RunNo
+from aioflow.rows import Alert, Batch, RunRow
+from aioflow.store import Store
+from aioflow.tasklog import TaskLog
+from aioflow.testing.hosts import InlineChildren
+from aioflow.testing.wall import VirtualClock
+from aioflow.triggerer import Triggerer
+
+__all__ = ("CPU_SLOTS", "Node")
+
+CPU_SLOTS, ASYNC_SLOTS = 4, 1_000
+_NOT_WATCHED = math.inf
+_SEED = 0
+
+
+class Node:
+    """Everything of a node but its processes, its catalog and its web server.
+
+    Attributes:
+        engine: Its engine.
+        api: What people ask.
+        alerts: What on-call would have been told.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: VirtualClock,
+        home: Path,
+        shelf: CodeShelf,
+        on_commit: Callable[[Batch], None],
+    ) -> None:
+        slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
+        chance = random.Random(_SEED).random
+        self.engine = engine = Engine(store, slots, clock=clock, chance=chance)
+        engine.timers.look_seconds = math.inf
+        self.alerts: list[Alert] = []
+        self._tasklog = TaskLog(home / "logs", clock)
+        self._answers = Answers(
+            store, clock, still_waits=lambda *task: still_waits(engine.memory, *task)
+        )
+        wiring = Wiring(
+            children=cast(Children, InlineChildren(shelf)),
+            code=home / "code",
+            results=home / "results",
+            tasklog=self._tasklog,
+            report=engine.report,
+            clock=clock,
+            ask=self._answers.ask,
+        )
+        self._slot = SlotExecutor(wiring, CPU_SLOTS)
+        self._async = AsyncExecutor(wiring, health_seconds=_NOT_WATCHED)
+        self._triggerers = {
+            role: Triggerer(wiring, role=role, health_seconds=_NOT_WATCHED)
+            for role in (TRIGGERS, QUARANTINE)
+        }
+        self.api = Api(
+            engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
+        )
+        self._on_commit = on_commit
+        engine.connect(self)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Live until cancelled; signals ``task_status`` when it takes requests."""
+        async with anyio.create_task_group() as services:
+            await services.start(self._tasklog.run)
+            await services.start(self._answers.run)
+            await services.start(self.engine.run)
+            await services.start(self._slot.run)
+            await services.start(self._async.run)
+            for triggerer in self._triggerers.values():
+                await services.start(triggerer.run)
+            task_status.started()
+
+    # ── where the engine's effects go: engine.Outlets ───────────────────────────────────
+
+    def start_try(self, effect: StartTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
+
+    def recall(self, effect: RecallTries) -> None:
+        """See ``Outlets``."""
+        self._slot.recall(effect)
+
+    def confirm(self, effect: ConfirmCall) -> None:
+        """See ``Outlets``."""
+        self._async.confirm(effect)
+
+    def forget(self, run_no: RunNo) -> None:
+        """See ``Outlets``."""
+        self._slot.forget(run_no)
+        self._async.forget(run_no)
+        for triggerer in self._triggerers.values():
+            triggerer.forget(run_no)
+
+    def host(self, effect: HostTrigger) -> None:
+        """See ``Outlets``."""
+        self._triggerers[effect.role].host(effect)
+
+    def end_hosting(self, effect: EndHosting) -> None:
+        """See ``Outlets``."""
+        self._triggerers[effect.role].end(effect)
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """See ``Outlets``."""
+        for triggerer in self._triggerers.values():
+            triggerer.take_events(effect)
+
+    def deliver(self, effect: Deliver) -> None:
+        """See ``Outlets``."""
+        self.alerts.append(msgspec.msgpack.decode(effect.body, type=Alert))
+        self.engine.report([Delivered(effect.outbox_no)])
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """See ``Outlets``."""
+
+        def row(run_no: RunNo) -> RunRow | None:
+            run = draft.runs.get(run_no)
+            return None if run is None else run.row
+
+        self.api.committed(batch)
+        self._answers.on_commit(batch, row)
+        self._on_commit(batch)

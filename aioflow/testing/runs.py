@@ -1,0 +1,249 @@
+"""Runs and their tasks as a test sees them: looked up when they are asked for, never stale."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from aioflow.api import Api
+from aioflow.api.views import ErrorView, RunView, TaskView, WaitView
+from aioflow.author.codec import decode
+from aioflow.author.dag import DAG
+from aioflow.author.node import Node
+from aioflow.host.fan_in import decode_item
+from aioflow.rows import ResultRow
+
+__all__ = ("LONGEST", "SimRun", "SimTask", "Stage")
+
+LONGEST = "31d"
+"""How much virtual time ``finished`` lets pass, unless it is told otherwise."""
+
+_PAGE = 1_000
+_ITEMS = 1_000_000
+_ENDINGS = ("failed", "upstream_failed", "cancelled", "success", "skipped")
+_ENDED = frozenset(_ENDINGS)
+
+T = TypeVar("T")
+
+
+class Stage(Protocol):
+    """What a run needs of the simulator it runs in."""
+
+    @property
+    def results(self) -> Path:
+        """Folder of the large results."""
+
+    def look(self, question: Callable[[Api], Awaitable[T]]) -> T:
+        """Return an answer; no time passes."""
+
+    async def until_ended(self, run_id: str, within: timedelta | float | str) -> None:
+        """Let time pass until a run has ended."""
+
+
+class SimTask:
+    """A task of a run, or one child of a mapped one."""
+
+    def __init__(self, run: SimRun, node: Node, map_index: int | None = None) -> None:
+        self._run = run
+        self._node = node
+        self._map_index = map_index
+
+    def __repr__(self) -> str:
+        return f"<task {self.task_id} {self.state}>"
+
+    @property
+    def task_id(self) -> str:
+        """Its id; that of a child ends in ``[index]``."""
+        ending = "" if self._map_index is None else f"[{self._map_index}]"
+        return f"{self._node.task_id}{ending}"
+
+    @property
+    def children(self) -> Sequence[SimTask]:
+        """The children of a mapped task that there are, in map order."""
+        if self._map_index is not None:
+            return ()
+        return [
+            SimTask(self._run, self._node, view.map_index)
+            for view in self._views()
+            if view.map_index >= 0
+        ]
+
+    def __getitem__(self, map_index: int) -> SimTask:
+        """Return the child of this index.
+
+        Raises:
+            IndexError: If there is none, or none yet.
+        """
+        if any(view.map_index == map_index >= 0 for view in self._views()):
+            return SimTask(self._run, self._node, map_index)
+        raise IndexError(f"{self.task_id!r} has no child {map_index}")
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    @property
+    def state(self) -> str:
+        """Its state, as the command line shows it.
+
+        That of a mapped task is the one all its children have, else ``running`` while one has
+        not ended, else the worst.
+        """
+        states = {view.state for view in self._views()}
+        if self._may_grow:
+            return "running" if states & _ENDED else states.pop()
+        if len(states) == 1:
+            return states.pop()
+        if states - _ENDED:
+            return "running"
+        return next(state for state in _ENDINGS if state in states)
+
+    @property
+    def tries(self) -> int:
+        """The number of its last try; 0 before the first. Of a mapped task the highest."""
+        return max(view.try_number for view in self._views())
+
+    @property
+    def error(self) -> ErrorView | None:
+        """Why it failed: ``type``, ``message``, ``reason``; of a mapped task the first error."""
+        return next((view.error for view in self._views() if view.error is not None), None)
+
+    @property
+    def waiting_on(self) -> WaitView | None:
+        """What it waits for, if it does; see ``aioflow tasks why``."""
+        found = (view.waiting_on for view in self._views())
+        return next((wait for wait in found if wait is not None), None)
+
+    @property
+    def result(self) -> Any:
+        """What it returned, as its return annotation says; ``None`` unless it has succeeded.
+
+        That of a mapped task is a list, in map order, of what its successful children returned.
+        """
+        annotation = self._node.annotations.get("return", Any)
+        rows = self._run.results_of(self._views())
+        values = [self._value(row, annotation) for row in rows]
+        if self._node.is_mapped and self._map_index is None:
+            return values
+        return values[0] if values else None
+
+    @property
+    def log(self) -> str:
+        """What it printed, in all its tries."""
+        return self._run.log_of(self._node.task_id, self._index).decode(errors="replace")
+
+    @property
+    def _index(self) -> int:
+        return -1 if self._map_index is None else self._map_index
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether children may come that are not there yet, because a parent goes on."""
+        if self._map_index is not None or not any(view.map_index >= 0 for view in self._views()):
+            return False
+        parents = [source.parent for source in self._node.sources if source.parent is not None]
+        return any(self._run[parent.task_id].state not in _ENDED for parent in parents)
+
+    def _views(self) -> list[TaskView]:
+        views = [view for view in self._run.tasks() if view.task_id == self._node.task_id]
+        if self._map_index is None:
+            return views
+        return [view for view in views if view.map_index == self._map_index]
+
+    def _value(self, row: ResultRow | None, annotation: Any) -> Any:
+        if row is None:
+            return None
+        if row.body is not None or row.size or row.width is None:
+            is_list = row.width is not None
+            place = (self._run.results, row.task_no, row.start_no, row.body)
+            return decode_item(*place, Any if is_list else annotation, is_list=is_list)
+        return self._run.items_of(row.task_no) if row.width else []
+
+
+class SimRun:
+    """A run. Everything it says is as of now; it may be asked at any time between two awaits."""
+
+    def __init__(self, stage: Stage, dag: DAG, run_id: str) -> None:
+        self._stage = stage
+        self._nodes = {node.task_id: node for node in dag.nodes}
+        self.dag_id = dag.dag_id
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"<run {self.run_id} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """``running``, ``success``, ``failed``, ``partial``, ``cancelled`` ..."""
+        return self._page(0, 1).state
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of every task, by its id."""
+        return {name: self[name].state for name in self._nodes}
+
+    def __getitem__(self, task_id: str) -> SimTask:
+        """Return a task by its id.
+
+        Raises:
+            KeyError: If the DAG has no such task.
+        """
+        node = self._nodes.get(task_id)
+        if node is None:
+            raise KeyError(f"{self.dag_id!r} has no task {task_id!r}; it has {list(self._nodes)}")
+        return SimTask(self, node)
+
+    async def finished(self, within: timedelta | float | str = LONGEST) -> SimRun:
+        """Let as much time pass as it takes until the run has ended, however it does.
+
+        Args:
+            within: How much virtual time it may take.
+
+        Raises:
+            RunStuck: If it has not ended by then, or never will; with what it waits for.
+        """
+        await self._stage.until_ended(self.run_id, within)
+        return self
+
+    # ── for its tasks ───────────────────────────────────────────────────────────────────
+
+    @property
+    def results(self) -> Path:
+        """Folder of the large results."""
+        return self._stage.results
+
+    def tasks(self) -> list[TaskView]:
+        """Return all tasks and children there are."""
+        found: list[TaskView] = []
+        while True:
+            page = self._page(len(found), _PAGE).tasks
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    def results_of(self, views: Sequence[TaskView]) -> list[ResultRow | None]:
+        """Return the rows of those that have succeeded; ``None`` for a result of ``None``."""
+        return self._stage.look(lambda api: self._results_of(views, api))
+
+    async def _results_of(self, views: Sequence[TaskView], api: Api) -> list[ResultRow | None]:
+        run = await api.run(self.run_id)
+        found: list[ResultRow | None] = []
+        for view in views:
+            if view.state == "success":
+                number = (await api.place(run, view.task_id, view.map_index)).task_no
+                rows = await api.store.list_results(number, number + 1, limit=1)
+                found.append(rows[0] if rows else None)
+        return found
+
+    def items_of(self, task_no: int) -> list[Any]:
+        """Return what a task has given on."""
+        items = self._stage.look(lambda api: api.store.list_items(task_no, limit=_ITEMS))
+        return [decode(item.payload) for item in items]
+
+    def log_of(self, task_id: str, map_index: int) -> bytes:
+        """Return what a task printed."""
+        return self._stage.look(lambda api: api.logs(self.run_id, task_id, map_index=map_index))
+
+    def _page(self, offset: int, limit: int) -> RunView:
+        return self._stage.look(lambda api: api.show_run(self.run_id, offset=offset, limit=limit))

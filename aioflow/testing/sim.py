@@ -1,0 +1,287 @@
+"""A whole node in one process on virtual time: what tests of DAGs play with."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from aioflow.api import Api
+from aioflow.author.dag import DAG, registered
+from aioflow.author.describe import describe
+from aioflow.author.duration import Duration, microseconds
+from aioflow.errors import DagError
+from aioflow.inputs import FileParsed
+from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
+from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
+from aioflow.testing.loop import Stalled
+from aioflow.testing.node import Node
+from aioflow.testing.runs import SimRun
+from aioflow.testing.wall import also_in
+from aioflow.testing.world import World
+
+__all__ = ("BEGINS_AT", "RunStuck", "Sim")
+
+BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
+"""What the clock shows when a test begins, unless it says otherwise."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+T = TypeVar("T")
+
+
+class RunStuck(AssertionError):
+    """A run has not ended, and will not, or not in the time it was given."""
+
+
+class Sim:
+    """A node with an empty database, on a clock that only moves when the test awaits.
+
+    What is real: the engine, the database, the hosts of coroutines and triggers, and every
+    message between. What is not: processes and time. Bodies run in this process, so that what
+    a test replaces is replaced for them, too.
+
+    Use it as a context manager, or by the fixture ``sim``.
+
+    Args:
+        at: When it begins; without a zone it is taken as UTC.
+    """
+
+    def __init__(self, *, at: datetime = BEGINS_AT) -> None:
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        self._shelf = ShelfOfOurs()
+        self._world = World((at - _EPOCH) // _MICROSECOND, self._shelf)
+        self._understudies = Understudies()
+        self._dags: dict[str, DAG] = {}
+        self._keys = itertools.count(1)
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything, and put back clock and tasks. A second time does nothing."""
+        self._world.close()
+        self._closing.close()
+        self._understudies.leave()
+
+    # ── what happens ────────────────────────────────────────────────────────────────────
+
+    async def start(self, dag: DAG, /, **params: Any) -> SimRun:
+        """Start a run, and let all happen that happens at this instant.
+
+        The DAG's own schedule rests; see ``schedule``.
+
+        Raises:
+            DagError: If the DAG cannot run as written.
+            BadConf: If the parameters do not fit.
+        """
+        key = f"sim-{next(self._keys)}"
+
+        async def begin() -> str:
+            await self._enter(dag, paused=True)
+            conf = params or None
+            made = await self._world.ask(
+                lambda node: node.api.trigger(dag.dag_id, conf=conf, key=key)
+            )
+            await self._world.stillness()
+            return made.run_id
+
+        return SimRun(self, dag, await self._do(begin))
+
+    async def schedule(self, dag: DAG, /) -> None:
+        """Have a DAG's own schedule start its runs from now on; see ``runs``."""
+        await self._do(lambda: self._enter(dag, paused=False))
+
+    async def advance(self, duration: Duration) -> None:
+        """Let time pass, and all that falls due be done; what is due at its end included.
+
+        Args:
+            duration: A timedelta, seconds, or ``"90s" "5m" "14h" "2d"``.
+        """
+        seconds = microseconds(duration, "duration") / 1e6
+        await self._do(lambda: self._world.pass_time(seconds))
+
+    async def emit(self, name: str, *, key: str | None = None, data: Any = None) -> None:
+        """Emit a named event, as somebody outside does."""
+
+        async def tell() -> None:
+            request = f"sim-{next(self._keys)}"
+            await self._world.ask(
+                lambda node: node.api.emit(name, key=key, data=data, request=request)
+            )
+            await self._world.stillness()
+
+        await self._do(tell)
+
+    async def cancel(self, run: SimRun) -> None:
+        """Cancel a run."""
+
+        async def end() -> None:
+            await self._world.ask(lambda node: node.api.cancel(run.run_id))
+            await self._world.stillness()
+
+        await self._do(end)
+
+    async def crash(self) -> None:
+        """Kill the node between two commits, and start it again on its database.
+
+        What it had running is gone: coroutines are cancelled, bodies end where they sleep.
+        """
+        await self._do(self._world.crash)
+
+    @classmethod
+    async def crash_everywhere(
+        cls,
+        dag: DAG,
+        prepare: Callable[[Sim], object] | None = None,
+        /,
+        **params: Any,
+    ) -> int:
+        """Play a run undisturbed, then with a crash at each of its commits; it must end the same.
+
+        Each time it is played by another node: once with a crash just before a commit, once
+        with one just after it.
+
+        Args:
+            prepare: Called with each node before the run starts, to replace what must be.
+
+        Returns:
+            How many commits there are.
+
+        Raises:
+            AssertionError: If a run or a task ended in another state, or with another result.
+            RunStuck: If it did not end.
+        """
+
+        async def play(crash: Callable[[int, bool], bool]) -> Ending:
+            with cls() as sim:
+                if prepare is not None:
+                    prepare(sim)
+                sim._world.crash_where(crash)
+                run = await sim.start(dag, **params)
+                return ending_of(await run.finished())
+
+        return await play_crashing_everywhere(play)
+
+    def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
+        """Have a function run instead of a task's own, from its next start on, until the end.
+
+        It is called with those of the task's arguments that it takes, by name.
+
+        Args:
+            task: The decorated function, wherever it is used; or a reference; or a task id.
+            fn: A ``def`` or a lambda; for an ``async def`` task it may be one, too.
+
+        Raises:
+            TypeError: If ``fn`` is ``async`` where the task is not.
+        """
+        self._understudies.replace(task, fn)
+
+    # ── what there is ───────────────────────────────────────────────────────────────────
+
+    @property
+    def now(self) -> datetime:
+        """What the clock shows, in UTC."""
+        return _EPOCH + self._world.clock.now() * _MICROSECOND
+
+    def runs(self, dag: DAG, /) -> list[SimRun]:
+        """Return the runs of a DAG, the oldest first, whoever started them."""
+        found = self.look(lambda api: api.list_runs(dag_id=dag.dag_id, limit=10_000))
+        return [SimRun(self, dag, run.run_id) for run in reversed(found)]
+
+    # ── for runs ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def results(self) -> Path:
+        """See ``runs.Stage``."""
+        return self._world.home / "results"
+
+    def look(self, question: Callable[[Api], Awaitable[T]]) -> T:
+        """See ``runs.Stage``."""
+        return self._world.run(lambda: self._world.ask(lambda node: question(node.api)))
+
+    async def until_ended(self, run_id: str, within: Duration) -> None:
+        """See ``runs.Stage``."""
+        seconds = microseconds(within, "within") / 1e6
+
+        async def wait() -> bool:
+            with anyio.move_on_after(seconds):
+                while await self._is_live(run_id):
+                    await self._world.run_changed()
+            await self._world.stillness()
+            return await self._is_live(run_id)
+
+        try:
+            is_stuck = await self._do(wait)
+        except Stalled:
+            is_stuck = True
+        if is_stuck:
+            raise RunStuck(await self._do(lambda: self._why(run_id)))
+
+    async def _is_live(self, run_id: str) -> bool:
+        row = await self._world.ask(lambda node: node.api.run(run_id))
+        return row.state.is_live
+
+    async def _why(self, run_id: str) -> str:
+        chain = await self._world.ask(lambda node: node.api.why(run_id))
+        lines = [f"run {run_id} of {chain.dag_id} is still {chain.state} at {self.now}"]
+        for cause in chain.causes:
+            waits = cause.waiting_on
+            what = "" if waits is None else f", waits for {waits.kind}: {waits.detail}"
+            lines.append(f"{'  ' * cause.depth}{cause.task_id or 'the run'} {cause.state}{what}")
+        return "\n".join(lines)
+
+    # ── DAGs ────────────────────────────────────────────────────────────────────────────
+
+    async def _enter(self, dag: DAG, *, paused: bool) -> None:
+        """Have the node know a DAG, and those beside it in its file, which tasks may start."""
+        await self._put(dag, paused=paused)
+        for other in registered(dag.file):
+            if other.dag_id not in self._dags:
+                await self._put(other, paused=True)
+
+    async def _put(self, dag: DAG, *, paused: bool) -> None:
+        known = self._dags.setdefault(dag.dag_id, dag)
+        if known is not dag:
+            raise ValueError(f"there is another DAG of the name {dag.dag_id!r} in this Sim")
+        file = f"{dag.dag_id}.py"
+        spec, failures = describe(dag, file=file)
+        if spec is None:
+            raise DagError("; ".join(failure.message for failure in failures))
+        self._shelf.put(dag.dag_id, dag)
+        self._closing.enter_context(also_in(_modules(dag)))
+        self._understudies.enter(dag)
+        parsed = FileParsed(file=file, version=dag.dag_id, dags=(spec,), sources={})
+
+        async def tell(node: Node) -> None:
+            node.engine.report([parsed])
+            await node.api.set_paused(dag.dag_id, paused=paused)
+
+        await self._world.ask(tell)
+
+    async def _do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await asyncio.wrap_future(self._world.start(make))
+
+
+def _modules(dag: DAG) -> list[ModuleType]:
+    """Return the modules that the code of a DAG's tasks stands in."""
+    names = {getattr(node.fn or node.operator, "__module__", "") for node in dag.nodes}
+    return [sys.modules[name] for name in names if name in sys.modules]
