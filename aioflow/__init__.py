@@ -43,14 +43,24 @@ from aioflow.author.start import (
 )
 from aioflow.author.task import sensor, setup, task, teardown
 from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.author.values import (
+    Connection,
+    connection,
+    fetch_connection,
+    fetch_secret,
+    fetch_variable,
+    secret,
+    variable,
+)
 from aioflow.author.waiting import all_of, any_of, now, sleep, step, stream, uuid, wait
 from aioflow.author.watch import Share, Watch
-from aioflow.errors import AioflowError, DagError, DagRunFailed, Unserializable
+from aioflow.errors import AioflowError, DagError, DagRunFailed, UnknownValue, Unserializable
 from aioflow.model import TriggerRule
 
 __all__ = (
     "DAG",
     "AioflowError",
+    "Connection",
     "Context",
     "Cron",
     "DagError",
@@ -82,21 +92,27 @@ __all__ = (
     "Trigger",
     "TriggerEvent",
     "TriggerRule",
+    "UnknownValue",
     "Unserializable",
     "Watch",
     "all_of",
     "any_of",
     "as_timedelta",
     "chain",
+    "connection",
     "current",
     "dag",
     "default_deferrable",
     "emit",
+    "fetch_connection",
+    "fetch_secret",
+    "fetch_variable",
     "named_events",
     "now",
     "run_dag",
     "run_ending",
     "run_start_id",
+    "secret",
     "sensor",
     "setup",
     "sleep",
@@ -106,5 +122,6 @@ __all__ = (
     "task_group",
     "teardown",
     "uuid",
+    "variable",
     "wait",
 )

@@ -44,6 +44,7 @@ from aioflow.inputs import (
     StopTry,
     TakeEvents,
 )
+from aioflow.masking import Masks
 from aioflow.model import Body, RunNo
 from aioflow.rows import Alert, Batch, RunRow
 from aioflow.secrets import Vault
@@ -163,10 +164,16 @@ class _Node:
         self._engine = engine = Engine(
             store, slots, clock=clock, chance=random.SystemRandom().random
         )
-        self._tasklog = TaskLog(settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes)
+        masks = Masks()
+        self._tasklog = TaskLog(
+            settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
+        )
         self._children = children = Children(settings.home)
         self._answers = Answers(
-            store, clock, still_waits=lambda *task: still_waits(engine.memory, *task)
+            store,
+            clock,
+            still_waits=lambda *task: still_waits(engine.memory, *task),
+            masks=masks,
         )
         wiring = Wiring(
             children=children,

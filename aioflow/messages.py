@@ -376,7 +376,7 @@ class Ask(_Wire, frozen=True):
     Attributes:
         question: Names the asker's wait; comes back in the answer.
         kind: ``results`` (a page of a parent's results), ``records`` (those of a task), ``runs``
-            (how they end, or a task in each) or ``events`` (those of a name).
+            (how they end, or a task in each), ``events`` (those of a name) or ``values``.
         body: msgpack of the kind's own fields, see ``host.questions``.
     """
 

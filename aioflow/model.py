@@ -48,6 +48,7 @@ __all__ = (
     "TriggerNo",
     "TriggerRule",
     "TriggerState",
+    "ValueKind",
     "Wait",
     "WaitKind",
 )
@@ -314,6 +315,14 @@ class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
     rule: TriggerRule
 
 
+class ValueKind(StrEnum):
+    """What people keep here for tasks and triggers, sealed."""
+
+    SECRET = "secret"  # noqa: S105 - a kind, and none itself
+    CONNECTION = "connection"
+    VARIABLE = "variable"
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Values and code stay with the children.
 
@@ -336,6 +345,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         execution_timeout_us: Of one try, running and deferred together.
         events: Of an operator that takes every event of its triggers.
         streams: Those that expand over its result take item by item, while it goes on.
+        values: Which secrets, connections and variables it may be told, each once.
     """
 
     task_id: str
@@ -363,6 +373,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_trigger: StartTriggerSpec | None = None
     events: EventsSpec | None = None
     streams: bool = False
+    values: tuple[tuple[ValueKind, str], ...] = ()
     doc: str = ""
     line: int = 0
 

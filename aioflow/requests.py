@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model import Instant
+from aioflow.model import Instant, ValueKind
 
 __all__ = (
     "CancelRun",
@@ -16,6 +16,7 @@ __all__ = (
     "Request",
     "SetPaused",
     "SetPool",
+    "SetValue",
     "ShowPools",
     "Unquarantine",
 )
@@ -96,6 +97,29 @@ class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request: str | None = None
 
 
+class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Keep a secret, a connection or a variable, in place of what it was. Answered with ``None``.
+
+    Attributes:
+        value: msgpack; ``None`` to have it gone.
+    """
+
+    kind: ValueKind
+    name: str
+    value: bytes | None
+
+    def __repr__(self) -> str:
+        return f"SetValue({self.kind} {self.name!r})"  # it may come to stand in a log
+
+
 Request: TypeAlias = (
-    CreateRun | CancelRun | SetPaused | SetPool | ShowPools | Explain | Unquarantine | EmitEvent
+    CreateRun
+    | CancelRun
+    | SetPaused
+    | SetPool
+    | ShowPools
+    | Explain
+    | Unquarantine
+    | EmitEvent
+    | SetValue
 )

@@ -16,6 +16,7 @@ from aioflow.model import (
     TaskState,
     TriggerNo,
     TriggerState,
+    ValueKind,
 )
 
 __all__ = (
@@ -43,6 +44,7 @@ __all__ = (
     "TriggerChange",
     "TriggerRow",
     "TryRow",
+    "ValueRow",
     "VersionRow",
 )
 
@@ -325,6 +327,24 @@ class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     include_deferred: bool = False
 
 
+class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret, connection or variable, as it was set last.
+
+    Attributes:
+        value_no: New each time it is set; the value is sealed with it.
+        value: msgpack. ``None`` where no key opens it, and in a batch for a row that goes.
+    """
+
+    kind: ValueKind
+    name: str
+    value_no: int
+    at: Instant
+    value: bytes | None
+
+    def __repr__(self) -> str:
+        return f"ValueRow({self.kind} {self.name!r} #{self.value_no})"
+
+
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """An owed effect: done at least once, deleted by the input that reports it done."""
 
@@ -428,6 +448,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_files: Files whose row is deleted.
         pools: Whole rows, inserted or replaced.
         gone_pools: Names of pools whose row is deleted.
+        values: Whole rows, inserted, replaced or deleted.
         dropped_records: ``(task_no, ordinal)``; applied before the new ones, so that a call may
             be made again.
         consumed_events: ``(trigger_no, sequence)``.
@@ -465,6 +486,7 @@ class Batch(msgspec.Struct, kw_only=True):
     done_outbox: list[int] = msgspec.field(default_factory=list)
     pools: list[PoolRow] = msgspec.field(default_factory=list)
     gone_pools: list[str] = msgspec.field(default_factory=list)
+    values: list[ValueRow] = msgspec.field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

@@ -28,6 +28,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
+from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
 from aioflow.threads import in_thread
 
@@ -65,20 +66,24 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class TryLog:
-    """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait."""
+    """The output of one start. ``write`` for a pipe, ``offer`` where nobody can wait.
 
-    __slots__ = ("_log", "_lost", "_room", "key")
+    What may be the beginning of a secret is held back until more comes, or ``close``.
+    """
+
+    __slots__ = ("_log", "_lost", "_masked", "_room", "key")
 
     def __init__(self, log: TaskLog, key: LogKey, cap_bytes: int) -> None:
         self.key = key
         self._log = log
         self._room = cap_bytes
         self._lost = ""
+        self._masked = Stream(log.masks)
 
     async def write(self, data: bytes) -> None:
         """Append, once there is room for it; what is over the cap is dropped, and that said."""
         if self._room >= 0:
-            self._append(data)
+            self._append(self._masked.feed(data))
             await self._log.room()
 
     def offer(self, data: bytes) -> None:
@@ -86,13 +91,20 @@ class TryLog:
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
         elif self._room >= 0:
-            self._append(data)
+            self._append(self._masked.feed(data))
+
+    def close(self) -> None:
+        """Append what was held back. More may follow all the same."""
+        if self._room >= 0:
+            self._append(self._masked.finish())
 
     def mark_lost(self, why: str) -> None:
         """Say before the next output that some is missing here."""
         self._lost = why
 
     def _append(self, data: bytes) -> None:
+        if not data:
+            return
         if self._lost:
             data = _note(f"some output is missing: {self._lost}") + data
             self._lost = ""
@@ -111,9 +123,21 @@ def _note(text: str) -> bytes:
 
 
 class TaskLog:
-    """All logs of one home. Nothing is on the disk unless ``run`` runs."""
+    """All logs of one home. Nothing is on the disk unless ``run`` runs.
 
-    def __init__(self, folder: Path, clock: Clock, *, cap_bytes: int = CAP_BYTES) -> None:
+    Attributes:
+        masks: Hides secrets in all of them, before anything is cut off.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        cap_bytes: int = CAP_BYTES,
+        masks: Masks | None = None,
+    ) -> None:
+        self.masks = masks or Masks()
         self._folder = folder
         self._clock = clock
         self._cap_bytes = cap_bytes

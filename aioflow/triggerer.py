@@ -93,6 +93,8 @@ class Triggerer:
     ``HostUp`` the engine gives all waiting triggers again.
     """
 
+    hosts_triggers = True
+
     def __init__(
         self,
         wiring: Wiring,
@@ -280,7 +282,7 @@ class Triggerer:
             return  # of an earlier hosting: the present one lives
         self._hosted.take(ended.trigger_no)
         self._classes.leave(hosted.class_no)
-        self._logs.pop(ended.trigger_no, None)
+        self._close_log(ended.trigger_no)
         left = (self._per_run.take(hosted.run_no) or 0) - 1
         if left > 0:
             self._per_run.put(hosted.run_no, left)
@@ -313,15 +315,22 @@ class Triggerer:
             log = self._logs[number] = self._wiring.tasklog.open(hosted.log_key())
         log.offer(output.data)
 
+    def _close_log(self, number: TriggerNo) -> None:
+        log = self._logs.pop(number, None)
+        if log is not None:
+            log.close()
+
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no trigger: a library in C, a grandchild."""
-        _logger.info("the %s host printed: %r", self._role, data[:500])
+        shown = self._wiring.tasklog.masks.masked(data)[:500]
+        _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
         self._wiring.ask(self, Withdraw(-1))
         self._hosted, self._waiting, self._per_run = Pages(), Pages(), Pages()
         self._classes = Shared()
         self._order.clear()
-        self._logs.clear()
+        for number in list(self._logs):
+            self._close_log(number)
         self._told.clear()
         self._look_whether_closed()

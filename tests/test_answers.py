@@ -25,8 +25,11 @@ from aioflow.host.questions import (
     RunEnding,
     RunsWanted,
     RunWanted,
+    ValuesFound,
+    ValuesWanted,
     only,
 )
+from aioflow.masking import Masks
 from aioflow.messages import Ask, Withdraw
 from aioflow.model import (
     DagSpec,
@@ -37,6 +40,7 @@ from aioflow.model import (
     RunState,
     TaskSpec,
     TaskState,
+    ValueKind,
 )
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import (
@@ -52,6 +56,7 @@ from aioflow.rows import (
     RunRow,
     TaskChange,
     TaskRow,
+    ValueRow,
     VersionRow,
 )
 from tests.executors.processes import running
@@ -71,8 +76,9 @@ class Tables:
         self.items: list[ItemRow] = []
         self.expansions: list[ExpansionRow] = []
         self.events: list[NamedEventRow] = []
+        self.values: dict[tuple[ValueKind, str], ValueRow] = {}
         tasks = (
-            TaskSpec(task_id="a"),
+            TaskSpec(task_id="a", values=((ValueKind.SECRET, "A"), (ValueKind.SECRET, "B"))),
             TaskSpec(task_id="b", mapped=MapSpec((MapSource("x", 0, -1),))),
         )
         spec = DagSpec(dag_id="d", file="d.py", tasks=tasks)
@@ -135,6 +141,9 @@ class Tables:
         found = [e for e in self.events if e.name == name and e.event_no > after]
         return await self._read(found[:limit])
 
+    async def find_value(self, kind, name):
+        return await self._read(self.values.get((kind, name)))
+
     async def list_items(self, task_no, after=-1, limit=1000):
         found = [r for r in self.items if r.task_no == task_no and r.item_index > after]
         return await self._read(found[:limit])
@@ -145,6 +154,8 @@ class Tables:
 
 
 class Child:
+    hosts_triggers = False
+
     def __init__(self, info=INFO):
         self.is_open = True
         self.answers: list[Answer] = []
@@ -186,7 +197,8 @@ class World:
 
     def __init__(self):
         self.tables = Tables()
-        self.answers = Answers(self.tables, SystemClock())
+        self.masks = Masks()
+        self.answers = Answers(self.tables, SystemClock(), masks=self.masks)
         self.number = 0
 
     def run(self, run_no=7, state=RunState.RUNNING, **columns):
@@ -942,3 +954,84 @@ async def test_items_of_another_run_are_not_told():
         page = await w.page(~100, after=-1)
 
     assert (page.items, page.more) == ([], False)
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────
+
+
+class Watched(Child):
+    """Notes what the masks hide at the moment it is answered."""
+
+    def __init__(self, masks):
+        super().__init__()
+        self.hidden = b""
+        self._masks = masks
+
+    def send(self, messages):
+        self.hidden = self._masks.masked(b"canary")
+        super().send(messages)
+
+
+class TriggerHost(Child):
+    hosts_triggers = True
+
+
+def kept(world, name, value=b"\xa6canary"):
+    row = ValueRow(kind=ValueKind.SECRET, name=name, value_no=1, at=0, value=value)
+    world.tables.values[row.kind, name] = row
+
+
+def ask_values(world, child, *names, position=0):
+    wanted = ValuesWanted(position, tuple((ValueKind.SECRET, name) for name in names))
+    world.answers.ask(child, Ask(1, 7, "values", msgspec.msgpack.encode(wanted)))
+
+
+async def test_a_task_is_told_what_it_declares_and_it_is_hidden_before():
+    w = World()
+    child = Watched(w.masks)
+    kept(w, "A")
+    kept(w, "B", b"\xa5other")
+    async with running(w.answers):
+        ask_values(w, child, "B", "A")
+        found = await child.answer(ValuesFound)
+
+    assert found.values == (b"\xa5other", b"\xa6canary")
+    assert child.hidden == b"***"
+
+
+@pytest.mark.parametrize(
+    ("child", "position", "names", "reason"),
+    [
+        pytest.param(Child, 0, ["C"], "task 'a' does not declare secret 'C'", id="undeclared"),
+        pytest.param(Child, 1, ["A"], "task 'b' does not declare", id="declared-by-another"),
+        pytest.param(Child, 0, ["A", "C"], "does not declare", id="one-of-two-undeclared"),
+        pytest.param(Child, -1, ["A"], "only a task that declares", id="a-task-as-a-trigger"),
+        pytest.param(Child, 9, ["A"], "only a task that declares", id="no-such-task"),
+        pytest.param(Child, 0, ["B"], "aioflow secrets set B", id="not-set"),
+        pytest.param(TriggerHost, -1, ["B"], "there is no secret 'B'", id="not-set-for-a-trigger"),
+        pytest.param(
+            TriggerHost, -1, ["D"], "no key of this home opens", id="sealed-by-another-key"
+        ),
+    ],
+)
+async def test_what_may_not_be_told_is_refused(child, position, names, reason):
+    w, child = World(), child()
+    for name in ("A", "C"):
+        kept(w, name)
+    kept(w, "D", None)
+    async with running(w.answers):
+        ask_values(w, child, *names, position=position)
+        with anyio.fail_after(10):
+            await child.answered.wait()
+
+    [answer] = child.answers
+    assert reason in answer.error
+    assert answer.body == b""
+
+
+async def test_a_trigger_is_told_what_its_code_asks_for():
+    w, child = World(), TriggerHost(info=None)
+    kept(w, "Z")
+    async with running(w.answers):
+        ask_values(w, child, "Z", position=-1)
+        assert (await child.answer(ValuesFound)).values == (b"\xa6canary",)

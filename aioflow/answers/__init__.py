@@ -18,7 +18,9 @@ from anyio.abc import TaskStatus
 
 from aioflow.answers.endings import AWAY_SECONDS, Endings
 from aioflow.answers.events import read_events
-from aioflow.answers.pages import Reader, read_page, read_records
+from aioflow.answers.pages import Reader, Refused, read_page, read_records
+from aioflow.answers.tasks import NoSuchTask, Specs
+from aioflow.answers.values import read_values
 from aioflow.clock import Clock
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Asker, refuse
@@ -29,9 +31,12 @@ from aioflow.host.questions import (
     RecordsWanted,
     ResultsPage,
     ResultsWanted,
+    ValuesFound,
+    ValuesWanted,
 )
+from aioflow.masking import Masks
 from aioflow.messages import Ask, Withdraw
-from aioflow.model import RunNo
+from aioflow.model import RunNo, TaskSpec
 from aioflow.orders import Answer, RunInfo
 from aioflow.rows import Batch, RunRow
 
@@ -42,17 +47,14 @@ LOOKERS = 4
 
 _logger = logging.getLogger(__name__)
 
-Wanted: TypeAlias = ResultsWanted | RecordsWanted | EventsWanted
+Wanted: TypeAlias = ResultsWanted | RecordsWanted | EventsWanted | ValuesWanted
 
 _KINDS: dict[str, type[Wanted]] = {
     "results": ResultsWanted,
     "records": RecordsWanted,
     "events": EventsWanted,
+    "values": ValuesWanted,
 }
-
-
-class _Refused(Exception):
-    """There is no answer, and there never will be."""
 
 
 class _Question:
@@ -81,6 +83,7 @@ class Answers:
 
     Args:
         still_waits: See ``Cycles``.
+        masks: Hides what was handed out, from the moment before it is.
     """
 
     def __init__(
@@ -89,8 +92,11 @@ class Answers:
         clock: Clock,
         *,
         still_waits: Callable[[RunNo, int, int], bool] = lambda *_: True,
+        masks: Masks | None = None,
     ) -> None:
         self._store = store
+        self._masks = masks or Masks()
+        self._specs = Specs(store)
         self._clock = clock
         self._endings = Endings(store, clock, still_waits)
         self._queue: deque[_Question] = deque()
@@ -194,16 +200,19 @@ class Answers:
             return
         wanted = question.wanted
         try:
-            answer: ResultsPage | RecordsPage | EventsPage | None
+            answer: ResultsPage | RecordsPage | EventsPage | ValuesFound | None
             if isinstance(wanted, ResultsWanted):
                 answer = await read_page(self._store, _info(question), wanted)
             elif isinstance(wanted, RecordsWanted):
                 answer = await read_records(self._store, _info(question), wanted)
+            elif isinstance(wanted, ValuesWanted):
+                task = await self._declaring(question, wanted.position)
+                answer = await read_values(self._store, task, wanted, self._masks)
             else:
                 if wanted.until is None:
                     self._enter(question, wanted.name)
                 answer = await read_events(self._store, wanted)
-        except _Refused as exc:
+        except Refused as exc:
             self._leave(question)
             refuse(question.asker, question.ask, str(exc))
             return
@@ -231,9 +240,19 @@ class Answers:
         if not of_asker:
             self._open.pop(question.asker, None)
 
+    async def _declaring(self, question: _Question, position: int) -> TaskSpec | None:
+        """Return the task that asks; ``None`` for a trigger, whose code says what it needs."""
+        if position < 0 and question.asker.hosts_triggers:
+            return None
+        try:
+            return await self._specs.task(_info(question), position)
+        except NoSuchTask:
+            why = "only a task that declares a value, or a trigger, may ask for it"
+            raise Refused(why) from None
+
 
 def _info(question: _Question) -> RunInfo:
     info = question.asker.info(question.ask.run_no)
     if info is None:
-        raise _Refused("only a process that runs tasks of a run may read their results")
+        raise Refused("only a process that runs tasks of a run may read their results")
     return info

@@ -17,7 +17,7 @@ from aioflow.host.questions import (
     ResultsWanted,
     asked_alone,
 )
-from aioflow.model import Instant, RunNo, TaskNo, TaskState
+from aioflow.model import Instant, RunNo, TaskNo, TaskState, ValueKind
 from aioflow.orders import RunInfo
 from aioflow.rows import (
     DagRow,
@@ -28,10 +28,11 @@ from aioflow.rows import (
     ResultRow,
     RunRow,
     TaskRow,
+    ValueRow,
     VersionRow,
 )
 
-__all__ = ("Reader", "find_expansion", "read_page", "read_records")
+__all__ = ("Reader", "Refused", "find_expansion", "read_page", "read_records")
 
 _RECORD_BYTES = 200
 
@@ -43,6 +44,10 @@ RECORDS_PIECE = 8
 
 FIRST_PIECE = 64
 """Results read at first for a page; a row may be 64 KiB, so more only if these were small."""
+
+
+class Refused(Exception):
+    """There is no answer, and there never will be."""
 
 
 class Reader(Protocol):
@@ -85,6 +90,9 @@ class Reader(Protocol):
     async def list_named_events(
         self, name: str, *, after: int = -1, limit: int = 1000
     ) -> list[NamedEventRow]:
+        """See ``Store``."""
+
+    async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
         """See ``Store``."""
 
     async def list_items(

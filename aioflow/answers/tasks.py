@@ -7,6 +7,7 @@ from aioflow.answers.mapped import Mapped
 from aioflow.answers.pages import Reader, find_expansion
 from aioflow.host.questions import RunEnding
 from aioflow.model import DagSpec, TaskSpec, TaskState
+from aioflow.orders import RunInfo
 from aioflow.rows import RunRow, TaskRow
 
 __all__ = ("NoSuchTask", "Specs", "task_ending")
@@ -46,9 +47,16 @@ class Specs:
                 return position
         raise NoSuchTask(f"DAG {run.dag_id!r} has no task {task_id!r}")
 
-    async def task(self, run: RunRow, position: int) -> TaskSpec:
-        """Return what a task is."""
-        return (await self._of(run)).tasks[position]
+    async def task(self, run: RunRow | RunInfo, position: int) -> TaskSpec:
+        """Return what a task is.
+
+        Raises:
+            NoSuchTask: If its run has none there.
+        """
+        tasks = (await self._of(run)).tasks
+        if not 0 <= position < len(tasks):
+            raise NoSuchTask(f"DAG {run.dag_id!r} has no task at position {position}")
+        return tasks[position]
 
     async def before(self, run: RunRow, position: int) -> frozenset[int]:
         """Return a task and all that have to end before it."""
@@ -59,7 +67,7 @@ class Specs:
             self._before[key] = before(spec, position)
         return self._before[key]
 
-    async def _of(self, run: RunRow) -> DagSpec:
+    async def _of(self, run: RunRow | RunInfo) -> DagSpec:
         key = (run.version, run.dag_id)
         if key not in self._specs:
             row = await self._store.find_version(run.version)

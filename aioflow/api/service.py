@@ -15,6 +15,7 @@ from aioflow.api.causes import Chain, Explained
 from aioflow.api.events import NamedEvents
 from aioflow.api.parked import Parked, kind_of
 from aioflow.api.reader import PAGE, RunReader
+from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
     EmittedView,
@@ -113,6 +114,9 @@ class Api(RunReader):
         clock: For the age of things.
         started_at: When this daemon began.
         home: Names the daemon in errors, and holds large results.
+
+    Attributes:
+        values: Secrets, connections and variables.
     """
 
     def __init__(
@@ -135,6 +139,7 @@ class Api(RunReader):
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
         self._events = NamedEvents(store, self._ask)
+        self.values = NamedValues(store, self._ask)
         self._commits = 0
         self._changes = 0
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from aioflow.errors import AioflowError
+from aioflow.model import ValueKind
 
 __all__ = (
     "Asker",
@@ -90,6 +91,10 @@ class Asker(Protocol):
 
     def run_start_id(self) -> int:
         """See the function of that name."""
+        ...
+
+    async def value(self, kind: ValueKind, name: str) -> Any:
+        """Return a secret, connection or variable; see ``values.fetch_secret``."""
         ...
 
 

@@ -87,6 +87,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         is_teardown=node.is_teardown,
         fails_run=node.fails_run,
         retry=RetryPolicy() if node.retry is None else node.retry.policy(),
+        values=settings.values,
         pool=settings.pool,
         slots=settings.slots,
         priority=settings.priority,

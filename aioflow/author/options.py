@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -10,8 +10,9 @@ import msgspec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.place import wrong
 from aioflow.author.retry import Retry
+from aioflow.author.values import declared
 from aioflow.errors import DagError
-from aioflow.model import DEFAULT_POOL, SensorSpec, TriggerRule
+from aioflow.model import DEFAULT_POOL, SensorSpec, TriggerRule, ValueKind
 
 __all__ = (
     "SENSOR_NAMES",
@@ -67,6 +68,9 @@ class OperatorOptions(TypedDict, total=False):
     execution_timeout: Duration | None
     max_active_tis_per_dagrun: int | None
     on_code_change: Literal["fail", "restart", "keep"]
+    secrets: Sequence[str]
+    connections: Sequence[str]
+    variables: Sequence[str]
     doc: str
 
 
@@ -123,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     on_code_change: str = "fail"
+    values: tuple[tuple[ValueKind, str], ...] = ()
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -180,6 +185,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             execution_timeout_us=_positive(said, "execution_timeout"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
+            values=_values(said),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )
@@ -252,6 +258,13 @@ def _sensor(said: Mapping[str, Any]) -> SensorSpec:
         max_interval_us=_positive(said, "max_interval"),
         on_timeout=_one_of(said, "on_timeout", skips, ("fail", "skip")),
         on_error=_one_of(said, "on_error", ignores, ("retry", "skip", "ignore")),
+    )
+
+
+def _values(said: Mapping[str, Any]) -> tuple[tuple[ValueKind, str], ...]:
+    """Return what it declares, each once."""
+    return tuple(
+        dict.fromkeys(of for kind in ValueKind for of in declared(kind, said.get(f"{kind}s", ())))
     )
 
 

@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from aioflow.cli import bench, config, dags, db, demo, events, pools, runs, triggers, up
+from aioflow.cli import bench, config, dags, db, demo, events, pools, runs, triggers, up, values
 from aioflow.cli.client import Refused
 from aioflow.errors import AioflowError, SettingsError
 
 __all__ = ("main",)
 
-_NOUNS = (up, demo, dags, runs, triggers, events, pools, db, config, bench)
+_NOUNS = (up, demo, dags, runs, triggers, events, pools, values, db, config, bench)
 _INTERRUPTED = 130
 
 

@@ -15,6 +15,7 @@ from aioflow.core import (
     dag,
     handling,
     named_events,
+    named_values,
     processes,
     quarantine,
     rehosting,
@@ -95,6 +96,7 @@ from aioflow.requests import (
     Explain,
     SetPaused,
     SetPool,
+    SetValue,
     ShowPools,
     Unquarantine,
 )
@@ -420,6 +422,8 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
             case EmitEvent() as request:
                 answer = named_events.emit(request, draft)
+            case SetValue() as request:
+                named_values.keep(request, draft)
             case Unquarantine(class_path=class_path):
                 answer = quarantine.release(class_path, draft)
             case Explain() as request:
@@ -438,6 +442,9 @@ def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
     )
     if before == after:
         return False
+    # What an earlier request of this turn said of it is over.
+    draft.batch.pools = [pool for pool in draft.batch.pools if pool.name != name]
+    draft.batch.gone_pools = [gone for gone in draft.batch.gone_pools if gone != name]
     if after is None:
         draft.batch.gone_pools.append(name)
     else:

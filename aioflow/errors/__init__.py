@@ -21,6 +21,8 @@
     │   ├── BadConf
     │   ├── BadEvent
     │   ├── BadPool
+    │   ├── BadValue
+    │   ├── NoSuchValue
     │   └── DagBroken
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
@@ -40,6 +42,7 @@
         ├── CallCutShort
         ├── CallMismatch
         ├── DagRunFailed
+        ├── UnknownValue
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
@@ -73,7 +76,9 @@ from aioflow.errors.requests import (
     BadConf,
     BadEvent,
     BadPool,
+    BadValue,
     DagBroken,
+    NoSuchValue,
     RequestError,
     RunExists,
     UnknownDag,
@@ -100,6 +105,7 @@ from aioflow.errors.tasks import (
     StepFailed,
     TaskError,
     TaskTimeout,
+    UnknownValue,
 )
 
 __all__ = (
@@ -108,6 +114,7 @@ __all__ = (
     "BadEvent",
     "BadPool",
     "BadSchedule",
+    "BadValue",
     "BatchRefused",
     "CallCutShort",
     "CallMismatch",
@@ -124,6 +131,7 @@ __all__ = (
     "ForeignDatabase",
     "HomeBusy",
     "LinkClosed",
+    "NoSuchValue",
     "PortInUse",
     "ReferenceMisused",
     "RequestError",
@@ -140,6 +148,7 @@ __all__ = (
     "UnknownParent",
     "UnknownRun",
     "UnknownTask",
+    "UnknownValue",
     "Unserializable",
     "WrongField",
 )

@@ -8,7 +8,9 @@ __all__ = (
     "BadConf",
     "BadEvent",
     "BadPool",
+    "BadValue",
     "DagBroken",
+    "NoSuchValue",
     "RequestError",
     "RunExists",
     "UnknownDag",
@@ -84,6 +86,23 @@ class BadPool(RequestError):
     """A pool cannot be made like that."""
 
     code = "request.pool"
+
+
+class BadValue(RequestError):
+    """A secret, connection or variable cannot be kept like that."""
+
+    code = "request.value"
+
+
+class NoSuchValue(RequestError):
+    """No secret, connection or variable of that name is kept."""
+
+    code = "request.unknown_value"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"there is no {kind} {name!r}; see `aioflow {kind}s list`")
+        self.kind = kind
+        self.name = name
 
 
 class DagBroken(RequestError):

@@ -12,6 +12,7 @@ __all__ = (
     "StepFailed",
     "TaskError",
     "TaskTimeout",
+    "UnknownValue",
 )
 
 
@@ -93,6 +94,12 @@ class DagRunFailed(TaskError):
         self.dag_id = dag_id
         self.run_id = run_id
         self.state = state
+
+
+class UnknownValue(TaskError):
+    """A secret, connection or variable is not there, not declared, or no key at hand opens it."""
+
+    code = "task.value"
 
 
 class FanOutCapped(TaskError):

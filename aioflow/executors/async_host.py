@@ -75,6 +75,8 @@ class AsyncExecutor:
     that should run again. The host itself ends tries that take too long.
     """
 
+    hosts_triggers = False
+
     def __init__(self, wiring: Wiring, *, health_seconds: float = HEALTH_SECONDS) -> None:
         self._wiring = wiring
         self._host = SharedHost(
@@ -103,7 +105,7 @@ class AsyncExecutor:
             self._told[info.run_no] = info
             self._host.put(info)
         if effect.resume is not None:  # the same coroutine, from here on under another number
-            self._logs.pop((start.task_no, effect.resume.was_start_no), None)
+            self._close_log(start.task_no, effect.resume.was_start_no)
         self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
         self._host.put(start if effect.resume is None else effect.resume)
 
@@ -124,6 +126,11 @@ class AsyncExecutor:
     def open_logs(self) -> AbstractSet[tuple[TaskNo, StartNo]]:
         """The starts something may still be printed by."""
         return self._logs.keys()
+
+    def _close_log(self, task_no: TaskNo, start_no: StartNo) -> None:
+        log = self._logs.pop((task_no, start_no), None)
+        if log is not None:
+            log.close()
 
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
@@ -153,9 +160,9 @@ class AsyncExecutor:
                 if (log := self._logs.get((report.task_no, report.start_no))) is not None:
                     log.offer(report.data)
             elif isinstance(report, Left):
-                self._logs.pop((report.task_no, report.start_no), None)
+                self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):
-                self._logs.pop((report.task_no, report.start_no), None)
+                self._close_log(report.task_no, report.start_no)
                 passed.append(report)
             elif isinstance(report, _PASSED):
                 passed.append(report)
@@ -171,9 +178,10 @@ class AsyncExecutor:
 
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no try: a library in C, a grandchild."""
-        _logger.info("the async host printed: %r", data[:500])
+        _logger.info("the async host printed: %r", self._wiring.tasklog.masks.masked(data)[:500])
 
     def _forget_all(self) -> None:
         self._wiring.ask(self, Withdraw(-1))
         self._told.clear()
-        self._logs.clear()
+        for key in list(self._logs):
+            self._close_log(*key)

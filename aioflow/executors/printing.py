@@ -35,6 +35,8 @@ class Printing:
     async def finish(self) -> None:
         """Give on what was held back; the process is dead."""
         await self._keep_pieces(self._attribution.finish())
+        if self._log is not None:
+            self._log.close()
 
     async def _keep_pieces(
         self, pieces: Sequence[tuple[tuple[TaskNo, StartNo] | None, bytes]]
@@ -45,10 +47,12 @@ class Printing:
             elif self._log is not None:
                 await self._log.write(data)
             else:
-                _logger.warning("printed by no try: %r", data[:500])
+                _logger.warning("printed by no try: %r", self._tasklog.masks.masked(data)[:500])
 
     def _begin(self, key: tuple[TaskNo, StartNo] | None) -> None:
         start = None if key is None else self._expected.get(key)
+        if self._log is not None:
+            self._log.close()
         self._log = None if start is None else self._tasklog.open(log_key(start))
         if start is not None:
             # What was sent before it prints no more: it has ended or was called back.

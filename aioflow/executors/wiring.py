@@ -25,6 +25,10 @@ class Asker(Protocol):
     """A process that asks. It outlives its questions or it does not: see ``is_open``."""
 
     @property
+    def hosts_triggers(self) -> bool:
+        """Whether it runs triggers, and nothing of a task's own."""
+
+    @property
     def is_open(self) -> bool:
         """Whether an answer still reaches it."""
 

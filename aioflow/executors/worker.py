@@ -79,6 +79,8 @@ class _Try:
 class Worker:
     """One slot. ``run`` keeps a process for it; the verbs are called by ``SlotExecutor``."""
 
+    hosts_triggers = False
+
     def __init__(self, number: int, wiring: Wiring) -> None:
         self._number = number
         self._wiring = wiring

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from aioflow.author.asking import NamedEvent, RunEnding
-from aioflow.errors import AioflowError
+from aioflow.errors import AioflowError, TaskError, UnknownValue
+from aioflow.host import values
 from aioflow.host.endings import Endings, SingleEndings
 from aioflow.host.named_events import EventFollower, Subscriptions
 from aioflow.host.nursery import guest, watching
 from aioflow.host.shared import Line
-from aioflow.model import Instant
+from aioflow.model import Instant, ValueKind
 
 __all__ = ("Channels", "Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
 
@@ -78,6 +80,20 @@ class LineAsker:
         target = (self.run_no, dag_id, task_id)
         return await self._channels.endings.ended(target, run_id, *when, self.place)
 
+    async def value(self, kind: ValueKind, name: str) -> Any:
+        names = ((kind, name),)
+        body = values.question(self._declaring, names)
+        try:
+            answer = await self._channels.line.ask(self.run_no, "values", body)
+        except TaskError as exc:
+            raise UnknownValue(str(exc)) from None
+        return values.told(names, answer)[kind, name]
+
+    @property
+    def _declaring(self) -> int:
+        """The position of the task that declares what is asked for."""
+        return self.place[0]
+
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Follower:
         return Follower(self, Endings(self._channels.line, tell))
 
@@ -123,6 +139,10 @@ class GuestAsker(LineAsker):
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
         )
+
+    @property
+    def _declaring(self) -> int:
+        return -1  # the code of a trigger is all that says so
 
 
 class Follower:

@@ -23,6 +23,7 @@ from aioflow.host.loader import portable
 from aioflow.host.outcome import bounded, now
 from aioflow.host.positions import Positions
 from aioflow.host.questions import RecordItem
+from aioflow.host.values import hidden
 from aioflow.messages import (
     Awaiting,
     CallAnswered,
@@ -407,9 +408,9 @@ def _shown(call: Call, place: str) -> str:
 
 def _arguments(problem: Exception) -> bytes:
     try:
-        return codec.encode(list(problem.args), "the arguments of an exception")
+        return codec.encode([hidden(arg) for arg in problem.args], "the arguments of an exception")
     except Unserializable:
-        return codec.encode([str(problem)], "the message of an exception")
+        return codec.encode([hidden(str(problem))], "the message of an exception")
 
 
 def _failure(problem: Exception) -> Failure:

@@ -13,8 +13,10 @@ import msgspec
 
 from aioflow.author.asking import asker
 from aioflow.author.node import Node
+from aioflow.author.values import Held, held
 from aioflow.author.waiting import calls
-from aioflow.errors import LinkClosed, TaskTimeout
+from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue
+from aioflow.host import values
 from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.asker import Channels, LineAsker
 from aioflow.host.attempt import Attempt
@@ -54,6 +56,7 @@ from aioflow.messages import (
     Report,
     RunCalled,
 )
+from aioflow.model import ValueKind
 from aioflow.orders import (
     CallRecorded,
     ForgetRun,
@@ -261,6 +264,7 @@ class CoroutineHost:
         start = hosted.start
         place = (start.position, start.map_index)
         asker.set(LineAsker(self._channels, start.run_no, place))
+        held.set({})
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]
@@ -284,6 +288,8 @@ class CoroutineHost:
         attempt = Attempt(run, node, hosted.start, self._page, self._results, expire, hosted.giver)
         problem: BaseException
         try:
+            if names := spec_of(node).values:
+                held.set(await self._values(hosted.start, names))
             value = await attempt.value()
             if hosted.calls is not None:
                 hosted.calls.end()
@@ -304,6 +310,13 @@ class CoroutineHost:
         wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
         body = await self._line.ask(run_no, "results", wanted)
         return msgspec.msgpack.decode(body, type=ResultsPage)
+
+    async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
+        question = values.question(start.position, names)
+        try:
+            return values.told(names, await self._line.ask(start.run_no, "values", question))
+        except TaskError as exc:
+            raise UnknownValue(str(exc)) from None
 
     async def _records(self, start: Start) -> list[RecordItem]:
         items: list[RecordItem] = []

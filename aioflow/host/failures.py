@@ -7,6 +7,7 @@ import sys
 import traceback
 from types import TracebackType
 
+from aioflow.host.values import masks
 from aioflow.model import Failure
 
 __all__ = ("MESSAGE_LIMIT", "failure_of", "one_line", "print_traceback", "traceback_of")
@@ -44,14 +45,14 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
 def _message(problem: BaseException) -> str:
     try:
-        return one_line(str(problem))
+        return one_line(masks.masked_text(str(problem)))
     except BaseException as exc:  # noqa: BLE001 - user code's __str__ may do anything
         return f"(its message cannot be shown: __str__ raised {type(exc).__name__})"
 
 
 def _exit_message(problem: SystemExit) -> str:
     try:
-        return one_line(f"sys.exit({problem.code!r}) was called")
+        return one_line(masks.masked_text(f"sys.exit({problem.code!r}) was called"))
     except BaseException:  # noqa: BLE001 - user code's __repr__ may do anything
         return "sys.exit was called"
 

@@ -28,6 +28,7 @@ from aioflow.errors import (
     CallMismatch,
     FanOutCapped,
     TaskTimeout,
+    UnknownValue,
     Unserializable,
 )
 from aioflow.host.arguments import BadArgument, spec_of
@@ -340,6 +341,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     BadArgument: ("argument", True),
     BadChoice: ("bad_choice", False),
     TaskTimeout: ("timeout", True),
+    UnknownValue: ("value", True),
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),
 }

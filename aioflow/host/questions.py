@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model import Failure, Instant, TaskState
+from aioflow.model import Failure, Instant, TaskState, ValueKind
 
 __all__ = (
     "PAGE_BYTES",
@@ -24,6 +24,8 @@ __all__ = (
     "RunEnding",
     "RunWanted",
     "RunsWanted",
+    "ValuesFound",
+    "ValuesWanted",
     "asked_alone",
     "only",
     "refused",
@@ -138,6 +140,23 @@ class EventsPage(msgspec.Struct, frozen=True, array_like=True):
 
     items: list[EventItem]
     last: int
+
+
+class ValuesWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Ask.kind == "values"``: secrets, connections and variables.
+
+    Attributes:
+        position: The task that declares them; -1 for a trigger that uses them.
+    """
+
+    position: int
+    names: tuple[tuple[ValueKind, str], ...]
+
+
+class ValuesFound(msgspec.Struct, frozen=True, array_like=True):
+    """The msgpack of each that was wanted, in that order."""
+
+    values: tuple[bytes, ...]
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
+from aioflow.author.values import Held, in_process
+from aioflow.host.arguments import spec_of
 from aioflow.host.body import PagesOfRun, begin
 from aioflow.host.outcome import (
     ended_badly,
@@ -18,17 +22,23 @@ from aioflow.host.outcome import (
 )
 from aioflow.host.runs import Runs
 from aioflow.messages import Ended, NotReadyYet
+from aioflow.model import ValueKind
 from aioflow.orders import Start
 
-__all__ = ("run_body",)
+__all__ = ("ValuesOfTry", "run_body")
+
+ValuesOfTry: TypeAlias = Callable[[Start, tuple[tuple[ValueKind, str], ...]], Held]
 
 
-def run_body(start: Start, runs: Runs, pages: PagesOfRun, results: Path) -> Ended:
+def run_body(
+    start: Start, runs: Runs, pages: PagesOfRun, values: ValuesOfTry, results: Path
+) -> Ended:
     """Run it in this thread, and return what is to be reported, whatever user code does.
 
     Args:
         runs: Has been told of its run.
         pages: Fetches results of its parents; may block.
+        values: Fetches the secrets, connections and variables it declares; may block.
         results: Folder of the large results.
     """
     try:
@@ -39,6 +49,7 @@ def run_body(start: Start, runs: Runs, pages: PagesOfRun, results: Path) -> Ende
     began_at = now()
     body = None
     try:
+        in_process(values(start, spec_of(node).values))
         body = begin(run, node, start, pages, results)
         value = body.call()
         if inspect.iscoroutine(value):
@@ -59,3 +70,5 @@ def run_body(start: Start, runs: Runs, pages: PagesOfRun, results: Path) -> Ende
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         return ended_badly(node, start, began_at, exc, None if body is None else body.operator)
+    finally:
+        in_process({})

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from aioflow.errors import SettingsError
-from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
+from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
     Batch,
     DagFileRow,
@@ -32,6 +32,7 @@ from aioflow.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    ValueRow,
     VersionRow,
 )
 from aioflow.secrets import Vault
@@ -180,6 +181,12 @@ class Store(Protocol):
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
         """Return the event that a request with that idempotency key brought."""
+
+    async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
+        """Return a secret, connection or variable, unsealed."""
+
+    async def list_values(self, kind: ValueKind) -> list[ValueRow]:
+        """Return all of a kind by name, unsealed."""
 
     async def list_items(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000

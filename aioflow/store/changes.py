@@ -36,6 +36,7 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store import growth, tables
 from aioflow.store.rows import TRIGGER_TABLE
+from aioflow.store.values import gone_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
 
@@ -397,6 +398,14 @@ KINDS: tuple[Kind, ...] = (
     _kind("dag", tables.dag, Action.REPLACE, _dags),
     _kind("pool", tables.pool, Action.REPLACE, _pools),
     _kind("gone pool", tables.pool, Action.DISCARD, _gone_pools, guards=("name",)),
+    _kind("value", tables.named_value, Action.REPLACE, new_values),
+    _kind(
+        "gone value",
+        tables.named_value,
+        Action.DISCARD,
+        gone_values,
+        guards=("kind", "name"),
+    ),
     _kind("new run", tables.run, Action.INSERT, _new_runs),
     _kind(
         "run change",

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import Select, Table
 from sqlalchemy.engine.interfaces import Dialect
 
-from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo
+from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
     DagFileRow,
     DagRow,
@@ -25,11 +25,13 @@ from aioflow.rows import (
     TaskRow,
     TriggerRow,
     TryRow,
+    ValueRow,
     VersionRow,
 )
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.sql import compiled
+from aioflow.store.values import value_row
 from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("AT_ONCE", "Fetch", "Question", "Reading")
@@ -386,6 +388,14 @@ class Reading(ABC):
             rows.item_row, selects.ITEMS_OF_TASK, task_no=task_no, after=after, limit=limit
         )
 
+    async def find_value(self, kind: ValueKind, name: str) -> ValueRow | None:
+        """See ``Store``."""
+        return await self._one(self._value, selects.VALUE, kind=str(kind), name=name)
+
+    async def list_values(self, kind: ValueKind) -> list[ValueRow]:
+        """See ``Store``."""
+        return await self._all(self._value, selects.VALUES_OF_KIND, kind=str(kind))
+
     async def list_needed_versions(self) -> list[VersionRow]:
         """See ``Store``."""
         return await self._all(rows.version_row, selects.NEEDED_VERSIONS)
@@ -446,6 +456,9 @@ class Reading(ABC):
 
     def _trigger(self, values: rows.Values) -> TriggerRow:
         return rows.trigger_row(values, self._vault)
+
+    def _value(self, values: rows.Values) -> ValueRow:
+        return value_row(values, self._vault)
 
 
 def _progress(values: Sequence[Any]) -> Progress:

@@ -58,6 +58,8 @@ __all__ = (
     "TRIES",
     "TRIGGERS_OF_RUN",
     "TRIGGERS_PAGE",
+    "VALUE",
+    "VALUES_OF_KIND",
     "VERSION",
     "WIDTHS_OF_RUN",
     "latest_named_events",
@@ -299,6 +301,15 @@ def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
 
 # ── the rest ────────────────────────────────────────────────────────────────────────────
 
+VALUE = select(tables.named_value).where(
+    tables.named_value.c.kind == _text("kind"),
+    tables.named_value.c.name == _text("name"),
+)
+VALUES_OF_KIND = (
+    select(tables.named_value)
+    .where(tables.named_value.c.kind == _text("kind"))
+    .order_by(tables.named_value.c.name)
+)
 TRIGGERS_PAGE = (
     whole(_trigger).where(_trigger.c.trigger_no > _number("after")).limit(_number("limit"))
 )

@@ -31,6 +31,7 @@ __all__ = (
     "meta",
     "metadata",
     "named_event",
+    "named_value",
     "node",
     "number_lease",
     "outbox",
@@ -339,6 +340,19 @@ pool = Table(
     _number("slots"),
     _flag("include_deferred"),
     sqlite_strict=True,
+)
+
+named_value = Table(
+    "named_value",
+    metadata,
+    _text("kind", CheckConstraint("kind IN ('secret', 'connection', 'variable')")),
+    _text("name", CheckConstraint("length(name) <= 250")),
+    _number("value_no"),
+    _number("at"),
+    _blob("sealed"),
+    PrimaryKeyConstraint("kind", "name"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
 )
 
 outbox = Table(

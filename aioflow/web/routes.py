@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aioflow.api import Api, instant
 from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
+from aioflow.web.values import add_values
 
 __all__ = ("PoolBody", "TriggerBody", "api_routes")
 
@@ -58,6 +59,7 @@ def api_routes(api: Api) -> APIRouter:
     _add_triggers(router, api)
     _add_events(router, api)
     _add_pools(router, api)
+    add_values(router, api, _Json)
     return router
 
 

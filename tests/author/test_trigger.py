@@ -18,8 +18,13 @@ from aioflow import (
     TaskDeferred,
     Trigger,
     TriggerEvent,
+    UnknownValue,
     Unserializable,
+    fetch_connection,
+    fetch_secret,
+    fetch_variable,
     run_ending,
+    secret,
 )
 from aioflow.author.asking import (
     NamedEvent,
@@ -32,6 +37,7 @@ from aioflow.author.asking import (
 from aioflow.author.codec import encode_fields
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
+from aioflow.model import ValueKind
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -372,6 +378,9 @@ def test_only_a_trigger_can_be_waited_for():
 class Recorder:
     """Answers every question with the arguments it came with, those about many runs at once."""
 
+    async def value(self, kind: ValueKind, name: str) -> Any:
+        return kind, name
+
     def follow_runs(self, tell: Callable[[Hashable, RunEnding | AioflowError], None]) -> Any:
         class Follower:
             def ask(self, of: Hashable, dag_id: str, **wanted: Any) -> None:
@@ -472,3 +481,19 @@ async def test_nobody_answers_outside_of_a_host():
 async def test_an_instant_without_a_zone_is_refused():
     with pytest.raises(ValueError, match="since"):
         await run_ending("d", since=NOW.replace(tzinfo=None))
+
+
+async def test_a_trigger_asks_for_what_is_kept():
+    token = asker.set(Recorder())
+    try:
+        asked = [await fetch_secret("A"), await fetch_connection("B"), await fetch_variable("C")]
+        with pytest.raises(UnknownValue, match="await fetch_secret"):
+            secret("A")
+    finally:
+        asker.reset(token)
+
+    assert asked == [
+        (ValueKind.SECRET, "A"),
+        (ValueKind.CONNECTION, "B"),
+        (ValueKind.VARIABLE, "C"),
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core.why import still_waits
-from aioflow.inputs import HostLost, HostTrigger, HostUp, Restarted
+from aioflow.inputs import Asked, HostLost, HostTrigger, HostUp, Restarted
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import (
     Body,
@@ -250,3 +250,16 @@ def test_who_waits_for_something_that_is_not_its_turn():
     assert not still_waits(world.memory, run, 0, 3)
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
     assert not still_waits(world.memory, run, 0, -1)
+
+
+@pytest.mark.parametrize("wishes", [(2, None, 3), (None, 3, None)], ids=["set-last", "lifted-last"])
+def test_of_several_wishes_for_a_pool_in_one_turn_the_last_one_is_stored(wishes):
+    world = World()
+    a_pool(world, 1)
+
+    asked = [SetPool(name="ledger", slots=slots, include_deferred=True) for slots in wishes]
+    batch, _, _ = world.decide(Asked(100 + at, request) for at, request in enumerate(asked))
+
+    stored = [(row.name, row.slots) for row in batch.pools], batch.gone_pools
+    lifted, limited = ([], ["ledger"]), ([("ledger", wishes[-1])], [])
+    assert stored == (lifted if wishes[-1] is None else limited)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
-from aioflow.model import DagSpec
-from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
+from aioflow.model import DagSpec, ValueKind
+from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool, SetValue
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 
 __all__ = ("UNREADABLE_DATE", "People", "Person")
@@ -74,15 +74,18 @@ class Person:
         return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
 
     def meddling(self) -> Request:
-        """Somebody cancels, pauses, or changes a pool."""
+        """Somebody cancels, pauses, changes a pool or a secret."""
         rng, tables = self._node.rng, self._node.tables
         runs = [tables.runs[no].run_id for no in tables.unfinished()]
-        match rng.choice(("cancel", "pause", "resume", "pool", "pool")):
+        match rng.choice(("cancel", "pause", "resume", "pool", "pool", "value")):
             case "cancel" if runs:
                 return CancelRun(run_id=rng.choice(runs))
             case "pause" | "resume" as verb:
                 dag_id = rng.choice(self._node.dags).dag_id
                 return SetPaused(dag_id=dag_id, paused=verb == "pause")
+            case "value":
+                value = rng.choice((None, b"\x01", b"\xa1x"))
+                return SetValue(kind=ValueKind.SECRET, name=rng.choice("ab"), value=value)
             case _:
                 name = rng.choice(POOLS[1:])
                 return SetPool(

@@ -1,0 +1,118 @@
+"""Secrets, connections and variables: set, listed by name, deleted; never read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from aioflow.api.views import iso
+from aioflow.author.values import connection_of
+from aioflow.errors import BadValue, NoSuchValue
+from aioflow.masking import LEAST, secret_texts
+from aioflow.model import ValueKind
+from aioflow.requests import Request, SetValue
+from aioflow.store import Store
+
+__all__ = ("VALUE_BYTES", "NamedValues", "ValueView")
+
+VALUE_BYTES = 64 * 1024
+"""What one may have, as JSON or text."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:@/-]{1,250}")
+
+
+class ValueView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a value: all but the value.
+
+    Attributes:
+        set_at: When it was set last.
+        opens: Whether a key of this home opens it.
+        hidden: Whether it is hidden in logs; a text of fewer than 4 characters is not, nor is a
+            variable whose name does not sound like a secret.
+    """
+
+    name: str
+    set_at: str
+    opens: bool
+    hidden: bool
+
+
+class NamedValues:
+    """Asks the engine to keep values, and says which there are.
+
+    Args:
+        ask: Asks the engine.
+    """
+
+    def __init__(self, store: Store, ask: Callable[[Request], Awaitable[object]]) -> None:
+        self._store = store
+        self._ask = ask
+
+    async def list(self, kind: ValueKind) -> list[ValueView]:
+        """Return those of a kind by name."""
+        return [
+            ValueView(
+                name=row.name,
+                set_at=iso(row.at) or "",
+                opens=row.value is not None,
+                hidden=row.value is not None and _is_hidden(kind, row.name, row.value),
+            )
+            for row in await self._store.list_values(kind)
+        ]
+
+    async def set(self, kind: ValueKind, name: str, value: Any) -> dict[str, Any]:
+        """Keep a value, in place of what it was.
+
+        Args:
+            value: A text for a secret, a URI or an object for a connection, else any JSON.
+
+        Raises:
+            BadValue: If the name, the value or its size is not as it must be.
+        """
+        if not _NAME.fullmatch(name):
+            raise BadValue(
+                f"{name!r} is no name for a {kind}: letters, digits and _ . : @ / - , at most 250"
+            )
+        packed = _packed(kind, value)
+        await self._ask(SetValue(kind=kind, name=name, value=packed))
+        return {"kind": kind, "name": name, "hidden": _is_hidden(kind, name, packed)}
+
+    async def delete(self, kind: ValueKind, name: str) -> dict[str, Any]:
+        """Delete a value.
+
+        Raises:
+            NoSuchValue: If there is none.
+        """
+        if await self._store.find_value(kind, name) is None:
+            raise NoSuchValue(kind, name)
+        await self._ask(SetValue(kind=kind, name=name, value=None))
+        return {"kind": kind, "name": name, "deleted": True}
+
+
+def _packed(kind: ValueKind, value: Any) -> bytes:
+    match kind:
+        case ValueKind.SECRET:
+            if not isinstance(value, str) or not value:
+                raise BadValue("a secret is a text that is not empty")
+        case ValueKind.CONNECTION:
+            try:
+                value = connection_of(value)
+            except ValueError as exc:
+                raise BadValue(str(exc)) from None
+        case ValueKind.VARIABLE:
+            pass
+    try:
+        packed = msgspec.msgpack.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        raise BadValue(f"a {kind} like that cannot be kept") from None
+    if len(packed) > VALUE_BYTES:
+        raise BadValue(f"a {kind} has at most {VALUE_BYTES} bytes, this one has {len(packed)}")
+    return packed
+
+
+def _is_hidden(kind: ValueKind, name: str, packed: bytes) -> bool:
+    texts = secret_texts(kind, name, msgspec.msgpack.decode(packed))
+    return any(len(text) >= LEAST for text in texts)

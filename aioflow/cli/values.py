@@ -1,0 +1,153 @@
+"""``aioflow secrets``, ``connections`` and ``variables``: set, listed by name, never printed."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table, safe
+from aioflow.errors import SettingsError
+
+__all__ = ("add_parser",)
+
+
+class _Noun(NamedTuple):
+    kind: str
+    text: str
+    example: str
+    wants: str
+
+
+_NOUNS = (
+    _Noun(
+        "secret", "keep secrets for tasks", "pass show bank | aioflow secrets set BANK", "a text"
+    ),
+    _Noun(
+        "connection",
+        "keep how to reach servers",
+        "aioflow connections set pg --file pg.json",
+        "a URI like postgresql://user:password@host/db, or a JSON object",
+    ),
+    _Noun(
+        "variable",
+        "keep settings of tasks",
+        "aioflow variables set REGION eu-west",
+        "any JSON; what is none is a text",
+    ),
+)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    for noun in _NOUNS:
+        verbs = nouns.add_parser(f"{noun.kind}s", help=noun.text).add_subparsers(
+            required=True, metavar="COMMAND"
+        )
+        _add_verbs(verbs, noun)
+
+
+def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
+    kind = noun.kind
+    add_command(
+        verbs,
+        "list",
+        partial(_list, kind),
+        text=f"list the {kind}s by name; no command prints what they are",
+        example=f"aioflow {kind}s list",
+    )
+    setting = add_command(
+        verbs, "set", partial(_set, kind), text=f"set a {kind}", example=noun.example
+    )
+    setting.add_argument("name", metavar="NAME")
+    setting.add_argument(
+        "value",
+        metavar="VALUE",
+        nargs="?",
+        help=f"{noun.wants}; without it, and better, it is asked for or read from standard input",
+    )
+    setting.add_argument("--file", type=Path, metavar="FILE", help="read it from here instead")
+    deleting = add_command(
+        verbs,
+        "delete",
+        partial(_delete, kind),
+        text=f"delete a {kind}",
+        example=f"aioflow {kind}s delete NAME",
+    )
+    deleting.add_argument("name", metavar="NAME")
+
+
+def _list(kind: str, arguments: argparse.Namespace) -> int:
+    found = connect(arguments).get(f"{kind}s")
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("NAME", "SET AT", "HIDDEN IN LOGS", "OPENS"),
+        ((v["name"], v["set_at"], _yes(v["hidden"]), _yes(v["opens"])) for v in found),
+        empty=f"no {kind} is set",
+    )
+    return 0
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _set(kind: str, arguments: argparse.Namespace) -> int:
+    value = _value_of(kind, _text(kind, arguments))
+    answer = connect(arguments).put(f"{kind}s", arguments.name, body={"value": value})
+    if arguments.json:
+        print_json(answer)
+        return 0
+    hint(f"{kind} {safe(arguments.name)} is set")
+    if kind != "variable" and not answer["hidden"]:
+        hint("it has no text of 4 characters or more that could be hidden in logs")
+    return 0
+
+
+def _delete(kind: str, arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).delete(f"{kind}s", arguments.name)
+    if arguments.json:
+        print_json(answer)
+    else:
+        hint(f"{kind} {safe(arguments.name)} is deleted")
+    return 0
+
+
+def _text(kind: str, arguments: argparse.Namespace) -> str:
+    """Return what was given: one newline at its end is the file's, not the value's."""
+    if arguments.value is not None:
+        if arguments.file is not None:
+            raise SettingsError("give either a VALUE or --file, not both")
+        return str(arguments.value)
+    try:
+        if arguments.file is not None:
+            text = arguments.file.read_text()
+        elif sys.stdin.isatty():
+            return getpass.getpass(f"{kind} {arguments.name}: ")
+        else:
+            text = sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"the {kind} cannot be read: {exc}") from exc
+    return str(text.removesuffix("\n").removesuffix("\r"))
+
+
+def _value_of(kind: str, text: str) -> Any:
+    if kind == "secret":
+        return text
+    if kind == "connection" and not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if kind == "variable":
+            return text
+        # Not what it is: it may hold a password.
+        raise SettingsError("the connection begins like a JSON object, and is none") from None

@@ -1,0 +1,21 @@
+"""Secrets, connections and variables: rows and nothing else; no decision depends on them."""
+
+from __future__ import annotations
+
+from aioflow.core.draft import Draft
+from aioflow.requests import SetValue
+from aioflow.rows import ValueRow
+
+__all__ = ("keep",)
+
+
+def keep(request: SetValue, draft: Draft) -> None:
+    """Have a value be what is asked for, or gone. Of several in one turn the last one counts."""
+    row = ValueRow(
+        kind=request.kind,
+        name=request.name,
+        value_no=draft.numbers.take(),
+        at=draft.now,
+        value=request.value,
+    )
+    draft.batch.values.append(row)

@@ -1,0 +1,42 @@
+"""Secrets, connections and variables in a child: fetched for one try, hidden in what it raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aioflow.author.values import Connection, Held
+from aioflow.host.questions import ValuesFound, ValuesWanted
+from aioflow.masking import Masks, secret_texts
+from aioflow.model import ValueKind
+
+__all__ = ("hidden", "masks", "question", "told")
+
+masks = Masks()
+"""Of this process: what it was ever told is in no failure it reports."""
+
+
+def question(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
+    """Return the body of the question; see ``ValuesWanted``."""
+    return msgspec.msgpack.encode(ValuesWanted(position, names))
+
+
+def told(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
+    """Return what the daemon answered, by kind and name."""
+    found = msgspec.msgpack.decode(answer, type=ValuesFound).values
+    held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
+    for (kind, name), body in zip(names, found, strict=True):
+        masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(body)))
+    return held
+
+
+def hidden(value: Any) -> Any:
+    """Return a value without what is hidden, as far as it is text."""
+    return masks.masked_text(value) if isinstance(value, str) else value
+
+
+def _restored(kind: ValueKind, body: bytes) -> Any:
+    if kind is ValueKind.CONNECTION:
+        return msgspec.msgpack.decode(body, type=Connection)
+    return msgspec.msgpack.decode(body)

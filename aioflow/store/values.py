@@ -1,0 +1,53 @@
+"""Secrets, connections and variables as rows: sealed, and bound to what they are called.
+
+The envelope is bound to the row's number, which is new each time a value is set; kind and name
+are sealed along, so that a row cannot pass for another one, or for what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from aioflow.model import ValueKind
+from aioflow.rows import Batch, ValueRow
+from aioflow.secrets import Vault
+
+__all__ = ("gone_values", "new_values", "value_row")
+
+_TABLE = "named_value"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(tuple[str, str, bytes])
+
+
+def new_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are set."""
+
+    def values(row: ValueRow) -> tuple[Any, ...]:
+        sealed = vault.seal(_TABLE, row.value_no, _encode((row.kind, row.name, row.value)))
+        return (str(row.kind), row.name, row.value_no, row.at, sealed)
+
+    return [values(row) for row in _last(batch) if row.value is not None]
+
+
+def gone_values(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that go."""
+    return [(str(row.kind), row.name) for row in _last(batch) if row.value is None]
+
+
+def _last(batch: Batch) -> list[ValueRow]:
+    return list({(row.kind, row.name): row for row in batch.values}.values())
+
+
+def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
+    """Return a row of ``named_value``; without its value where no key at hand opens it."""
+    kind, name, value_no, at, sealed = values
+    opened = vault.unseal(_TABLE, value_no, sealed)
+    value = None
+    if opened is not None:
+        *of, told = _decoder.decode(opened)
+        value = told if of == [kind, name] else None
+    return ValueRow(kind=ValueKind(kind), name=name, value_no=value_no, at=at, value=value)

@@ -1,0 +1,48 @@
+"""The routes of secrets, connections and variables. There is none that reads a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from aioflow.api import Api
+from aioflow.model import ValueKind
+
+__all__ = ("ValueBody", "add_values")
+
+_NAME = Annotated[str, Path(max_length=250)]
+
+
+class ValueBody(BaseModel):
+    """A text for a secret, a URI or an object for a connection, any JSON for a variable."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    value: Annotated[Any, Field(...)]
+
+
+def add_values(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> None:
+    """Add the routes of each kind."""
+    for kind in ValueKind:
+        _add_kind(router, api, json, kind)
+
+
+def _add_kind(
+    router: APIRouter, api: Api, json: Callable[[Any], Response], kind: ValueKind
+) -> None:
+    @router.get(f"/{kind}s", name=f"list_{kind}s", description=f"List the {kind}s, without values.")
+    async def list_values() -> Response:
+        return json(await api.values.list(kind))
+
+    @router.put(f"/{kind}s/{{name:path}}", name=f"set_{kind}", description=f"Set a {kind}.")
+    async def set_value(name: _NAME, body: ValueBody) -> Response:
+        return json(await api.values.set(kind, name, body.value))
+
+    @router.delete(
+        f"/{kind}s/{{name:path}}", name=f"delete_{kind}", description=f"Delete a {kind}."
+    )
+    async def delete_value(name: _NAME) -> Response:
+        return json(await api.values.delete(kind, name))

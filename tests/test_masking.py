@@ -1,0 +1,131 @@
+"""What was handed out is hidden, however it is written and wherever a piece of output ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.clock import SystemClock
+from aioflow.masking import MASK, Masks, Stream, secret_texts
+from aioflow.model import ValueKind
+from aioflow.tasklog import TaskLog
+from tests.executors.processes import running
+from tests.test_tasklog import key
+
+SECRET = 'pa"ss w/o\\rd ☃'
+
+
+def masks(*texts: str) -> Masks:
+    made = Masks()
+    made.hide(texts)
+    return made
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(SECRET, id="plain"),
+        pytest.param(json.dumps(SECRET)[1:-1], id="json"),
+        pytest.param(json.dumps(SECRET, ensure_ascii=False)[1:-1], id="json-unescaped"),
+        pytest.param(repr(SECRET)[1:-1], id="repr"),
+        pytest.param(quote(SECRET), id="in-a-path"),
+        pytest.param(quote(SECRET, safe=""), id="in-a-url"),
+        pytest.param(quote_plus(SECRET), id="in-a-query"),
+        pytest.param(base64.b64encode(SECRET.encode()).decode(), id="base64"),
+    ],
+)
+def test_a_secret_is_hidden_however_it_is_written(written):
+    assert masks(SECRET).masked_text(f"<{written}>") == "<***>"
+
+
+def test_the_lines_of_a_key_are_hidden_where_they_are_printed_indented():
+    made = masks("-----BEGIN-----\nfirst-line-of-it\nsecond-line-of-it\n-----END-----\n")
+
+    assert made.masked(b"  first-line-of-it\n  second-line-of-it") == b"  ***\n  ***"
+    assert made.masked(b"-----BEGIN-----") == b"-----BEGIN-----"
+
+
+def test_of_two_that_begin_alike_the_longer_one_is_hidden_whole():
+    assert masks("abcd", "abcdefgh").masked(b"abcdefgh abcd") == b"*** ***"
+
+
+def test_what_is_too_short_to_hide_is_left_and_nothing_hides_nothing():
+    assert masks("abc", "").masked(b"abc") == b"abc"
+    assert Masks().masked(b"abc") == b"abc"
+    assert Masks().masked_text("\ud800") == "\ud800"
+
+
+@given(
+    secrets=st.lists(st.text("ab-\n", min_size=4, max_size=12), min_size=1, max_size=3),
+    pieces=st.lists(st.text("ab-\n", max_size=9), max_size=12),
+)
+def test_no_secret_is_shown_wherever_the_pieces_end(secrets, pieces):
+    made = masks(*secrets)
+    stream = Stream(made)
+
+    shown = b"".join(stream.feed(piece.encode()) for piece in pieces) + stream.finish()
+
+    for secret in secrets:
+        assert secret.encode() not in shown
+    if not any(
+        text in "".join(pieces) for text in (part for s in secrets for part in (s, s.strip()))
+    ):
+        assert shown.replace(MASK, b"") == "".join(pieces).encode()
+
+
+def test_nothing_is_held_back_that_is_no_beginning():
+    stream = Stream(masks("token-1"))
+
+    assert stream.feed(b"all of it\n") == b"all of it\n"
+    assert stream.feed(b"a to") == b"a "
+    assert stream.feed(b"es") == b"toes"
+    assert stream.feed(b"token-") == b""
+    assert stream.finish() == b"token-"
+    assert stream.finish() == b""
+
+
+async def test_a_log_is_masked_before_it_is_cut(tmp_path):
+    log = TaskLog(tmp_path, SystemClock(), cap_bytes=10, masks=masks("token-one"))
+    async with running(log):
+        of_try = log.open(key())
+        await of_try.write(b"1234 to")
+        await of_try.write(b"ken-one and more")
+
+    data = await log.read(7, 0)
+    assert data.startswith(b"1234 *** a\n[aioflow: ")
+    assert b"token" not in data
+
+
+async def test_what_was_held_back_is_in_the_log_once_it_is_closed(tmp_path):
+    log = TaskLog(tmp_path, SystemClock(), masks=masks("token-one"))
+    async with running(log):
+        of_try = log.open(key())
+        of_try.offer(b"it is a tok")
+        of_try.close()
+        of_try.close()
+
+    assert await log.read(7, 0) == b"it is a tok"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "hidden"),
+    [
+        pytest.param(ValueKind.SECRET, "x", "text", ["text"], id="a-secret"),
+        pytest.param(
+            ValueKind.CONNECTION,
+            "x",
+            {"host": "h", "password": "pw", "extra": {"sslmode": "require", "api_key": ["k"]}},
+            ["pw", "k"],
+            id="of-a-connection-what-is-called-so",
+        ),
+        pytest.param(ValueKind.VARIABLE, "REGION", "eu-west", [], id="no-plain-variable"),
+        pytest.param(ValueKind.VARIABLE, "API_TOKEN", {"a": ["t", 1]}, ["t"], id="but-a-token"),
+    ],
+)
+def test_what_of_a_value_is_secret(kind, name, value, hidden):
+    assert list(secret_texts(kind, name, value)) == hidden
