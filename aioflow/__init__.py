@@ -24,6 +24,7 @@ from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
 from aioflow.author.group import TaskGroup, task_group
 from aioflow.author.operator import Context, Operator, Sensor
+from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import Cron, Every
@@ -73,6 +74,7 @@ __all__ = (
     "NamedEvents",
     "NotReady",
     "Operator",
+    "Param",
     "PokeReturnValue",
     "Ref",
     "Retry",

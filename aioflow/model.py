@@ -34,6 +34,7 @@ __all__ = (
     "Join",
     "MapSource",
     "MapSpec",
+    "ParamSpec",
     "RecordState",
     "RetryPolicy",
     "RunNo",
@@ -390,6 +391,19 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     anchor: Instant = 0
 
 
+class ParamSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter that says what it may be.
+
+    Attributes:
+        schema: JSON Schema, as JSON.
+        default: As JSON; ``None`` for a required one.
+    """
+
+    name: str
+    schema: str
+    default: str | None = None
+
+
 class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One DAG of one version.
 
@@ -397,6 +411,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         tasks: In the order they were written; a position is an index into it.
         parameters: Names of the parameters a run's conf may set.
         required: Those of them without a default.
+        params: Those of them with a schema.
     """
 
     dag_id: str
@@ -411,6 +426,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_active_tasks: int | None = None
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    params: tuple[ParamSpec, ...] = ()
     tags: tuple[str, ...] = ()
     doc: str = ""
     line: int = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.params import params_view
 from aioflow.api.views import (
     DagDetailView,
     DagView,
@@ -97,6 +98,7 @@ class RunReader:
             max_active_runs=spec.max_active_runs,
             parameters=spec.parameters,
             required=spec.required,
+            params=params_view(spec),
             tags=spec.tags,
             doc=spec.doc,
             tasks=_task_specs(spec),

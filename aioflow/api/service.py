@@ -13,6 +13,7 @@ import msgspec
 
 from aioflow.api.causes import Chain, Explained
 from aioflow.api.events import NamedEvents
+from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, kind_of
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.values import NamedValues
@@ -193,6 +194,7 @@ class Api(RunReader):
         same = await self._same_run(request)
         if same is not None:
             return _triggered(same, created=False)
+        await check_params(self._running.memory, dag_id, conf)
         try:
             answer = await self._ask(request)
         except AioflowError:

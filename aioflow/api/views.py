@@ -107,6 +107,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
     max_active_runs: int
     parameters: tuple[str, ...]
     required: tuple[str, ...]
+    params: dict[str, dict[str, Any]]
     tags: tuple[str, ...]
     doc: str
     tasks: list[TaskSpecView]

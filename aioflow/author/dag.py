@@ -22,6 +22,7 @@ from aioflow.author.options import (
     check_names,
     without_replaced,
 )
+from aioflow.author.param import Param
 from aioflow.author.parameters import Parameter, ParameterRef
 from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
@@ -119,7 +120,11 @@ class DAG:
         self.file, self.line = place.file, place.line
         self.nodes: list[Node] = []
         self.parameters: dict[str, Parameter] = {
-            name: Parameter(name, default=Literal(value))
+            name: (
+                Parameter.of(name, Any, value)
+                if isinstance(value, Param)
+                else Parameter(name, default=Literal(value))
+            )
             for name, value in options.get("params", {}).items()
         }
         self.default_args: SensorClassOptions = options.get("default_args", {})
@@ -256,6 +261,9 @@ def _parameters_of(fn: Callable[..., object]) -> dict[str, Parameter]:
     for name, declared in inspect.signature(fn).parameters.items():
         if declared.kind in {declared.VAR_POSITIONAL, declared.VAR_KEYWORD, declared.KEYWORD_ONLY}:
             raise wrong(f"parameter {name!r} of a DAG must be an ordinary one")
+        if isinstance(declared.default, Param):
+            found[name] = Parameter.of(name, annotations.get(name, Any), declared.default)
+            continue
         default: Literal | FromContext | None = Literal(declared.default)
         if declared.default is declared.empty:
             default = None

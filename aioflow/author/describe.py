@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
+from aioflow.author.binding import Literal
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
 from aioflow.author.node import Node, Source
@@ -12,7 +14,15 @@ from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
 from aioflow.messages import DagFailure
-from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.model import (
+    DagSpec,
+    MapSource,
+    MapSpec,
+    ParamSpec,
+    RetryPolicy,
+    ScheduleSpec,
+    TaskSpec,
+)
 
 __all__ = ("describe",)
 
@@ -46,6 +56,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         max_active_tasks=dag.max_active_tasks,
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
+        params=tuple(_params(dag)),
         tags=dag.tags,
         doc=dag.doc,
         line=dag.line,
@@ -135,6 +146,14 @@ def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
 
 def _required(dag: DAG) -> list[str]:
     return [name for name, parameter in dag.parameters.items() if parameter.required]
+
+
+def _params(dag: DAG) -> Iterator[ParamSpec]:
+    for name, parameter in dag.parameters.items():
+        if parameter.schema:
+            known = parameter.default
+            default = json.dumps(known.value) if isinstance(known, Literal) else None
+            yield ParamSpec(name=name, schema=parameter.schema, default=default)
 
 
 def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError]:

@@ -52,6 +52,8 @@ class Operator(Linked):
         event_batch: How many events it is given at once.
         event_delay: How long the first of a batch waits for others.
         event_window: How far its triggers may run ahead of the store.
+        template_fields: Arguments whose texts, as they stand in the DAG file, are templates:
+            ``"{{ ds }}"``. They are rendered before ``__init__``, in the process of the task.
     """
 
     start_from_trigger: bool = False
@@ -60,6 +62,7 @@ class Operator(Linked):
     event_batch: int = 100
     event_delay: Duration = 0.05
     event_window: int = 64
+    template_fields: Sequence[str] = ()
 
     _is_sensor = False
     _taken: tuple[DAG, Taken, Place] | None

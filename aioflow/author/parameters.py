@@ -8,6 +8,7 @@ from typing import Any
 
 from aioflow.author.binding import Binding, FromContext, FromParameter, Literal
 from aioflow.author.context import RunContext, resolve
+from aioflow.author.param import Param, misfit
 from aioflow.author.place import misused
 from aioflow.author.restoring import restore
 from aioflow.author.unknown import Unknown
@@ -23,11 +24,19 @@ class Parameter:
     Attributes:
         annotation: A resolved type, ``Any`` if there is none.
         default: A value of the file or of the run; ``None`` for a required one.
+        schema: JSON Schema, as JSON; empty for none.
     """
 
     name: str
     annotation: Any = Any
     default: Literal | FromContext | None = None
+    schema: str = ""
+
+    @classmethod
+    def of(cls, name: str, annotation: Any, param: Param) -> Parameter:
+        """Return the parameter that a ``Param`` describes."""
+        default = None if param.required else Literal(param.default)
+        return cls(name, annotation, default, param.schema)
 
     @property
     def required(self) -> bool:
@@ -72,6 +81,9 @@ def parameter_values(parameters: Mapping[str, Parameter], run: RunContext) -> di
         BadConf: If a required one is missing, or a value does not fit.
     """
     values = dict(run.conf)
+    why = misfit({name: p.schema for name, p in parameters.items() if p.schema}, values)
+    if why is not None:
+        raise BadConf(why)
     for name, parameter in parameters.items():
         if name in values:
             values[name] = _restored(parameter, values[name])

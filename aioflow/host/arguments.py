@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from aioflow.host.fan_in import Pages, Results, decode_item
 from aioflow.host.items import all_items, one_item
 from aioflow.host.questions import only
 from aioflow.host.taking import MapRaised, Taking
+from aioflow.host.templates import renderer
 from aioflow.model import TaskSpec
 from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
@@ -188,6 +189,8 @@ class Arguments:
         self._context = context
         self._pages = pages
         self._folder = results
+        self._templates = frozenset(getattr(node.operator, "template_fields", ()))
+        self._render: Callable[[Any], Any] = _as_it_is
 
     def all(self) -> dict[str, Any]:
         """Return every argument of the task by name.
@@ -199,6 +202,8 @@ class Arguments:
         """
         values: dict[str, Any] = {}
         for name, binding in self._node.arguments.items():
+            is_template = name in self._templates
+            self._render = renderer(self._context) if is_template else _as_it_is
             try:
                 if isinstance(binding, Spread):
                     values.update(self._spread(binding))
@@ -208,12 +213,16 @@ class Arguments:
                 raise exc.problem from None
             except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
+            except Exception as exc:
+                if not is_template:
+                    raise
+                raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
         return values
 
     def _value(self, binding: object, annotation: Any) -> Any:
         match binding:
             case Literal(value):
-                return value
+                return self._render(value)
             case FromTask(position, keys):
                 return _inside(self._result(position, Any if keys else annotation), keys)
             case FromParameter(name, keys):
@@ -226,7 +235,7 @@ class Arguments:
             case Nested(value):
                 return self._nested(value)
             case _:
-                return binding
+                return self._render(binding)
 
     def _nested(self, value: object) -> Any:
         match value:
@@ -279,7 +288,7 @@ class Arguments:
 
     def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
         if leaf.parent is None:
-            return leaf.values[index]
+            return self._render(leaf.values[index])
         stream = streamed_from(self._run, self._node, self._start)
         if stream is not None:
             body = self._start.item
@@ -309,9 +318,16 @@ class Arguments:
         if refused is not None:
             raise TypeError(refused)
         source, known = self._node.sources[spread.source], self._node.annotations
-        if source.functions or not any(source.parents):
-            return dict(item)  # it has not travelled
+        if source.functions:
+            return dict(item)
+        if not any(source.parents):  # it has not travelled
+            render, templates = renderer(self._context), self._templates
+            return {name: render(v) if name in templates else v for name, v in item.items()}
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _inside(value: Any, keys: tuple[str | int, ...]) -> Any:

@@ -79,7 +79,9 @@ async def test_a_restart_knows_the_records_and_the_items_of_each_run(store, stor
             new_runs=[replace(RUN, run_no=n, run_id=f"r{n}", key=None) for n in numbers],
             new_tasks=[replace(TASK, task_no=100 + n, run_no=n) for n in numbers],
             new_records=[
-                replace(STEP, task_no=100 + n, run_no=n, ordinal=at) for n in numbers for at in (0, 1)
+                replace(STEP, task_no=100 + n, run_no=n, ordinal=at)
+                for n in numbers
+                for at in (0, 1)
             ],
             new_items=[
                 ItemRow(task_no=100 + n, item_index=0, run_no=n, payload=b"\x07") for n in numbers

@@ -1,0 +1,54 @@
+"""What a run is started with, held against the schemas of its DAG's parameters.
+
+In a process of its own: matching a ``pattern`` may take forever, and would hold up everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from anyio import to_process
+
+from aioflow.author.param import misfit
+from aioflow.core.memory import Memory
+from aioflow.errors import BadConf
+from aioflow.model import DagSpec
+
+__all__ = ("check_params", "params_view")
+
+_CHECK_SECONDS = 5.0
+
+
+async def check_params(memory: Memory, dag_id: str, conf: Mapping[str, Any] | None) -> None:
+    """Refuse a conf that does not fit. A DAG whose parameters have no schema costs nothing.
+
+    Raises:
+        BadConf: If a value does not fit its schema, or that takes too long to find out.
+    """
+    row = memory.dags.get(dag_id)
+    plan = None if row is None else memory.plans.get((row.version, dag_id))
+    schemas = {} if plan is None else {p.name: p.schema for p in plan.graph.spec.params}
+    given = {name: value for name, value in (conf or {}).items() if name in schemas}
+    if not given:
+        return
+    try:
+        with anyio.fail_after(_CHECK_SECONDS):
+            why = await to_process.run_sync(misfit, schemas, given, cancellable=True)
+    except TimeoutError:
+        raise BadConf(f"a parameter could not be checked within {_CHECK_SECONDS:g} s") from None
+    if why is not None:
+        raise BadConf(why)
+
+
+def params_view(dag: DagSpec) -> dict[str, dict[str, Any]]:
+    """Return the schema of each parameter that has one, with its default unless it is required."""
+    return {
+        param.name: {
+            "schema": json.loads(param.schema),
+            **({} if param.default is None else {"default": json.loads(param.default)}),
+        }
+        for param in dag.params
+    }

@@ -1,0 +1,119 @@
+"""Parameters that say what they may be, as a JSON schema: ``Param``.
+
+The schema is data. It is checked where the file is parsed, and again whatever a run is
+started with; the library for that is loaded only where there is a schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from aioflow.author.place import wrong
+
+__all__ = ("Param", "misfit")
+
+_MISSING: Any = object()
+
+
+class Param(Any):  # type: ignore[misc]  # fits wherever its value does
+    """The default of a parameter, and what else it may be.
+
+    As in Airflow: in the options of a DAG, ``params={"n": Param(3, type="integer", minimum=1)}``;
+    also as the default of a parameter of a ``@dag`` function. Inside the DAG it is used as any
+    other parameter.
+
+    Args:
+        default: A JSON value that fits; without it a run has to give one.
+        description: For people.
+        schema: Words of JSON Schema (draft 2020-12): ``type``, ``minimum``, ``enum`` ...; a
+            ``$ref`` stays within it.
+
+    Raises:
+        DagError: If the schema is none, or the default does not fit it.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        return object.__new__(cls)  # that of Any takes no arguments
+
+    def __init__(
+        self, default: Any = _MISSING, *, description: str | None = None, **schema: Any
+    ) -> None:
+        self.required = default is _MISSING
+        self.default = None if self.required else default
+        if description is not None:
+            schema["description"] = description
+        self.schema = _checked(schema)
+        if not self.required:
+            _check_default(default, self.schema)
+
+    def __repr__(self) -> str:
+        return f"Param({'' if self.required else repr(self.default)})"
+
+
+def misfit(schemas: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
+    """Say which value does not fit its schema, and why; ``None`` if all of them do.
+
+    May take long: a ``pattern`` can be such that matching it does. A value without a schema,
+    and a schema without a value, are passed over.
+    """
+    for name, schema in schemas.items():
+        if name in values and (why := _why_not(json.loads(schema), values[name])):
+            return f"the parameter {name!r} does not fit: {why}"
+    return None
+
+
+def _why_not(schema: Mapping[str, Any], value: Any) -> str | None:
+    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema.exceptions import best_match
+    from referencing import Registry
+
+    # With a registry of its own nothing is fetched, whatever a $ref says.
+    validator = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker())
+    problem = best_match(validator.iter_errors(value))
+    if problem is None:
+        return None
+    where = "".join(f"[{part!r}]" for part in problem.absolute_path)
+    return f"{where} {problem.message}".strip()
+
+
+def _checked(schema: Mapping[str, Any]) -> str:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        text = json.dumps(schema, allow_nan=False)
+        Draft202012Validator.check_schema(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise wrong(f"the schema of a Param is no JSON: {exc}") from None
+    except SchemaError as exc:
+        raise wrong(f"the schema of a Param is none: {exc.message}") from None
+    for target in _references(schema):
+        if not (isinstance(target, str) and target.startswith("#")):
+            raise wrong(f"$ref={target!r} leads out of the schema of its Param")
+    return text
+
+
+def _references(schema: object) -> Iterator[object]:
+    if isinstance(schema, dict):
+        for word, value in schema.items():
+            if word in {"$ref", "$dynamicRef"}:
+                yield value
+            yield from _references(value)
+    elif isinstance(schema, list | tuple):
+        for value in schema:
+            yield from _references(value)
+
+
+def _check_default(default: Any, schema: str) -> None:
+    try:
+        plain = json.loads(json.dumps(default, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise wrong(f"the default of a Param must be JSON: {exc}") from None
+    try:
+        why = _why_not(json.loads(schema), plain)
+    except Exception as exc:  # noqa: BLE001 - such as a $ref to nowhere
+        raise wrong(f"the schema of a Param cannot be used: {exc}") from None
+    if why is not None:
+        raise wrong(f"the default of a Param does not fit its schema: {why}")
