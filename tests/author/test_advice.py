@@ -85,7 +85,7 @@ def test_an_argument_that_may_be_none_though_its_annotation_refuses_it_is_odd(ru
         maybe.override(trigger_rule=rule)(make())
         take.override(trigger_rule=rule).partial().expand(value=[1])
 
-    assert odd(made) == ["odd.orphan", "odd.none"]
+    assert odd(made) == ["odd.orphan", "odd.none", "odd.rule"]
 
 
 def test_the_rule_of_the_edge_counts():
