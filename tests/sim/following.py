@@ -22,7 +22,7 @@ __all__ = ("expected_width", "hold", "indexed", "leaves", "with_joins")
 Taken: TypeAlias = frozenset[tuple[int, int]]
 """What one child takes: ``(position, index)`` each; -1 for a list of the file."""
 
-_MOST = 60
+_MOST = 20
 _JOINS: tuple[Join, ...] = ("zip", "zip_longest", "concat")
 
 

@@ -471,7 +471,7 @@ def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
     if streamed.random() < 0.5:
         dags = [with_generators(dag, streamed) for dag in dags]
     joined = random.Random(f"joins {seed}")
-    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.3 else dags
+    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
 
 
 @contextmanager
