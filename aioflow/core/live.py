@@ -214,13 +214,20 @@ class Live:
 
 
 class RunTasks(Kept[Live]):
-    """The tasks of one run that are between pending and their end, by number."""
+    """The tasks of one run that are between pending and their end, by number.
 
-    __slots__ = ("_count", "_run", "_shelf")
+    Args:
+        first_task_no: Of the run; as are ``states`` and ``groups``. It does not know the run
+            itself: one that is let go of is then gone at once, not when the collector comes by.
+    """
 
-    def __init__(self, run: Run) -> None:
+    __slots__ = ("_count", "_first_task_no", "_groups", "_shelf", "_states")
+
+    def __init__(self, first_task_no: TaskNo, states: bytearray, groups: dict[int, Group]) -> None:
         super().__init__()
-        self._run = run
+        self._first_task_no = first_task_no
+        self._states = states
+        self._groups = groups
         self._count = 0
         self._shelf: Kept[Live] | None = None
 
@@ -235,9 +242,9 @@ class RunTasks(Kept[Live]):
         """See ``Kept``."""
         if self._shelf is None or not self._count:
             return []
-        run, first = self._run, self._run.row.first_task_no
-        numbers = [first + at for at, state in enumerate(run.states) if state]
-        for group in run.groups.values():
+        first = self._first_task_no
+        numbers = [first + at for at, state in enumerate(self._states) if state]
+        for group in self._groups.values():
             numbers += [group.first_task_no + at.start() for at in _DEFERRED.finditer(group.states)]
         shelf = self._shelf.folded()
         return [number for number in numbers if number in shelf]
@@ -424,7 +431,7 @@ class Run:
             for look in looks:
                 self.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
         self.groups: dict[int, Group] = {}
-        self.live = RunTasks(self)
+        self.live = RunTasks(row.first_task_no, self.states, self.groups)
         self.unfinished = size
         self.running = 0
         self.running_at: dict[int, int] = {}

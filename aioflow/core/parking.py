@@ -305,6 +305,7 @@ class Parking:
         del self.tasks.objects[live.task_no], self.triggers.objects[row.trigger_no]
         self._lay(one)
         run.live.put_away(live.task_no, self.tasks)
+        live.waits = ()  # they hold each other: else both would lie about until a collection
 
     def _lay(self, one: Folded) -> None:
         body = packed(one)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -360,6 +362,28 @@ def test_what_waits_is_small():
     assert not world.memory.live.objects
 
 
+@pytest.fixture
+def uncollected() -> Iterator[Callable[[type], int]]:
+    """Counts objects of a class that are new, while only counts of references free them."""
+    gc.collect()
+    before = {id(thing) for thing in gc.get_objects()}
+    gc.disable()
+    try:
+        yield lambda kind: sum(
+            isinstance(thing, kind) and id(thing) not in before for thing in gc.get_objects()
+        )
+    finally:
+        gc.enable()
+
+
+def test_what_was_folded_is_gone_without_a_collection(uncollected: Callable[[type], int]):
+    world, _ = wide(50)
+
+    assert folded(world) == 50
+    assert uncollected(Live) == 0
+    assert uncollected(WaitRecord) == 0
+
+
 # ── whole runs ─────────────────────────────────────────────────────────────────────────
 
 
@@ -384,6 +408,13 @@ def parked_run(**request: Any) -> tuple[World, int]:
 def run_fields(run: Run) -> dict[str, Any]:
     names = {"live", "graph", "plan", "durations"}
     return {name: getattr(run, name) for name in run.__slots__ if name not in names}
+
+
+def test_a_run_that_was_folded_is_gone_without_a_collection(uncollected: Callable[[type], int]):
+    world, _ = parked_run()
+
+    assert len(world.memory.runs) == 1
+    assert uncollected(Run) == 0
 
 
 def test_a_run_that_only_waits_comes_back_as_it_was():
