@@ -14,7 +14,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.core.hosting import QUARANTINE
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
@@ -119,11 +119,11 @@ class Triggerer:
             patience_seconds=self._patience_seconds,
             class_of=self._class_of,
         )
-        self._hosted: Pages[bytes] = Pages()
-        self._waiting: Pages[bytes] = Pages()
+        self._hosted: Pages[bytes] = Pages(Rows)
+        self._waiting: Pages[bytes] = Pages(Rows)
         self._order: list[tuple[int, TriggerNo]] = []
         self._logs: dict[TriggerNo, TryLog] = {}
-        self._per_run: Pages[int] = Pages()
+        self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
 
@@ -208,11 +208,9 @@ class Triggerer:
         and the next daemon hosts it again. How long it may take is the caller's business.
         """
         self._is_closing = True
-        self._waiting = Pages()
-        for number in self._hosted:
-            body = self._hosted.get(number)
-            if body is not None:
-                self._host.put(End(number, _decode(body).hosting, SHUTDOWN))
+        self._waiting = Pages(Rows)
+        for number, body in self._hosted.items():
+            self._host.put(End(number, _decode(body).hosting, SHUTDOWN))
         if self._hosted:
             await self._has_let_go.wait()
 
@@ -327,7 +325,7 @@ class Triggerer:
 
     def _forget_all(self) -> None:
         self._wiring.ask(self, Withdraw(-1))
-        self._hosted, self._waiting, self._per_run = Pages(), Pages(), Pages()
+        self._hosted, self._waiting, self._per_run = Pages(Rows), Pages(Rows), Pages(Numbers)
         self._classes = Shared()
         self._order.clear()
         for number in list(self._logs):

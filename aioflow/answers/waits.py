@@ -14,7 +14,7 @@ import msgspec
 
 from aioflow.answers.crowds import Crowds, Texts
 from aioflow.answers.mapped import Mapped
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.executors.wiring import Asker
 from aioflow.host.questions import RunWanted
@@ -76,7 +76,7 @@ class Asked:
         self.no = no
         self.asker = asker
         self.question = question
-        self.waits: Pages[bytes] = Pages()
+        self.waits: Pages[bytes] = Pages(Rows)
 
 
 class Waits:

@@ -6,7 +6,7 @@ import msgspec
 
 from aioflow.core.kept import Kept
 from aioflow.core.live import Live, Run
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
 from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TriggerNo
@@ -59,7 +59,7 @@ class ParkedRuns(Kept[Run]):
         super().__init__()
         self.loose: dict[RunNo, Run] = {}
         self.plans: Shared[Plan] = Shared()
-        self._bodies: Pages[bytes] = Pages()
+        self._bodies: Pages[bytes] = Pages(Rows)
         self._tasks = tasks
 
     def __len__(self) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from aioflow.core.kept import Kept
 from aioflow.core.live import NOWHERE, Live, Run, WaitRecord
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.parked_runs import ParkedRuns
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
@@ -97,8 +97,10 @@ class Parking:
     def __init__(self) -> None:
         self.loose: dict[TaskNo, Live] = {}
         self.forms: Shared[Form] = Shared()
-        self.tasks: Shelf[Live] = Shelf(lambda body: self._unfold(body)[0])
-        self.triggers: Shelf[WaitRecord] = Shelf(lambda body: self._unfold(body)[1])
+        self._bodies: Pages[bytes] = Pages(Rows)
+        self._trigger_nos: Pages[TriggerNo] = Pages(Numbers)
+        self.tasks: Shelf[Live] = Shelf(self._trigger_nos, self._unfold_task)
+        self.triggers: Shelf[WaitRecord] = Shelf(self._bodies, self._unfold_trigger)
         self.runs = ParkedRuns(self.tasks)
         self._lost: dict[str, int] = {}
         self._async_lives = 1
@@ -127,19 +129,15 @@ class Parking:
         """Return a trigger to be read only: what is folded stays so."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
-            body = self.triggers.bodies.get(trigger_no)
-            if body is not None:
-                one = _decode(body)
+            one = self.look(trigger_no)
+            if one is not None:
                 wait = self._thaw(one, self.runs.peek(one.run_no))[1]
         return wait
 
     def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
         """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
-        pages = self.triggers.bodies
-        for number in pages.numbers(after):
-            body = pages.get(number)
-            if body is not None:
-                yield _decode(body)
+        for _, body in self._bodies.items(after):
+            yield _decode(body)
 
     def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
         """Yield the triggers above a number: those that are objects, and those of these forms."""
@@ -150,10 +148,10 @@ class Parking:
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Instant]]:
         """Yield the instants that folded tasks of a run wait for."""
         for task_no in run.live.folded():
-            body = self.tasks.bodies.get(task_no)
-            if body is None:
+            trigger_no = self._trigger_nos.get(task_no)
+            one = None if trigger_no is None else self.look(trigger_no)
+            if one is None:
                 continue
-            one = _decode(body)
             for length in (one.due_at, one.deadline_at, one.until):
                 if length is not None:
                     yield task_no, one.since + length
@@ -165,7 +163,7 @@ class Parking:
 
     def look(self, trigger_no: TriggerNo) -> Folded | None:
         """Return a trigger as it is folded; ``None`` if it is not."""
-        body = self.triggers.bodies.get(trigger_no)
+        body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
 
     def change(self, was: Folded, *, hosting: int, form: Form) -> None:
@@ -236,9 +234,7 @@ class Parking:
     def forget_folded(self, run_no: RunNo) -> None:
         """Forget what is folded of a run; one pass over all that is."""
         for one in [one for one in self.folded() if one.run_no == run_no]:
-            self.forms.leave(one.form)
-            self.tasks.bodies.take(one.task_no)
-            self.triggers.bodies.take(one.trigger_no)
+            self._take(one)
 
     def _only_waits(self, live: Live) -> bool:
         """Whether nothing of it is lost in a ``Folded``, and it is what is remembered."""
@@ -308,20 +304,29 @@ class Parking:
         live.waits = ()  # they hold each other: else both would lie about until a collection
 
     def _lay(self, one: Folded) -> None:
-        body = packed(one)
-        self.tasks.bodies.put(one.task_no, body)
-        self.triggers.bodies.put(one.trigger_no, body)
+        self._bodies.put(one.trigger_no, packed(one))
+        self._trigger_nos.put(one.task_no, one.trigger_no)
 
-    def _unfold(self, body: bytes) -> tuple[Live, WaitRecord]:
-        one = _decode(body)
-        live, wait = self._thaw(one, self.runs[one.run_no])
+    def _take(self, one: Folded) -> None:
         self.forms.leave(one.form)
-        self.tasks.bodies.take(one.task_no)
-        self.triggers.bodies.take(one.trigger_no)
+        self._bodies.take(one.trigger_no)
+        self._trigger_nos.take(one.task_no)
+
+    def _unfold_task(self, task_no: TaskNo) -> Live | None:
+        trigger_no = self._trigger_nos.get(task_no)
+        wait = None if trigger_no is None else self._unfold_trigger(trigger_no)
+        return None if wait is None else wait.live
+
+    def _unfold_trigger(self, trigger_no: TriggerNo) -> WaitRecord | None:
+        one = self.look(trigger_no)
+        if one is None:
+            return None
+        live, wait = self._thaw(one, self.runs[one.run_no])
+        self._take(one)
         self.tasks.objects[one.task_no] = self.loose[one.task_no] = live
         self.triggers.objects[one.trigger_no] = wait
         live.run.live.bring_back(live)
-        return live, wait
+        return wait
 
     def _thaw(self, one: Folded, run: Run) -> tuple[Live, WaitRecord]:
         """Make the objects again."""
@@ -374,25 +379,25 @@ class Parking:
 class Shelf(Kept[Value]):
     """Tasks by number, or triggers, of all runs.
 
-    Attributes:
-        bodies: What is folded: a ``Folded``, as msgpack.
+    Args:
+        folded: What is folded, by number.
+        unfold: See ``Kept``.
     """
 
-    __slots__ = ("_unfold", "bodies")
+    __slots__ = ("_folded", "_unfold")
 
-    def __init__(self, unfold: Callable[[bytes], Value]) -> None:
+    def __init__(self, folded: Pages[Any], unfold: Callable[[int], Value | None]) -> None:
         super().__init__()
-        self.bodies: Pages[bytes] = Pages()
+        self._folded = folded
         self._unfold = unfold
 
     def __len__(self) -> int:
-        return len(self.objects) + len(self.bodies)
+        return len(self.objects) + len(self._folded)
 
     def unfold(self, number: int) -> Value | None:
         """See ``Kept``."""
-        body = self.bodies.get(number)
-        return None if body is None else self._unfold(body)
+        return self._unfold(number)
 
-    def folded(self) -> Pages[bytes]:
+    def folded(self) -> Pages[Any]:
         """See ``Kept``."""
-        return self.bodies
+        return self._folded

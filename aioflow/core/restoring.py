@@ -14,7 +14,7 @@ from aioflow.core import following, growing, streams
 from aioflow.core.backlog import Given
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Pages, Rows, packed
 from aioflow.model import TaskNo, TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
@@ -52,7 +52,7 @@ class Restoring:
         self._expansions: list[ExpansionRow] = rows.expansions
         self._progress = {one.task_no: one for one in rows.progress}
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
-        self._deferred: Pages[bytes] = Pages()
+        self._deferred: Pages[bytes] = Pages(Rows)
         for expansion in rows.expansions:
             run.groups[expansion.position] = Group(run, expansion)
             run.states[expansion.position] = TaskState.RUNNING

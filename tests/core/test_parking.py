@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import HANDED_AT_ONCE
 from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.memory import Memory
-from aioflow.core.pages import Pages, packed
+from aioflow.core.pages import Numbers, Pages, Rows
 from aioflow.core.restart import give_up
 from aioflow.core.restoring import Restoring, restore
 from aioflow.inputs import (
@@ -70,7 +71,7 @@ def lost(role: str, culprit: int = -1) -> HostLost:
 
 
 def folded(world: World) -> int:
-    return len(world.memory.live.bodies)
+    return len(world.memory.live.folded())
 
 
 def fields_of(thing: Live | WaitRecord) -> dict[str, Any]:
@@ -354,7 +355,7 @@ def test_a_refused_turn_leaves_what_it_had_unfolded_as_it_was():
 def test_what_waits_is_small():
     world, _ = wide(500)
 
-    bodies = world.memory.parking.triggers.bodies
+    bodies = world.memory.waits.folded()
     sizes = [len(bodies.get(number) or b"") - len(FIELDS) for number in bodies]
 
     assert len(sizes) == 500
@@ -496,9 +497,17 @@ def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
 # ── pages ───────────────────────────────────────────────────────────────────────────────
 
 
+def as_bytes(step: int) -> bytes:
+    """Rows of all sizes, the empty one too; what is put anew is mostly longer or shorter."""
+    return b"%d" % step * (step % 7)
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_pages_hold_what_a_dict_would(seed):
-    rng, pages, plain = Random(seed), Pages[int](), dict[int, int]()
+@pytest.mark.parametrize(
+    ("column", "value"), [(list, str), (Numbers, int), (Rows, as_bytes)], ids=str
+)
+def test_pages_hold_what_a_dict_would(column: Any, value: Callable[[int], Any], seed: int):
+    rng, pages, plain = Random(seed), Pages[Any](column), dict[int, Any]()
     highest = rng.choice((10, 300, 10**6))
     for step in range(2_000):
         number = rng.randrange(highest)
@@ -509,25 +518,28 @@ def test_pages_hold_what_a_dict_would(seed):
                 assert pages.get(number) == plain.get(number)
                 assert (number in pages) == (number in plain)
             case _:
-                pages.put(number, step)
-                plain[number] = step
+                pages.put(number, value(step))
+                plain[number] = value(step)
         assert len(pages) == len(plain)
 
     assert list(pages) == sorted(plain)
     after = rng.randrange(highest)
     assert list(pages.numbers(after)) == sorted(number for number in plain if number > after)
+    assert list(pages.items(after)) == [(no, plain[no]) for no in sorted(plain) if no > after]
     assert {number: pages.get(number) for number in pages} == plain
 
 
-def test_what_is_packed_is_what_would_be_encoded():
-    for value in ([1, b"two"], ["x" * 10_000], []):
-        assert packed(value) == msgpack(value)
+def test_a_row_takes_little_more_room_than_it_has_bytes():
+    rows, row = Pages[bytes](Rows), bytes(100)
+    tracemalloc.start()
+    try:
+        for number in range(128 * 50):
+            rows.put(number, row)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
 
-
-def msgpack(value: object) -> bytes:
-    import msgspec
-
-    return msgspec.msgpack.encode(value)
+    assert taken / len(rows) < 1.2 * len(row)
 
 
 def test_a_restart_folds_what_waits_and_hands_it_over_folded():
