@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from aioflow.core.pages import Pages
 
-__all__ = ("Crowds", "Shelf", "Texts")
+__all__ = ("Crowds", "Shelf")
 
 FEW = 8
 """Up to so many stand side by side; more of them lie in pages."""
@@ -18,7 +18,7 @@ _Crowd: TypeAlias = int | tuple[int, ...] | Pages[None]
 
 
 class Shelf(Protocol[Looked_contra]):
-    """Where crowds are kept by key: ``Pages`` for numbers that lie together, else ``Texts``."""
+    """Where crowds are kept by key: ``Pages`` for numbers that lie together, or ``Texts``."""
 
     def __len__(self) -> int: ...
 
@@ -30,16 +30,6 @@ class Shelf(Protocol[Looked_contra]):
 
     def take(self, key: Looked_contra, /) -> Any:
         """Return what is there, and forget it."""
-
-
-class Texts(dict[str, Any]):
-    """A shelf of texts."""
-
-    put = dict.__setitem__
-
-    def take(self, key: str) -> Any:
-        """See ``Shelf``."""
-        return self.pop(key, None)
 
 
 class Crowds(Generic[Key]):

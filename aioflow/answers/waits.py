@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.answers.crowds import Crowds, Texts
+from aioflow.answers.crowds import Crowds
 from aioflow.answers.mapped import Mapped
+from aioflow.answers.texts import Texts
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.executors.wiring import Asker
