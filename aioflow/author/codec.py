@@ -99,10 +99,12 @@ def decode_fields(data: bytes, annotations: Mapping[str, Any], owner: str) -> di
     fields = decode(data, where=owner)
     if not isinstance(fields, dict):
         raise Unserializable(owner, type(fields).__name__, "a map of fields was expected")
-    return {
-        name: restore(value, annotations.get(name, Any), f"{owner}.{name}")
-        for name, value in fields.items()
-    }
+    for name, annotation in annotations.items():
+        value = fields.get(name)
+        # Nothing is what it is, whatever was annotated; most fields of most triggers are that.
+        if value is not None:
+            fields[name] = restore(value, annotation, f"{owner}.{name}")
+    return fields
 
 
 # ── there ───────────────────────────────────────────────────────────────────────────────
@@ -273,7 +275,9 @@ def _unpack(code: int, data: memoryview) -> Any:
 
 def _unpack_datetime(data: bytes) -> datetime:
     wall, fold, zone = data.decode().split(";")
-    value = datetime.fromisoformat(wall).replace(fold=int(fold))
+    value = datetime.fromisoformat(wall)
+    if fold != "0":
+        value = value.replace(fold=int(fold))
     if not zone:
         return value
     try:

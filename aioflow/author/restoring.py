@@ -38,7 +38,7 @@ from aioflow.author.annotations import hints
 from aioflow.author.duration import microseconds
 from aioflow.errors import AioflowError, Unserializable
 
-__all__ = ("restore",)
+__all__ = ("is_plain", "restore")
 
 _PLAIN = (str, int, bool, bytes, object, type(None), Any)
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence)
@@ -58,12 +58,16 @@ def restore(value: Any, annotation: Any, where: str, *, strict: bool = False) ->
     Raises:
         Unserializable: If it was meant for the annotated type, but does not fit.
     """
-    if not strict and (annotation is Any or _is_plain(annotation)):
-        return value
+    if not strict:
+        if type(value) is annotation and annotation in _LEAVES:
+            return value
+        if annotation is Any or is_plain(annotation):
+            return value
     return _Restorer(strict).restore(value, annotation, where)
 
 
-def _is_plain(annotation: Any) -> bool:
+def is_plain(annotation: Any) -> bool:
+    """Return whether restoring can never change a value: nothing but JSON types all through."""
     try:
         return _is_plain_cached(annotation)
     except TypeError:  # unhashable, such as Annotated[int, []]
@@ -72,12 +76,11 @@ def _is_plain(annotation: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_plain_cached(annotation: Any) -> bool:
-    """Whether restoring can never change a value: nothing but JSON types all through."""
     if annotation in _PLAIN:
         return True
     origin = get_origin(annotation)
     if origin in {list, dict, Union, types.UnionType} or origin in _LISTS or origin in _MAPS:
-        return all(_is_plain(part) for part in get_args(annotation))
+        return all(is_plain(part) for part in get_args(annotation))
     return annotation in {list, dict}
 
 
@@ -205,7 +208,7 @@ class _Restorer:
             raise _Misfit
         part = parts[0] if parts else Any
         items: Any = value
-        if not _is_plain(part) or self._strict:
+        if not is_plain(part) or self._strict:
             items = [
                 self.restore(item, part, f"{where}[{index}]") for index, item in enumerate(value)
             ]

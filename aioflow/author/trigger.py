@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
@@ -15,6 +14,7 @@ from aioflow.author import codec
 from aioflow.author.annotations import hints
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
+from aioflow.author.restoring import is_plain
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo
@@ -133,8 +133,9 @@ def prepare(
     # Also a frozen dataclass is told: these are no fields of it. Nor is its dict asked for, which
     # is not made until somebody does.
     object.__setattr__(trigger, "_hosted_since", since)
-    object.__setattr__(trigger, "_hosted_last", last)
     object.__setattr__(trigger, "_hosted_number", number)
+    if last is not None:
+        object.__setattr__(trigger, "_hosted_last", last)
     return trigger
 
 
@@ -200,11 +201,12 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
         Unserializable: If the class does not take them (any more).
     """
     name = cls.__name__
-    annotations, signature = _shape(cls)
+    annotations = _annotations.get(cls)
+    if annotations is None:
+        annotations = _annotations[cls] = _annotations_of(cls)
     fields = codec.decode_fields(kwargs, annotations, name)
     token = _is_restored.set(True)
     try:
-        signature.bind(**fields)
         return cls(**fields)
     except (TypeError, ValueError) as exc:
         raise Unserializable(name, "trigger", f"cannot be made of its fields: {exc}") from exc
@@ -215,19 +217,16 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
 _is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
 """Set while a trigger is made of stored fields: nobody has written them just now."""
 
-_shapes: WeakKeyDictionary[type, tuple[dict[str, Any], inspect.Signature]] = WeakKeyDictionary()
+_annotations: WeakKeyDictionary[type, Mapping[str, Any]] = WeakKeyDictionary()
 """Looking them up costs ten times what making a trigger does, and thousands are of one class."""
 
 
-def _shape(cls: type[Trigger[Any]]) -> tuple[dict[str, Any], inspect.Signature]:
-    """Return what a class is made of: its fields' types, and how it is called."""
-    shape = _shapes.get(cls)
-    if shape is None:
-        annotations = hints(cls.__init__)
-        if dataclasses.is_dataclass(cls):
-            annotations = hints(cls)
-        shape = _shapes[cls] = (dict(annotations), inspect.signature(cls))
-    return shape
+def _annotations_of(cls: type[Trigger[Any]]) -> Mapping[str, Any]:
+    """Return the types of what a class is made of, as far as a stored value depends on them."""
+    annotations = hints(cls.__init__)
+    if dataclasses.is_dataclass(cls):
+        annotations = hints(cls)
+    return {name: kind for name, kind in annotations.items() if not is_plain(kind)}
 
 
 def _fields(trigger: Trigger[Any]) -> dict[str, object]:

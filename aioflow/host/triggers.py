@@ -127,26 +127,28 @@ class TriggerHost:
         Whether that could be done; what is in the way comes to light where it is made in full.
         """
         cls = self._maker.known(order)
-        if cls is None or not shares(cls):
+        if cls is None or order.window or not shares(cls):
             return False
         token = guest.set(hosted)  # what it prints is its own
+        # As `signed` does, which costs as much as making the trigger.
+        word = self._box.word
+        before, word[0] = word[0], order.trigger_no
+        if word[1]:
+            self._box.stir()
         try:
-            with signed(self._box, order.trigger_no):
-                return self._join(hosted, order, self._told(construct(cls, order.kwargs), order))
+            return self._join(hosted, order, self._told(construct(cls, order.kwargs), order))
         except BaseException:  # noqa: BLE001 - user code may raise anything
             return False
         finally:
+            word[0] = before
             guest.reset(token)
 
     def _join(self, hosted: HostedTrigger, order: Host, trigger: Trigger[Any]) -> bool:
-        """Let a trigger wait in the watch it shares, if it does; only its data is kept."""
-        cls = type(trigger)
-        if order.window or not shares(cls):
-            return False
+        """Let a trigger of a class that shares wait in its watch; only its data is kept."""
         share = trigger.share()
         if share is None:
             return False
-        keep = order.start is not None or lets_go(cls)
+        keep = order.start is not None or lets_go(type(trigger))
         wait = Wait(order, hosted.kind, share.wanted, keep=keep)
         self._watches.join(wait, share)
         hosted.is_data = True
@@ -267,13 +269,14 @@ class TriggerHost:
         if hosted.ending:
             raise asyncio.CancelledError  # told to end, it swallowed that and went on
         hosted.enter(_RUN)
-        if self._join(hosted, order, trigger):
+        may_join = not order.window and shares(type(trigger))
+        if may_join and self._join(hosted, order, trigger):
             return None
         hosted.trigger = trigger
         return await events_of(trigger.run(), type(trigger).__name__)
 
     def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
-        since, last = as_datetime(order.since), _last(order)
+        since, last = as_datetime(order.since), None if order.last is None else _last(*order.last)
         return prepare(trigger, since=since, last=last, number=order.trigger_no)
 
     def _over(self, hosted: HostedTrigger) -> None:
@@ -360,10 +363,7 @@ class TriggerHost:
         self._line.give_up_if(self._nursery.abandoned_count)
 
 
-def _last(order: Host) -> TriggerEvent[Any] | None:
-    if order.last is None:
-        return None
-    payload, key = order.last
+def _last(payload: bytes, key: str | None) -> TriggerEvent[Any]:
     return TriggerEvent(codec.decode(payload), key)
 
 
