@@ -61,6 +61,9 @@ _log = structlog.get_logger(__name__)
 _FIRST_SWEEP_SECONDS = 2.0
 """How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""
 
+_WEB_WAITS_SECONDS = 2.0
+"""How long the page may have to wait for what a restart has to do before."""
+
 _WATCH_STORE_SECONDS = 1.0
 
 _LET_GO_SECONDS = 10.0
@@ -257,9 +260,12 @@ class _Node:
     async def _start_web(self, services: TaskGroup) -> None:
         """Serve the API and the page.
 
-        They are imported only now and in a thread, which takes longer than all else a start
-        does: what was waiting before a restart goes on meanwhile.
+        They are imported in a thread, which takes longer than all else a start does, and only
+        when what was waiting before a restart has been handed to its hosts: a thread that
+        imports takes every other turn of the interpreter.
         """
+        with anyio.move_on_after(_WEB_WAITS_SECONDS):
+            await self._engine.wait_until_taken()
         serve_web = await anyio.to_thread.run_sync(_import_web)
         self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
 

@@ -183,6 +183,11 @@ class Engine:
         while self.memory.runs or self._inbox:
             await self._next_turn()
 
+    async def wait_until_taken(self) -> None:
+        """Return when all that was reported has been taken, and whatever followed from it."""
+        while self._inbox:
+            await self._next_turn()
+
     async def wait_until_still(self) -> None:
         """Return when nothing runs; what waits may go on waiting."""
         while self._inbox or any(
@@ -192,7 +197,8 @@ class Engine:
 
     async def _next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
-        self._turned = anyio.Event()
+        if self._turned.is_set():
+            self._turned = anyio.Event()
         await self._turned.wait()
 
     @property
@@ -323,6 +329,8 @@ class Engine:
     def _act(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
+                case HostTrigger():  # there may be most of these
+                    self._out.host(effect)
                 case WakeAt():
                     self.timers.arm(effect.due)
                 case Acknowledge():
@@ -331,8 +339,6 @@ class Engine:
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
-                case HostTrigger():
-                    self._out.host(effect)
                 case EndHosting():
                     self._out.end_hosting(effect)
                 case TakeEvents():

@@ -166,14 +166,15 @@ class Triggerer:
         host = effect.host
         if self._is_closing:
             return
-        self._wanted.set()
         if not self._host.is_up:
+            self._wanted.set()
             return
         if effect.info is not None and effect.info.run_no not in self._told:
             self._told[effect.info.run_no] = effect.info
             self._host.put(effect.info)
-        if host.trigger_no in self._hosted or len(self._hosted) < self._capacity:
-            self._waiting.take(host.trigger_no)
+        if len(self._hosted) < self._capacity or host.trigger_no in self._hosted:
+            if self._waiting:
+                self._waiting.take(host.trigger_no)
             self._assign(host)
         else:
             if host.trigger_no not in self._waiting:

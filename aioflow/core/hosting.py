@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -123,17 +124,18 @@ def host_all(role: str, draft: Draft) -> None:
             found.setdefault(wait.live.spec.priority, array("q")).append(wait.row.trigger_no)
     parking = memory.parking
     priorities = {
-        number: (form.plan.graph.spec.tasks[form.position].priority, form)
+        number: _spec(form).priority
         for form, number in parking.forms.numbered()
-        if role_of(form.class_path, memory) == role and form.class_path != SLEEP
+        if role_of(form.class_path, memory) == role and form.class_path not in HOSTLESS
     }
-    for one in parking.folded():
-        priority, form = priorities.get(one.form, (0, None))
-        if form is None:
-            continue
-        is_elsewhere = form.role != role and form.role in memory.hosts_up
-        if not (is_elsewhere and parking.hosting(one)):
-            found.setdefault(priority, array("q")).append(one.trigger_no)
+    alike = set(priorities.values())
+    if len(alike) == 1 and len(priorities) == len(parking.forms.numbered()):
+        # They are all this host's, and none before the others: nothing is read of them.
+        found.setdefault(alike.pop(), array("q")).extend(parking.triggers.folded())
+    else:
+        for number, form_no in parking.by_form():
+            if form_no in priorities:
+                found.setdefault(priorities[form_no], array("q")).append(number)
     order = array("q")
     for priority in sorted(found, reverse=True):
         order.extend(sorted(found[priority]))
@@ -146,12 +148,17 @@ def hand_over(entry: HandOver, draft: Draft) -> None:
     if entry.role not in memory.hosts_up:
         return  # all follow when it is ready again
     upto = entry.at + HANDED_AT_ONCE
-    forms: dict[int, Form] = {}
+    forms: dict[int, _Handing] = {}
     for number in entry.numbers[entry.at : upto]:
         one = memory.parking.look(number)
-        if one is not None and not _needs_task(one, memory):
-            _hand_folded(one, entry, forms, draft)
-            continue
+        if one is not None and one.kwargs is not None:
+            handing = forms.get(one.form)
+            if handing is None:
+                handing = forms[one.form] = _handing(one.form, entry.role, memory)
+            if isinstance(handing, _Change):
+                _hand_folded(one, entry, handing, draft)
+            if handing != "needs task":
+                continue
         wait = memory.waits.get(number)
         if wait is None or wait.hosting > entry.hosting:
             continue  # nobody waits any more, or it was handed over since
@@ -161,35 +168,51 @@ def hand_over(entry: HandOver, draft: Draft) -> None:
         draft.effects.append(msgspec.structs.replace(entry, at=upto))
 
 
-def _needs_task(one: Folded, memory: Memory) -> bool:
-    """Whether more has to be said of a folded trigger to its host, or nothing at all."""
-    form = memory.parking.forms[one.form]
-    if one.kwargs is None or form.class_path in HOSTLESS or form.ordinal == FROM_START:
-        return True
-    return form.ordinal == RESUMES and _spec(form).feeds_limit is not None
+class _Change(NamedTuple):
+    """What becomes of the folded triggers of one form when they are handed to a host.
 
-
-def _hand_folded(one: Folded, entry: HandOver, forms: dict[int, Form], draft: Draft) -> None:
-    """As ``host``, of a trigger that stays folded: unfolding a hundred thousand takes seconds.
-
-    Args:
-        forms: What becomes of the forms of this turn by that; filled here.
+    Attributes:
+        is_elsewhere: Those that have a host have another one, which lives.
     """
-    memory, role, parking = draft.memory, entry.role, draft.memory.parking
-    was = parking.forms[one.form]
+
+    was: Form
+    form: Form
+    newest: str
+    priority: int
+    is_elsewhere: bool
+
+
+_Handing: TypeAlias = _Change | Literal["needs task", "not wanted"]
+
+
+def _handing(number: int, role: str, memory: Memory) -> _Handing:
+    """Say how triggers of a form are handed to a host, or why they are not as they are.
+
+    Where more has to be said of them, or nothing at all, that takes their task.
+    """
+    was = memory.parking.forms[number]
+    spec, path = _spec(was), was.class_path
+    feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
+    if feeds or path in HOSTLESS or was.ordinal == FROM_START:
+        return "needs task"
+    if role_of(path, memory) != role:
+        return "not wanted"
+    version = newest_version(was.plan, memory)
+    form = was._replace(role=role, has_room=True, version=version)
+    newest = "" if version == was.plan.version else version
+    is_elsewhere = was.role != role and was.role in memory.hosts_up
+    return _Change(was, form, newest, spec.priority, is_elsewhere)
+
+
+def _hand_folded(one: Folded, entry: HandOver, change: _Change, draft: Draft) -> None:
+    """As ``host``, of a trigger that stays folded: unfolding a hundred thousand takes seconds."""
+    memory, parking = draft.memory, draft.memory.parking
     hosting = parking.hosting(one)
-    is_elsewhere = hosting and was.role != role and was.role in memory.hosts_up
-    if hosting > entry.hosting or is_elsewhere or role_of(was.class_path, memory) != role:
+    if hosting > entry.hosting or (hosting and change.is_elsewhere):
         return
-    form = forms.get(one.form)
-    if form is None:
-        version = newest_version(was.plan, memory)
-        form = was._replace(role=role, has_room=True, version=version)
-        forms[one.form] = form
     hosting = memory.next_hosting()
-    draft.rehost_folded(one, was)
-    parking.change(one, hosting=hosting, form=form)
-    version = form.plan.version
+    draft.rehost_folded(one, change.was)
+    parking.change(one, hosting=hosting, form=change.form)
     draft.effects.append(
         HostTrigger(
             Host(
@@ -197,20 +220,20 @@ def _hand_folded(one: Folded, entry: HandOver, forms: dict[int, Form], draft: Dr
                 hosting=hosting,
                 run_no=one.run_no,
                 task_no=one.task_no,
-                version=version,
-                class_path=form.class_path,
+                version=change.form.plan.version,
+                class_path=change.form.class_path,
                 kwargs=one.kwargs or b"",
                 since=one.since,
                 logical_date=memory.runs.logical_date(one.run_no),
-                newest="" if form.version == version else form.version,
-                priority=_spec(form).priority,
-                position=form.position,
+                newest=change.newest,
+                priority=change.priority,
+                position=change.form.position,
                 map_index=one.map_index,
                 start_no=one.start_no,
                 try_number=one.try_number,
             ),
             None,
-            role,
+            entry.role,
         )
     )
 

@@ -68,7 +68,8 @@ class Rows:
 
     def insert(self, at: int, value: bytes) -> None:
         """See ``Column``."""
-        start = sum(self._sizes[:at])
+        is_last = at == len(self._sizes)  # most come in order
+        start = len(self._data) if is_last else sum(self._sizes[:at])
         self._data[start:start] = value
         self._sizes.insert(at, len(value))
 

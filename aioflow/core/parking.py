@@ -45,6 +45,13 @@ class Form(NamedTuple):
     role: str
     has_room: bool
     version: str
+    has_instants: bool
+
+
+class _OfForm(msgspec.Struct, frozen=True, array_like=True):
+    """What is read of a ``Folded`` where nothing else is asked."""
+
+    form: int
 
 
 class Folded(msgspec.Struct, frozen=True, array_like=True):
@@ -81,6 +88,7 @@ class Folded(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(Folded).decode
+_decode_form = msgspec.msgpack.Decoder(_OfForm).decode
 
 
 class Parking:
@@ -139,6 +147,14 @@ class Parking:
         for _, body in self._bodies.items(after):
             yield _decode(body)
 
+    def by_form(self) -> Iterator[tuple[TriggerNo, int]]:
+        """Yield each folded trigger with the number of its form, in order; as ``folded``."""
+        pages = self.triggers.bodies
+        for number in pages:
+            body = pages.get(number)
+            if body is not None:
+                yield number, _decode_form(body).form
+
     def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
         """Yield the triggers above a number: those that are objects, and those of these forms."""
         folded = (one.trigger_no for one in self.folded(after) if one.form in forms)
@@ -147,6 +163,8 @@ class Parking:
 
     def instants(self, run: Run) -> Iterator[tuple[TaskNo, Instant]]:
         """Yield the instants that folded tasks of a run wait for."""
+        if not any(form.has_instants for form, _ in self.forms.numbered()):
+            return
         for task_no in run.live.folded():
             trigger_no = self._trigger_nos.get(task_no)
             one = None if trigger_no is None else self.look(trigger_no)
@@ -203,6 +221,7 @@ class Parking:
             "triggers",
             True,
             run.row.version,
+            not (task.due_at is task.deadline_at is row.deadline_at is None),
         )
         one = Folded(
             self.forms.enter(form),
@@ -273,6 +292,7 @@ class Parking:
             wait.role,
             wait.has_room,
             wait.version,
+            not (live.due_at is live.deadline_at is row.deadline_at is None),
         )
         one = Folded(
             self.forms.enter(form),
