@@ -58,6 +58,13 @@ class DaemonProcess:
     def start(self, timeout: float = 60.0) -> DaemonProcess:
         """Start it and wait until it says that it is ready."""
         began = time.monotonic()
+        self.launch()
+        eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
+        self.ready_seconds = time.monotonic() - began
+        return self
+
+    def launch(self) -> None:
+        """Start it, and do not wait until it is ready."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -66,9 +73,6 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 env=self.environment,
             )
-        eventually(self._is_ready, timeout, lambda: self.log.read_text(errors="replace")[-3000:])
-        self.ready_seconds = time.monotonic() - began
-        return self
 
     def _is_ready(self) -> bool:
         if self.process.poll() is not None:
