@@ -40,7 +40,11 @@ BUSY_MS = 5_000
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
-_CACHE_KIB = 16 * 1024
+_WRITER_CACHE_KIB = 16 * 1024
+"""Tasks that go on in no order touch pages all over the file: with 4 MiB they take a third longer
+where there are 300,000. Neighbours do not care."""
+_CACHE_KIB = 2 * 1024
+"""Of whoever reads, or moves pages to their place: each is wanted once."""
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 
 
@@ -123,7 +127,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
 
 def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
     """Open the one connection that writes. It does no checkpoint on its own."""
-    raw = _connect(path)
+    raw = _connect(path, cache_kib=_WRITER_CACHE_KIB)
     raw.execute(f"PRAGMA synchronous = {synchronous}")
     raw.execute("PRAGMA foreign_keys = ON")
     raw.execute("PRAGMA wal_autocheckpoint = 0")
@@ -145,7 +149,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return raw
 
 
-def _connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
+def _connect(path: Path, *, mode: str = "rw", cache_kib: int = _CACHE_KIB) -> sqlite3.Connection:
     # Made in one thread and used in another, never in two at once.
     # Mode rw, not rwc: a file that was deleted under us must not come back empty.
     raw = sqlite3.connect(
@@ -155,7 +159,7 @@ def _connect(path: Path, *, mode: str = "rw") -> sqlite3.Connection:
         check_same_thread=False,
     )
     raw.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    raw.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    raw.execute(f"PRAGMA cache_size = -{cache_kib}")
     raw.execute("PRAGMA mmap_size = 0")
     return raw
 
