@@ -276,6 +276,49 @@ def test_a_host_that_comes_up_is_handed_many_in_several_turns():
     assert folded(world) == count
 
 
+def two_tasks(**priorities: int) -> World:
+    """A run of two mapped tasks, whose children have all started."""
+    world = World(cpu_slots=4)
+    mapped = MapSpec(sources=(MapSource("number", -1, 2),))
+    world.begin(
+        *(
+            TaskSpec(task_id=name, mapped=mapped, map_limit=2, priority=priority)
+            for name, priority in priorities.items()
+        )
+    )
+    return world
+
+
+def defer_those_of(world: World, name: str, class_path: str = "m:T") -> list[int]:
+    """Have the children of a task wait; return their triggers."""
+    before = set(world.rows.triggers)
+    for index in range(2):
+        started = world.started(name, index)
+        assert started is not None
+        at = (started.start.task_no, started.start.start_no, world.now, world.now)
+        world.turn(Deferred(*at, class_path, FIELDS, "after", b"\x80"))
+    return sorted(set(world.rows.triggers) - before)
+
+
+def test_a_host_that_comes_up_is_handed_the_higher_priority_first():
+    world = two_tasks(low=1, high=5)
+    low, high = defer_those_of(world, "low"), defer_those_of(world, "high")
+    world.turn(lost("triggers"))
+
+    assert handed(world.turn(HostUp("triggers"))) == [*high, *low]
+    assert folded(world) == 4
+
+
+def test_what_sleeps_is_handed_to_no_host_and_stays_folded():
+    world = two_tasks(sleeps=1, waits=1)
+    defer_those_of(world, "sleeps", "sleep")
+    waiting = defer_those_of(world, "waits")
+    world.turn(lost("triggers"))
+
+    assert handed(world.turn(HostUp("triggers"))) == waiting
+    assert folded(world) == 4
+
+
 def test_what_was_handed_over_meanwhile_is_not_handed_over_again():
     count = HANDED_AT_ONCE + 2
     world, _ = wide(count)
