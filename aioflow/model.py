@@ -344,6 +344,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         slots: What it weighs in its pool while it runs.
         window: Children materialised and unfinished at once; ``None`` for no bound.
         execution_timeout_us: Of one try, running and deferred together.
+        max_active_tis_per_dag: How many of it run at once in all runs of the DAG.
         events: Of an operator that takes every event of its triggers.
         streams: Those that expand over its result take item by item, while it goes on.
         values: Which secrets, connections and variables it may be told, each once.
@@ -371,6 +372,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     sensor: SensorSpec | None = None
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
+    max_active_tis_per_dag: int | None = None
     start_trigger: StartTriggerSpec | None = None
     events: EventsSpec | None = None
     streams: bool = False

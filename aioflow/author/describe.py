@@ -109,6 +109,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         sensor=settings.sensor,
         execution_timeout_us=settings.execution_timeout_us,
         max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
+        max_active_tis_per_dag=settings.max_active_tis_per_dag,
         start_trigger=start_spec(node.operator if node.instance is None else node.instance),
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,

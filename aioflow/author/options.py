@@ -67,6 +67,7 @@ class OperatorOptions(TypedDict, total=False):
     window: int | None
     execution_timeout: Duration | None
     max_active_tis_per_dagrun: int | None
+    max_active_tis_per_dag: int | None
     on_code_change: Literal["fail", "restart", "keep"]
     secrets: Sequence[str]
     connections: Sequence[str]
@@ -126,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     execution_timeout_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
+    max_active_tis_per_dag: int | None = None
     on_code_change: str = "fail"
     values: tuple[tuple[ValueKind, str], ...] = ()
     doc: str = ""
@@ -184,6 +186,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             window=_count_or_none(said, "window"),
             execution_timeout_us=_positive(said, "execution_timeout"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
+            max_active_tis_per_dag=_count_or_none(said, "max_active_tis_per_dag"),
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
             values=_values(said),
             doc=_text(said, "doc", ""),

@@ -16,16 +16,12 @@ import heapq
 from collections.abc import Callable, Container
 from typing import TypeAlias
 
+from aioflow.core.across import Across, Item, Queue
 from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("SENSOR_LANE", "Item", "Queue", "Ready", "Room", "head", "is_hosted_sensor", "is_start")
-
-Item: TypeAlias = tuple[int, int, int, Live | Group]
-"""Kept, resumed or fresh; priority, age, and what waits."""
-
-Queue: TypeAlias = list[Item]
+__all__ = ("SENSOR_LANE", "Ready", "Room", "head", "is_hosted_sensor", "is_start")
 
 Room: TypeAlias = Callable[[Live | Group], bool]
 """Whether its pool has room for what waits."""
@@ -49,10 +45,12 @@ class Ready:
     Attributes:
         came_back: Somebody who had been put aside stands in a queue again, perhaps in one that
             was looked at before.
+        across: Limits over all runs of a DAG, and who stands aside for those.
     """
 
     def __init__(self, kept: Container[TaskNo]) -> None:
         self.came_back = False
+        self.across = Across(_still_waits)
         self._kept = kept
         self._queues: dict[tuple[str, str], Queue] = {}
         self._swept: dict[tuple[str, str], int] = {}
@@ -85,6 +83,18 @@ class Ready:
         aside = run.blocked_at.get(live.position)
         if aside and not _is_full_at(aside[0][3]):
             self._bring_back(aside)
+        self.readmit()
+
+    def readmit(self) -> None:
+        """Let those come back that the limits over all runs of their DAG now admit."""
+        for item in self.across.come_back():
+            self._push(item)
+            self.came_back = True
+
+    def _pass_on(self, entry: Live | Group) -> None:
+        """It is kept from its start by something else than that limit: another may go on."""
+        self.across.passed(entry)
+        self.readmit()
 
     def _bring_back(self, aside: Queue | None) -> None:
         """Let the best come back that still waits."""
@@ -130,6 +140,7 @@ class Ready:
     def draw(self, queue: Queue) -> Live:
         """Take one task from the head; a group stays until its last fresh child is drawn."""
         entry = queue[0][3]
+        self.across.passed(entry)
         if isinstance(entry, Live):
             heapq.heappop(queue)
             return entry
@@ -174,6 +185,7 @@ class Ready:
                 self._too_wide.append(heapq.heappop(queue))
                 self._bring_back(run.blocked_at.get(entry.position))
                 self._bring_back(run.blocked)
+                self._pass_on(entry)
             elif lane == START_LANE and not _is_past_window(entry):
                 return True
             elif lane == START_LANE:
@@ -182,9 +194,14 @@ class Ready:
                 heapq.heappush(aside, heapq.heappop(queue))
             elif _is_full(run):
                 heapq.heappush(run.blocked, heapq.heappop(queue))
+                self._pass_on(entry)
             elif _is_full_at(entry):
                 self._put_aside(heapq.heappop(queue))
                 self._bring_back(run.blocked)  # it gives way to another of its run
+                self._pass_on(entry)
+            elif self.across.is_full(entry):
+                self.across.put_aside(heapq.heappop(queue))
+                self._bring_back(run.blocked)
             else:
                 return True
         return False

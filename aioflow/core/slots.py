@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aioflow.core.across import Queue
 from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
-from aioflow.core.ready import SENSOR_LANE, START_LANE, Queue, Ready, head, is_hosted_sensor
+from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
 from aioflow.errors import BadPool
 from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
@@ -235,7 +236,7 @@ class Slots:
             if live.spec.sensor is None:
                 self.running_coroutines -= 1
                 self._take(live.spec.pool, -live.spec.slots)
-                _leave_run(live)
+                self._leave_run(live)
         if live.worker >= 0:
             self._leave_worker(live)
         self.keep(live)
@@ -254,7 +255,7 @@ class Slots:
             worker.claims.remove(live)
         else:
             worker.current = None
-        _leave_run(live)
+        self._leave_run(live)
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)
             worker.weight = 0
@@ -284,6 +285,7 @@ class Slots:
         for run in memory.runs.objects.values():
             run.running = 0
             run.running_at.clear()
+        self.ready.across.recount()
         # What is folded only waits: that weighs nothing but where a pool says so.
         counted = memory.live if self._keeps_any else memory.live.objects
         for live in list(counted.values()):
@@ -297,7 +299,7 @@ class Slots:
         if live.is_hosted and live.spec.sensor is None:
             self.running_coroutines += 1
             self._take(live.spec.pool, live.spec.slots)
-            _enter_run(live)
+            self._enter_run(live)
         if live.worker < 0:
             return
         worker = self.workers[live.worker]
@@ -307,7 +309,7 @@ class Slots:
             worker.claims.append(live)
         else:
             worker.current = live
-        _enter_run(live)
+        self._enter_run(live)
 
     # ── granting ────────────────────────────────────────────────────────────────────────
 
@@ -318,6 +320,7 @@ class Slots:
         """
         if not self.is_open:
             return
+        self.ready.readmit()
         self.ready.came_back = True
         while self.ready.came_back:
             self.ready.came_back = False
@@ -344,7 +347,7 @@ class Slots:
             if lane != SENSOR_LANE:
                 self.running_coroutines += 1
                 self._take(live.spec.pool, live.spec.slots)
-                _enter_run(live)
+                self._enter_run(live)
                 self.ready.admit_more(live)
             yield Grant(live)
 
@@ -393,7 +396,7 @@ class Slots:
             live.worker = worker.number
             live.is_claimed = True
             worker.claims.append(live)
-            _enter_run(live)
+            self._enter_run(live)
             self.ready.admit_more(live)
             yield Grant(live, worker.number, is_claimed=True)
 
@@ -405,7 +408,21 @@ class Slots:
         worker.pool, worker.weight = spec.pool, spec.slots
         live.worker = worker.number
         self._take(spec.pool, spec.slots)
-        _enter_run(live)
+        self._enter_run(live)
+
+    def _enter_run(self, live: Live) -> None:
+        """Count it against its limits: from its claim on, so that none is passed."""
+        run: Run = live.run
+        run.running += 1
+        if live.spec.max_active_tis_per_dagrun is not None:
+            run.running_at[live.position] = run.running_at.get(live.position, 0) + 1
+        self.ready.across.enter(live)
+
+    def _leave_run(self, live: Live) -> None:
+        live.run.running -= 1
+        if live.spec.max_active_tis_per_dagrun is not None:
+            live.run.running_at[live.position] -= 1
+        self.ready.across.leave(live)
 
 
 def _counts_deferred(row: PoolRow | None) -> bool:
@@ -437,17 +454,3 @@ def _best_idle(idle: list[Worker], version: str) -> Worker:
         if worker.version == version:
             return worker
     return next((worker for worker in idle if not worker.version), idle[0])
-
-
-def _enter_run(live: Live) -> None:
-    """Count it against the limits of its run: from its claim on, so that none is passed."""
-    run: Run = live.run
-    run.running += 1
-    if live.spec.max_active_tis_per_dagrun is not None:
-        run.running_at[live.position] = run.running_at.get(live.position, 0) + 1
-
-
-def _leave_run(live: Live) -> None:
-    live.run.running -= 1
-    if live.spec.max_active_tis_per_dagrun is not None:
-        live.run.running_at[live.position] -= 1

@@ -168,6 +168,9 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     at_once = spec.max_active_tis_per_dagrun
     if at_once is not None and run.running_at.get(entry.position, 0) >= at_once:
         return Wait(kind=WaitKind.LIMIT, detail=f"{at_once} at once in this run", since=since)
+    if slots.ready.across.is_full(entry):
+        detail = f"{spec.max_active_tis_per_dag} at once in all runs of {run.row.dag_id}"
+        return Wait(kind=WaitKind.LIMIT, detail=detail, since=since)
     in_all = run.spec.max_active_tasks
     if in_all is not None and run.running >= in_all:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)

@@ -51,6 +51,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
             raise Broken("I4 limits", f"started in pool {pool}: {in_pool[pool]} of {limit.slots}")
     for run_no, rows in by_run.items():
         _run_limits(node.tables.spec_of_run(run_no), run_no, rows)
+    _limits_over_runs(node, by_run)
     for run_no in {row.run_no for row in batch.new_tasks if row.map_index >= 0}:
         _windows(node, run_no)
     _active_runs(node)
@@ -118,6 +119,22 @@ def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
         at_once = spec.tasks[position].max_active_tis_per_dagrun
         if at_once is not None and count > at_once:
             raise Broken("I4 limits", f"run {run_no}: {count} of {at_once} at {position} run")
+
+
+def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
+    """Each version has its own limit; what it counts is the tasks of all versions with one."""
+    running: Counter[tuple[str, str]] = Counter()
+    limits: Counter[tuple[str, str]] = Counter()
+    for run_no, rows in by_run.items():
+        spec = node.tables.spec_of_run(run_no)
+        for task in (spec.tasks[row.position] for row in rows):
+            if task.max_active_tis_per_dag is not None:
+                key = spec.dag_id, task.task_id
+                running[key] += 1
+                limits[key] = max(limits[key], task.max_active_tis_per_dag)
+    for key, count in running.items():
+        if count > limits[key]:
+            raise Broken("I4 limits", f"{count} of {limits[key]} of {key} run in all runs")
 
 
 def _windows(node: Any, run_no: int) -> None:

@@ -41,6 +41,8 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
                 continue  # a limited run stands in one queue at a time, with its best
             for entry in _admitted(run):
                 spec = run.spec.tasks[entry.position]
+                if slots.ready.across.is_full(entry):
+                    continue
                 limit = slots.pools.get(spec.pool)
                 is_kept = isinstance(entry, Live) and entry.task_no in slots.kept
                 if free[spec.body] and (limit is None or is_kept or spec.slots <= limit.slots):

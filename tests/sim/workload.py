@@ -154,6 +154,7 @@ def _task(
         sensor=sensor,
         execution_timeout_us=rng.choice((None, 2 * SECOND, 300 * SECOND)),
         max_active_tis_per_dagrun=rng.choice((None, None, 1, 2)),
+        max_active_tis_per_dag=rng.choice((None, None, None, 1, 2)),
         start_trigger=start_trigger,
     )
 
