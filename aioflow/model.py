@@ -344,6 +344,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         slots: What it weighs in its pool while it runs.
         window: Children materialised and unfinished at once; ``None`` for no bound.
         execution_timeout_us: Of one try, running and deferred together.
+        deadline_us: By when it should have ended, counted from when its run was made.
         max_active_tis_per_dag: How many of it run at once in all runs of the DAG.
         events: Of an operator that takes every event of its triggers.
         streams: Those that expand over its result take item by item, while it goes on.
@@ -371,6 +372,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     feeds_limit: int | None = None
     sensor: SensorSpec | None = None
     execution_timeout_us: int | None = None
+    deadline_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
     start_trigger: StartTriggerSpec | None = None
@@ -414,6 +416,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         parameters: Names of the parameters a run's conf may set.
         required: Those of them without a default.
         params: Those of them with a schema.
+        run_timeout_us: How long a run may take from its start; then it fails.
+        deadline_us: By when a run should have ended, counted from when it was made.
     """
 
     dag_id: str
@@ -426,6 +430,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     catchup: bool = False
     max_active_runs: int = 16
     max_active_tasks: int | None = None
+    run_timeout_us: int | None = None
+    deadline_us: int | None = None
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

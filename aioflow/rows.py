@@ -20,12 +20,14 @@ from aioflow.model import (
 )
 
 __all__ = (
+    "DEADLINE",
     "FROM_START",
     "RESUMES",
     "Alert",
     "Batch",
     "DagFileRow",
     "DagRow",
+    "Deadline",
     "EventRow",
     "ExpansionChange",
     "ExpansionRow",
@@ -50,6 +52,9 @@ __all__ = (
 
 
 RESUMES, FROM_START = -1, -2
+
+DEADLINE = "deadline"
+"""The kind of the outbox rows that wait for an instant, see ``Deadline``."""
 
 
 class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,6 +366,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     task_id: str
     message: str
+
+
+class Deadline(msgspec.Struct, frozen=True, array_like=True):
+    """A word that is owed if something of a run has not ended by then: the body of such a row."""
+
+    run_no: RunNo
+    at: Instant
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ lengths of time that are stored as instants only so that they outlive the daemon
 armed once, by the monotonic clock, and a wall clock that is set does not move them.
 
 There may be a million lengths, so each is one number: when it is over by the monotonic clock,
-its instant, its task.
+its instant, its task or run.
 
 The heaps are looked at no more often than every ``TICK_SECONDS``: sleeping to the exact next
 of many close instants would spin. They are looked at every ``LOOK_SECONDS`` at least, so that
@@ -30,6 +30,8 @@ TICK_SECONDS = 0.002
 LOOK_SECONDS = 30.0
 
 _WORD = (1 << 64) - 1
+_OF_RUN = 1 << 63
+"""Marks the number of a run among those of tasks."""
 
 
 class Timers:
@@ -62,7 +64,8 @@ class Timers:
             is_first = self._by_wall[0][1] == self._armed
         else:
             over = self._clock.monotonic_us() + instant - self._clock.now()
-            length = (over << 128) + (due.at << 64) + due.task_no
+            whose = due.task_no if due.run_no < 0 else _OF_RUN | due.run_no
+            length = (over << 128) + (due.at << 64) + whose
             heapq.heappush(self._by_length, length)
             is_first = self._by_length[0] == length
         if is_first:
@@ -97,5 +100,7 @@ def _take_lengths(heap: list[int], now: int) -> list[Due]:
     due = []
     while heap and heap[0] >> 128 <= now:
         length = heapq.heappop(heap)
-        due.append(Due(length >> 64 & _WORD, length & _WORD))
+        at, whose = length >> 64 & _WORD, length & _WORD
+        is_run = whose & _OF_RUN
+        due.append(Due(at, run_no=whose ^ _OF_RUN) if is_run else Due(at, whose))
     return due

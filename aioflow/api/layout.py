@@ -127,5 +127,5 @@ class Layout:
 
 
 def absent_state(run_state: RunState) -> TaskState:
-    """Return the state of a task that has no row."""
-    return TaskState.CANCELLED if run_state is RunState.CANCELLED else TaskState.PENDING
+    """Return the state of a task that has no row: it was cancelled with its run, or is to come."""
+    return TaskState.PENDING if run_state.is_live else TaskState.CANCELLED

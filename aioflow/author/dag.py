@@ -14,6 +14,7 @@ from aioflow.author.annotations import hints
 from aioflow.author.arguments import Taken
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.context import ContextValue
+from aioflow.author.duration import Duration, microseconds
 from aioflow.author.node import Node, Source
 from aioflow.author.options import (
     SENSOR_NAMES,
@@ -51,7 +52,8 @@ class DagOptions(TypedDict, total=False):
     ``default_args`` are options of its tasks, unless they say otherwise; ``params`` are
     parameters with their defaults, besides those of the function; ``reads`` are files, or
     patterns of them, that have to be there before a run can do anything, from the folder of the
-    DAG file; ``description`` is Airflow's name for ``doc``.
+    DAG file; ``description`` is Airflow's name for ``doc``,
+    ``dagrun_timeout`` the one for ``run_timeout``.
     """
 
     schedule: Schedule
@@ -61,6 +63,9 @@ class DagOptions(TypedDict, total=False):
     catchup: bool
     max_active_runs: int
     max_active_tasks: int | None
+    run_timeout: Duration | None
+    dagrun_timeout: Duration | None
+    deadline: Duration | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -135,6 +140,8 @@ class DAG:
         self._set_times(options)
         self.max_active_runs = _limit(options.get("max_active_runs", 16), "max_active_runs")
         most = options.get("max_active_tasks")
+        self.run_timeout_us = _length(options, "run_timeout", "dagrun_timeout")
+        self.deadline_us = _length(options, "deadline")
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
@@ -245,6 +252,22 @@ def _limit(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise wrong(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
+
+
+def _length(options: DagOptions, *names: str) -> int | None:
+    """Return what is said under one of the names, in microseconds."""
+    for name in names:
+        value: Any = options.get(name)
+        if value is None:
+            continue
+        try:
+            length = microseconds(value, name)
+        except ValueError as exc:
+            raise wrong(str(exc)) from exc
+        if length == 0:
+            raise wrong(f"{name} must be longer than nothing")
+        return length
+    return None
 
 
 def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:

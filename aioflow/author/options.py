@@ -66,6 +66,7 @@ class OperatorOptions(TypedDict, total=False):
     map_limit: int
     window: int | None
     execution_timeout: Duration | None
+    deadline: Duration | None
     max_active_tis_per_dagrun: int | None
     max_active_tis_per_dag: int | None
     on_code_change: Literal["fail", "restart", "keep"]
@@ -126,6 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     map_limit: int = 50_000
     window: int | None = None
     execution_timeout_us: int | None = None
+    deadline_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
     on_code_change: str = "fail"
@@ -185,6 +187,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             map_limit=_count(said, "map_limit", 50_000, least=1),
             window=_count_or_none(said, "window"),
             execution_timeout_us=_positive(said, "execution_timeout"),
+            deadline_us=_positive(said, "deadline"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
             max_active_tis_per_dag=_count_or_none(said, "max_active_tis_per_dag"),
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),

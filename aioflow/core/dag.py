@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from aioflow.core import timetable
+from aioflow.core import deadlines, timetable
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -173,6 +173,7 @@ def _add_run(
     draft.memory.add_run(run)
     draft.new_run(run)
     _remember_run(run, draft.memory)
+    deadlines.owe(run, draft)
     begin_queued(spec.dag_id, draft, slots)
     return run
 
@@ -210,6 +211,7 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
         memory.active_runs[dag_id] -= 1
     elif run in memory.queued_runs.get(dag_id, ()):
         memory.queued_runs[dag_id].remove(run)
+    deadlines.write_off(run.run_no, draft)
     begin_queued(dag_id, draft, slots)
     row = memory.dags.get(dag_id)
     if row is not None and row.next_run_at is not None and row.next_run_at <= draft.now:

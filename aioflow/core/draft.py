@@ -102,6 +102,7 @@ class Draft:
         self._credits: dict[int, EventsTaken] = {}
         self._groups: dict[tuple[RunNo, int], tuple[Group, int]] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
+        self._owed: dict[int, OutboxRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
     @property
@@ -280,6 +281,10 @@ class Draft:
         if at is not None:
             self.effects.append(WakeAt(Due(at, dag_id=dag_id)))
 
+    def wake_run(self, run_no: RunNo, at: Instant) -> None:
+        """Have an instant come for a run."""
+        self.effects.append(WakeAt(Due(at, run_no=run_no)))
+
     def put_off(self, run: Run) -> None:
         """Go on with this run in the next turn."""
         if run.run_no not in self._put_off:
@@ -288,11 +293,20 @@ class Draft:
 
     def alert(self, alert: Alert) -> None:
         """Owe the people on call a word."""
-        number = self.numbers.take()
         body = msgspec.msgpack.encode(alert)
-        self.batch.new_outbox.append(OutboxRow(outbox_no=number, kind="alert", body=body))
-        self.memory.outbox[number] = ("alert", body)
-        self.effects.append(Deliver(number, "alert", body))
+        self.effects.append(Deliver(self.owe("alert", body), "alert", body))
+
+    def owe(self, kind: str, body: bytes) -> int:
+        """Owe an effect from this batch on; return its number."""
+        number = self.numbers.take()
+        self._owed[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
+        self.memory.outbox[number] = (kind, body)
+        return number
+
+    @property
+    def owed(self) -> Iterable[int]:
+        """What began to be owed in it, and still is."""
+        return self._owed
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
@@ -304,7 +318,7 @@ class Draft:
     def write_off(self, outbox_no: int) -> None:
         """An owed effect was done. A second word of it changes nothing."""
         owed = self.memory.outbox.pop(outbox_no, None)
-        if owed is not None:
+        if self._owed.pop(outbox_no, None) is None and owed is not None:
             self.delivered[outbox_no] = owed
             self.batch.done_outbox.append(outbox_no)
 
@@ -326,6 +340,7 @@ class Draft:
         for group, width in self._groups.values():
             self._close_group(group, width)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
+        self.batch.new_outbox.extend(self._owed.values())
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         return self.batch

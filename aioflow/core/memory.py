@@ -9,7 +9,7 @@ from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
-from aioflow.model import DagSpec, RunNo, TaskNo
+from aioflow.model import DagSpec, Instant, RunNo, TaskNo
 from aioflow.rows import DagFileRow, DagRow, TriggerRow
 
 __all__ = ("WAITS_LIMIT", "Memory")
@@ -37,6 +37,7 @@ class Memory:
             class path. Kept for the versions whose triggers are hosted; not over a restart.
         held: Tasks that have given on items and may go on when there is room, see ``streaming``.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
+        deadlines: Those that are owed, by run: numbers of the outbox, and their instants.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
@@ -64,6 +65,7 @@ class Memory:
         self.held: dict[TaskNo, Live] = {}
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
+        self.deadlines: dict[RunNo, dict[int, Instant]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.event_requests: dict[tuple[str, str], int] = {}

@@ -34,4 +34,7 @@ class Plan:
         """Row numbers one run of it may need at most."""
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
-        return mapped + len(tasks) + 3
+        spec = self.graph.spec
+        deadlines = sum(task.deadline_us is not None for task in tasks)
+        deadlines += spec.deadline_us is not None
+        return mapped + len(tasks) + deadlines + 3

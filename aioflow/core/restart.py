@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioflow.core import dag, handling, versions
+from aioflow.core import dag, deadlines, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
@@ -19,7 +19,7 @@ from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.inputs import Deliver, Due, Input, Restarted, WakeAt
 from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.rows import RunChange, RunRow, TriggerChange
+from aioflow.rows import DEADLINE, RunChange, RunRow, TriggerChange
 
 __all__ = ("give_up", "in_parts", "restarted")
 
@@ -29,6 +29,7 @@ def restarted(entry: Restarted, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     if entry.runs is None or not entry.runs:
         _sweep(draft)
+        deadlines.index(memory)
         dag.count_runs(memory)  # if this is repeated, they were counted before
     numbers = memory.runs if entry.runs is None else entry.runs
     for run in [memory.runs[number] for number in numbers if number in memory.runs]:
@@ -76,6 +77,7 @@ def _sweep(draft: Draft) -> None:
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
     if not run.state.is_live:
         cancel_tasks(run, draft, slots)
+    deadlines.arm_timeout(run, draft)
     slots.keep_all(run)
     for live in list(run.live.objects.values()):
         _resume_live(live, draft, slots)
@@ -110,5 +112,7 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
         if not row.gone:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
+    deadlines.arm(draft)
     for number, (kind, body) in memory.outbox.items():
-        draft.effects.append(Deliver(number, kind, body))
+        if kind != DEADLINE:
+            draft.effects.append(Deliver(number, kind, body))

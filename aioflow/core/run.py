@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import following, growing, mapping
+from aioflow.core import deadlines, following, growing, mapping
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
 from aioflow.core.graph import Graph
@@ -27,6 +27,7 @@ from aioflow.rows import Alert, ExpansionRow
 
 __all__ = (
     "AT_HAND_BYTES",
+    "alert",
     "begin",
     "end",
     "end_unstarted",
@@ -48,6 +49,7 @@ _FAILURE_AWAITED = frozenset(
 def begin(run: Run, draft: Draft, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
+    deadlines.arm_timeout(run, draft)
     graph = run.graph
     step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), draft, slots)
 
@@ -340,13 +342,13 @@ def _without_source(parent: int) -> TaskState:
 
 
 def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
-    """Owe the people on call a word about a task."""
+    """Owe the people on call a word about a task, or at -1 about the run."""
     draft.alert(
         Alert(
             reason=failure.reason,
             dag_id=run.row.dag_id,
             run_id=run.row.run_id,
-            task_id=run.spec.tasks[position].task_id,
+            task_id=run.spec.tasks[position].task_id if position >= 0 else "",
             message=failure.message,
         )
     )

@@ -35,7 +35,7 @@ from aioflow.core.attempt import (
     time_out_sensor,
     wake_due,
 )
-from aioflow.core.cancel import cancel, cancel_tasks
+from aioflow.core.cancel import cancel, cancel_tasks, run_due
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
@@ -389,6 +389,9 @@ def _take_trigger_report(
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     if due.dag_id:
         dag.slot_due(due.dag_id, due.at, draft, slots)
+        return
+    if due.run_no >= 0:
+        run_due(due.run_no, due.at, draft, slots)
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from aioflow.core import deadlines
 from aioflow.core.dag import count_runs
 from aioflow.core.draft import Draft
 from aioflow.core.live import NOWHERE, Run
@@ -47,9 +48,10 @@ def forget(memory: Memory, draft: Draft) -> Places:
         memory.drop_run(run)
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
-    for owed in draft.batch.new_outbox:
-        memory.outbox.pop(owed.outbox_no, None)
+    for number in draft.owed:
+        memory.outbox.pop(number, None)
     memory.outbox.update(draft.delivered)
+    deadlines.index(memory)
     return places
 
 
@@ -86,6 +88,8 @@ def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:
     """
     run: Run | None
     match entry:
+        case Due(run_no=run_no) if run_no >= 0:
+            run = memory.runs.get(run_no)
         case TaskReport() | Due():
             live = memory.live.get(entry.task_no)
             run = None if live is None else live.run

@@ -209,7 +209,14 @@ def test_an_interval_is_counted_from_the_start_date_in_the_zone_of_the_dag():
 
 
 def test_options_of_the_dag_and_docs_are_kept():
-    @dag(tags=["a", "b"], max_active_tasks=3, params={"limit": 5})
+    @dag(
+        tags=["a", "b"],
+        max_active_tasks=3,
+        params={"limit": 5},
+        run_timeout="2h",
+        deadline=90,
+        default_args={"deadline": "1m", "max_active_tis_per_dag": 7},
+    )
     def made(day: date, count: int = 3) -> None:
         """Say why."""
         one()
@@ -217,6 +224,9 @@ def test_options_of_the_dag_and_docs_are_kept():
     spec = spec_of(made)
     assert spec.tags == ("a", "b")
     assert spec.max_active_tasks == 3
+    assert (spec.run_timeout_us, spec.deadline_us) == (7_200_000_000, 90_000_000)
+    assert {task.deadline_us for task in spec.tasks} == {60_000_000}
+    assert {task.max_active_tis_per_dag for task in spec.tasks} == {7}
     assert spec.parameters == ("day", "count", "limit")
     assert spec.required == ("day",)
     assert spec.doc == "Say why."

@@ -34,7 +34,7 @@ from aioflow.inputs import (
     WakeAt,
 )
 from aioflow.messages import Failed, Succeeded
-from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskSpec, TaskState
+from aioflow.model import DagSpec, Failure, RecordState, TaskSpec, TaskState
 from aioflow.requests import CreateRun
 from aioflow.rows import (
     Batch,
@@ -421,7 +421,7 @@ class World:
         for row in self.rows.tasks.values():
             if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):
                 return row.state.label
-        return "cancelled" if run.state is RunState.CANCELLED else TaskState.PENDING.label
+        return (TaskState.PENDING if run.state.is_live else TaskState.CANCELLED).label
 
     def run_state(self, run_no: int) -> str:
         return self.rows.runs[run_no].state.label

@@ -388,6 +388,8 @@ def _is_poison(entry: Input) -> bool:
 
 
 def _run_of(entry: Input, node: Any) -> int | None:
+    if isinstance(entry, Due) and entry.run_no >= 0:
+        return entry.run_no
     task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", None)
     if trigger_no is not None:
         row = node.tables.triggers.get(trigger_no)

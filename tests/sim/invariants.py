@@ -216,9 +216,9 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
 def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
     """I10: a run has ended exactly when its tasks have, as the oracle says."""
     row = node.tables.runs[run_no]
-    if row.state is RunState.CANCELLED:
+    if _was_cut_short(node, run_no):
         if row.ended_at is not None and any(t.state.is_live for t in node.tables.tasks_of(run_no)):
-            raise Broken("I10 ends", f"cancelled run {run_no} ended with live tasks")
+            raise Broken("I10 ends", f"run {run_no} was cut short and ended with live tasks")
         return
     states = _states(node, row)
     open_tasks = [p for p, state in enumerate(states) if state.is_live]
@@ -230,6 +230,18 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
         expected = oracle.outcome(_spec(node, run_no), states)
         if row.state is not expected:
             raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not {expected.label}")
+
+
+def _was_cut_short(node: Any, run_no: int) -> bool:
+    """Whether somebody cancelled it, or it took too long: not all of its tasks came to an end."""
+    row = node.tables.runs[run_no]
+    if row.state is RunState.CANCELLED:
+        return True
+    if row.state is not RunState.FAILED or _spec(node, run_no).run_timeout_us is None:
+        return False
+    tasks = node.tables.tasks_of(run_no)
+    timed_out = any(t.failure is not None and t.failure.reason == "run_timeout" for t in tasks)
+    return timed_out or row.ended_at is None
 
 
 # ── I11: one run per slot and key ───────────────────────────────────────────────────────
@@ -256,7 +268,7 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
 def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     """I13: what has been decided of a task is what its rule says, and nothing is forgotten."""
     row = node.tables.runs[run_no]
-    if row.state in {RunState.QUEUED, RunState.CANCELLED}:
+    if row.state is RunState.QUEUED or _was_cut_short(node, run_no):
         return
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)

@@ -10,9 +10,11 @@ import heapq
 import itertools
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from aioflow.inputs import Due
-from aioflow.model import TaskState, TriggerState
-from aioflow.rows import Batch, TaskChange, TaskRow, TriggerRow
+from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.rows import DEADLINE, Batch, Deadline, OutboxRow, TaskChange, TaskRow, TriggerRow
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
 
@@ -59,11 +61,19 @@ class Watch:
         for run_no in tables.unfinished():
             self._note(tables.tasks_of(run_no), mono - wall)
         self._note_waits(tables.triggers.values(), mono - wall)
+        self._note_deadlines(tables.outbox.values(), mono - wall)
+        for run_no in tables.live_run_nos():
+            self._note_run(run_no, mono - wall)
 
     def note(self, batch: Batch, *, mono: int, wall: int) -> None:
         """Remember the instants of a batch that was just committed."""
         self._note(changed_tasks(batch), mono - wall)
         self._note_waits(batch.new_triggers, mono - wall)
+        self._note_deadlines(batch.new_outbox, mono - wall)
+        for change in batch.run_changes:
+            self._note_run(change.run_no, mono - wall)
+        for run in batch.new_runs:
+            self._note_run(run.run_no, mono - wall)
 
     def _note(self, rows: Iterable[TaskRow | TaskChange], offset: int) -> None:
         for row in rows:
@@ -77,6 +87,23 @@ class Watch:
             is_handled = row.window and row.ordinal < 0  # its task has the instant, wait by wait
             if row.state is TriggerState.WAITING and row.deadline_at and not is_handled:
                 self._push(offset, "wait", row.trigger_no, row.deadline_at)
+
+    def _note_deadlines(self, rows: Iterable[OutboxRow], offset: int) -> None:
+        for row in rows:
+            if row.kind == DEADLINE:
+                at = msgspec.msgpack.decode(row.body, type=Deadline).at
+                self._push(offset, "word", row.outbox_no, at)
+
+    def _is_unhindered(self, owed: OutboxRow) -> bool:
+        """Whether nothing refused for good was about its run."""
+        run_no = msgspec.msgpack.decode(owed.body, type=Deadline).run_no
+        return self._tables.runs[run_no].quarantine is None
+
+    def _note_run(self, run_no: int, offset: int) -> None:
+        began = self._tables.runs[run_no].started_at
+        length = self._tables.spec_of_run(run_no).run_timeout_us
+        if began is not None and length is not None:
+            self._push(offset, "time", run_no, began + length)
 
     def _push(self, offset: int, kind: str, number: int, at: int) -> None:
         """Once for each: a wall clock that is set afterwards does not move it."""
@@ -97,6 +124,12 @@ class Watch:
 
     def _still_waits(self, kind: str, number: int, at: int) -> bool:
         tables = self._tables
+        if kind == "word":
+            owed = tables.outbox.get(number)
+            return owed is not None and self._is_unhindered(owed)
+        if kind == "time":
+            run = tables.runs[number]
+            return run.state is RunState.RUNNING and run.quarantine is None
         if kind == "wait":
             wait = tables.triggers.get(number)
             return (

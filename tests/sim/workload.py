@@ -97,6 +97,8 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
         catchup=rng.random() < 0.5,
         max_active_runs=rng.choice((1, 2, 16)),
         max_active_tasks=rng.choice((None, None, 1, 2, 4)),
+        run_timeout_us=rng.choice((None, None, None, 60 * SECOND, 3600 * SECOND)),
+        deadline_us=rng.choice((None, None, SECOND, 900 * SECOND)),
     )
 
 
@@ -152,6 +154,7 @@ def _task(
         map_limit=map_limit,
         window=rng.choice((None, 1, 3)) if mapped else None,
         sensor=sensor,
+        deadline_us=rng.choice((*[None] * 9, SECOND, 60 * SECOND)),
         execution_timeout_us=rng.choice((None, 2 * SECOND, 300 * SECOND)),
         max_active_tis_per_dagrun=rng.choice((None, None, 1, 2)),
         max_active_tis_per_dag=rng.choice((None, None, None, 1, 2)),

@@ -1,0 +1,110 @@
+"""By when a run, or a task of it, should have ended; and how long a run may take at most.
+
+A deadline ends nothing: people are told. It is owed from the commit that makes its run, as a
+row of the outbox that waits for its instant; the commit in which that has come puts the word
+to people in its place. So none is lost, and none is told twice. The rows of a run go when it ends.
+
+How long a run may take needs no row: its start and its version say when that is over.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.draft import Draft
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
+from aioflow.inputs import Due, WakeAt
+from aioflow.model import Instant, RunNo, RunState, TaskState
+from aioflow.rows import DEADLINE, Alert, Deadline
+
+__all__ = ("arm", "arm_timeout", "index", "is_timed_out", "owe", "told", "write_off")
+
+_decode = msgspec.msgpack.Decoder(Deadline).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def owe(run: Run, draft: Draft) -> None:
+    """A run is made: its deadlines begin to be owed, one row for those of one instant."""
+    lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
+    for length in sorted(length for length in lengths if length is not None):
+        at = run.row.created_at + length
+        number = draft.owe(DEADLINE, _encode(Deadline(run.run_no, at)))
+        draft.memory.deadlines.setdefault(run.run_no, {})[number] = at
+        draft.wake_run(run.run_no, at)
+
+
+def index(memory: Memory) -> None:
+    """Learn from what is owed which deadlines are."""
+    memory.deadlines.clear()
+    for number, (kind, body) in memory.outbox.items():
+        if kind == DEADLINE:
+            owed = _decode(body)
+            memory.deadlines.setdefault(owed.run_no, {})[number] = owed.at
+
+
+def arm(draft: Draft) -> None:
+    """After a restart: have all that are owed come, at once where they have passed."""
+    for run_no, deadlines in draft.memory.deadlines.items():
+        for at in deadlines.values():
+            draft.effects.append(WakeAt(Due(at, run_no=run_no)))
+
+
+def arm_timeout(run: Run, draft: Draft) -> None:
+    """A run has started, or goes on after a restart: it may take so long."""
+    at = _over_at(run)
+    if at is not None:
+        draft.wake_run(run.run_no, at)
+
+
+def _over_at(run: Run) -> Instant | None:
+    length, began = run.spec.run_timeout_us, run.row.started_at
+    return None if length is None or began is None else began + length
+
+
+def is_timed_out(run: Run, at: Instant) -> bool:
+    """Whether the instant that has come is the one at which a run has taken too long."""
+    return run.state is RunState.RUNNING and run.row.quarantine is None and _over_at(run) == at
+
+
+def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
+    """The instant of a deadline has come: owe people a word about what has not ended by then.
+
+    A second time it changes nothing.
+    """
+    memory = draft.memory
+    owed = memory.deadlines.get(run_no, {})
+    run = memory.runs.get(run_no)
+    for number in [number for number, due in owed.items() if due == at]:
+        del owed[number]
+        draft.write_off(number)
+        if run is not None and run.state.is_live:
+            _tell(run, at - run.row.created_at, draft)
+
+
+def _tell(run: Run, length: int, draft: Draft) -> None:
+    if run.spec.deadline_us == length:
+        _alert(run, "", f"the run has not ended {length / 1e6:g} s after it was made", draft)
+    for position, task in enumerate(run.spec.tasks):
+        if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
+            message = f"the task has not ended {length / 1e6:g} s after its run was made"
+            _alert(run, task.task_id, message, draft)
+
+
+def _alert(run: Run, task_id: str, message: str, draft: Draft) -> None:
+    row = run.row
+    draft.alert(
+        Alert(
+            reason="deadline",
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            task_id=task_id,
+            message=message,
+        )
+    )
+
+
+def write_off(run_no: RunNo, draft: Draft) -> None:
+    """A run has ended: what is owed for its deadlines is not any more."""
+    for number in draft.memory.deadlines.pop(run_no, {}):
+        draft.write_off(number)
