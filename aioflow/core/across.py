@@ -17,7 +17,7 @@ from aioflow.model import TaskSpec
 __all__ = ("Across", "Item", "Queue")
 
 Item: TypeAlias = tuple[int, int, int, Live | Group]
-"""Kept, resumed or fresh; priority, age, and what waits."""
+"""Kept, resumed or fresh; priority, whose turn it is, and what waits."""
 
 Queue: TypeAlias = list[Item]
 

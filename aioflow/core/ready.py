@@ -2,8 +2,9 @@
 
 Ready entries wait in one heap per kind of body and pool. An entry is a queued task, or a
 whole group whose fresh children are drawn from it one by one, so a fan-out of a million
-weighs as much as one task. The order is: resumed before fresh, then priority, then age. What
-keeps its room in a pool while it waits stands before both: what it holds, nobody else gets.
+weighs as much as one task. The order is: resumed before fresh, then priority, then whose turn
+it is, see ``fairness``. What keeps its room in a pool while it waits stands before all: what
+it holds, nobody else gets.
 
 What the limits of its run keep from starting is put aside with the run, in the same order,
 and comes back one entry for each task that leaves its slot; so a limit costs no more with
@@ -17,6 +18,7 @@ from collections.abc import Callable, Container
 from typing import TypeAlias
 
 from aioflow.core.across import Across, Item, Queue
+from aioflow.core.fairness import Fairness, age_of
 from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
@@ -55,12 +57,18 @@ class Ready:
         self._queues: dict[tuple[str, str], Queue] = {}
         self._swept: dict[tuple[str, str], int] = {}
         self._too_wide: list[Item] = []
-        self._age = 0
+        self._fairness = Fairness()
 
     def offer(self, entry: Live | Group) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
-        self._age += 1
-        self._push((0, -_spec(entry).priority, self._age, entry))
+        self._push(self._placed(entry, self._fairness.age()))
+
+    def _placed(self, entry: Live | Group, age: int) -> Item:
+        """Give it its place in the order."""
+        rank, priority, _, _ = self._ranked((0, -_spec(entry).priority, 0, entry))
+        dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
+        turn = self._fairness.turn(_line(entry), rank, priority, dag_id, cost_us, age)
+        return rank, priority, turn, entry
 
     def _ranked(self, item: Item) -> Item:
         _, priority, age, entry = item
@@ -129,24 +137,31 @@ class Ready:
 
     def _look(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
         best: tuple[Queue, Item] | None = None
-        for (kind, pool), queue in self._queues.items():
-            if kind != lane or not self._clean(queue, lane, pools.get(pool)):
+        first: tuple[int, int, int, int] | None = None
+        for line, queue in self._queues.items():
+            if line[0] != lane or not self._clean(queue, lane, pools.get(line[1])):
                 continue
-            fits = lane == SENSOR_LANE or room(head(queue))
-            if fits and (best is None or queue[0] < best[1]):
-                best = (queue, queue[0])
+            if lane != SENSOR_LANE and not room(head(queue)):
+                continue
+            rank, priority, turn, _ = item = queue[0]
+            order = (rank, priority, self._fairness.line_turn(line), turn)
+            if first is None or order < first:
+                first, best = order, (queue, item)
         return best
 
     def draw(self, queue: Queue) -> Live:
         """Take one task from the head; a group stays until its last fresh child is drawn."""
-        entry = queue[0][3]
+        rank, priority, turn, entry = queue[0]
+        self._fairness.served(_line(entry), rank, priority, turn, _expected(entry))
         self.across.passed(entry)
         if isinstance(entry, Live):
             heapq.heappop(queue)
             return entry
         index = entry.take_fresh()
         live = Live(entry.run, entry.first_task_no + index, entry.position, index)
-        if not entry.has_fresh:
+        if entry.has_fresh:
+            heapq.heapreplace(queue, self._placed(entry, age_of(turn)))
+        else:
             heapq.heappop(queue)
         return live
 
@@ -160,7 +175,7 @@ class Ready:
         return total
 
     def _push(self, item: Item) -> None:
-        key = (_lane(item[3]), _spec(item[3]).pool)
+        key = _line(item[3])
         queue = self._queues.setdefault(key, [])
         heapq.heappush(queue, self._ranked(item))
         self._sweep(key, queue)
@@ -225,6 +240,14 @@ class Ready:
             self.came_back = True
         else:
             heapq.heappush(aside, item)
+
+
+def _expected(entry: Live | Group) -> float:
+    return entry.run.durations[entry.position]
+
+
+def _line(entry: Live | Group) -> tuple[str, str]:
+    return _lane(entry), _spec(entry).pool
 
 
 def _lane(entry: Live | Group) -> str:
