@@ -13,6 +13,7 @@ from aioflow.core import (
     calls,
     child_runs,
     dag,
+    fitting_pools,
     handling,
     named_events,
     named_values,
@@ -204,7 +205,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
         case Recalled():
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
-            _take_file(entry, draft)
+            _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | Continue():
@@ -224,10 +225,10 @@ def _take_word(entry: Asked | Due | Delivered | Continue, draft: Draft, slots: S
             _take_continue(entry, draft, slots)
 
 
-def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft) -> None:
+def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:
     match entry:
         case FileParsed():
-            versions.file_parsed(entry, draft)
+            versions.file_parsed(entry, draft, slots.pools)
             rehosting.file_parsed(entry, draft)
         case FileBroken():
             versions.file_broken(entry, draft)
@@ -452,6 +453,7 @@ def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
         draft.batch.gone_pools.append(name)
     else:
         draft.batch.pools.append(after)
+    fitting_pools.pools_changed(draft, slots.pools)
     return True
 
 

@@ -6,19 +6,22 @@ and inherits it when the first one lets it go.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from aioflow.core import timetable
 from aioflow.core.draft import Draft
+from aioflow.core.fitting_pools import too_wide
 from aioflow.errors import DuplicateDag
 from aioflow.inputs import FileBroken, FileGone, FileParsed
 from aioflow.model import DagSpec, Instant
-from aioflow.rows import DagFileRow, DagRow, VersionRow
+from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
 
 __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag")
 
 
-def file_parsed(parsed: FileParsed, draft: Draft) -> None:
+def file_parsed(parsed: FileParsed, draft: Draft, pools: Mapping[str, PoolRow]) -> None:
     """Make a file's DAGs the newest; those it no longer has start no more runs."""
     failures = [(failure.reason, failure.message) for failure in parsed.failures]
     mine = []
@@ -35,6 +38,9 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     _keep_version(parsed, draft)
     for spec in mine:
         _adopt(spec, parsed.file, parsed.version, draft)
+    found = too_wide(mine, pools)
+    if found is not None:
+        failures.append((found.code, str(found)))
     reason, message = failures[0] if failures else (None, None)
     _put_file(
         DagFileRow(

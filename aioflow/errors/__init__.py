@@ -6,6 +6,7 @@
     ├── DagError                  the author's DAG is wrong; raised before it runs
     │   ├── CycleError
     │   ├── DuplicateDag
+    │   ├── PoolTooNarrow
     │   ├── DuplicateTask
     │   ├── UnknownParent
     │   ├── EdgeMisfit
@@ -60,6 +61,7 @@ from aioflow.errors.author import (
     DuplicateDag,
     DuplicateTask,
     EdgeMisfit,
+    PoolTooNarrow,
     ReferenceMisused,
     UnknownParent,
     Unserializable,
@@ -132,6 +134,7 @@ __all__ = (
     "HomeBusy",
     "LinkClosed",
     "NoSuchValue",
+    "PoolTooNarrow",
     "PortInUse",
     "ReferenceMisused",
     "RequestError",

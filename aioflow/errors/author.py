@@ -13,6 +13,7 @@ __all__ = (
     "DuplicateDag",
     "DuplicateTask",
     "EdgeMisfit",
+    "PoolTooNarrow",
     "ReferenceMisused",
     "UnknownParent",
     "Unserializable",
@@ -38,6 +39,22 @@ class CycleError(DagError):
     def __init__(self, path: tuple[str, ...]) -> None:
         super().__init__(f"tasks form a cycle: {' -> '.join(path)}; remove one of these edges")
         self.path = path
+
+
+class PoolTooNarrow(DagError):
+    """A task takes more slots of its pool than that has: it never starts.
+
+    Attributes:
+        task: With the name of its DAG.
+    """
+
+    code = "dag.pool_too_narrow"
+
+    def __init__(self, task: str, slots: int, pool: str, size: int) -> None:
+        super().__init__(
+            f"task {task} takes {slots} slots of pool {pool!r}, which has {size}: it never starts"
+        )
+        self.task = task
 
 
 class DuplicateDag(DagError):
