@@ -149,11 +149,8 @@ class Parking:
 
     def by_form(self) -> Iterator[tuple[TriggerNo, int]]:
         """Yield each folded trigger with the number of its form, in order; as ``folded``."""
-        pages = self.triggers.bodies
-        for number in pages:
-            body = pages.get(number)
-            if body is not None:
-                yield number, _decode_form(body).form
+        for number, body in self._bodies.items():
+            yield number, _decode_form(body).form
 
     def numbers(self, forms: set[int], after: TriggerNo = -1) -> Iterator[TriggerNo]:
         """Yield the triggers above a number: those that are objects, and those of these forms."""

@@ -547,7 +547,9 @@ def as_bytes(step: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(
-    ("column", "value"), [(list, str), (Numbers, int), (Rows, as_bytes)], ids=str
+    ("column", "value"),
+    [(list, str), (Numbers, int), (Rows, as_bytes)],
+    ids=("objects", "numbers", "rows"),
 )
 def test_pages_hold_what_a_dict_would(column: Any, value: Callable[[int], Any], seed: int):
     rng, pages, plain = Random(seed), Pages[Any](column), dict[int, Any]()
