@@ -265,7 +265,8 @@ class _Node:
         imports takes every other turn of the interpreter.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
-            await self._engine.wait_until_taken()
+            while self._engine.waiting_inputs:
+                await self._engine.next_turn()
         serve_web = await anyio.to_thread.run_sync(_import_web)
         self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
 

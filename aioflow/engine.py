@@ -181,21 +181,16 @@ class Engine:
     async def wait_until_idle(self) -> None:
         """Return when no run is left that could go on."""
         while self.memory.runs or self._inbox:
-            await self._next_turn()
-
-    async def wait_until_taken(self) -> None:
-        """Return when all that was reported has been taken, and whatever followed from it."""
-        while self._inbox:
-            await self._next_turn()
+            await self.next_turn()
 
     async def wait_until_still(self) -> None:
         """Return when nothing runs; what waits may go on waiting."""
         while self._inbox or any(
             live.state is TaskState.RUNNING for live in self.memory.live.objects.values()
         ):
-            await self._next_turn()
+            await self.next_turn()
 
-    async def _next_turn(self) -> None:
+    async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
         if self._turned.is_set():
             self._turned = anyio.Event()
