@@ -46,7 +46,8 @@ from aioflow.inputs import (
 )
 from aioflow.masking import Masks
 from aioflow.model import Body, RunNo
-from aioflow.rows import Alert, Batch, RunRow
+from aioflow.owed import Alert
+from aioflow.rows import Batch, RunRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store

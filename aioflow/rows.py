@@ -20,14 +20,11 @@ from aioflow.model import (
 )
 
 __all__ = (
-    "DEADLINE",
     "FROM_START",
     "RESUMES",
-    "Alert",
     "Batch",
     "DagFileRow",
     "DagRow",
-    "Deadline",
     "EventRow",
     "ExpansionChange",
     "ExpansionRow",
@@ -52,9 +49,6 @@ __all__ = (
 
 
 RESUMES, FROM_START = -1, -2
-
-DEADLINE = "deadline"
-"""The kind of the outbox rows that wait for an instant, see ``Deadline``."""
 
 
 class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,23 +350,6 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     outbox_no: int
     kind: str
     body: bytes
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """An owed word to the people on call: the body of an outbox row of kind ``alert``."""
-
-    reason: str
-    dag_id: str
-    run_id: str
-    task_id: str
-    message: str
-
-
-class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A word that is owed if something of a run has not ended by then: the body of such a row."""
-
-    run_no: RunNo
-    at: Instant
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.inputs import Due, WakeAt
 from aioflow.model import Instant, RunNo, RunState, TaskState
-from aioflow.rows import DEADLINE, Alert, Deadline
+from aioflow.owed import DEADLINE, Alert, Deadline
 
 __all__ = ("arm", "arm_timeout", "index", "is_timed_out", "owe", "told", "write_off")
 

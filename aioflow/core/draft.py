@@ -29,8 +29,8 @@ from aioflow.model import (
     TriggerState,
 )
 from aioflow.orders import EventsTaken
+from aioflow.owed import Alert
 from aioflow.rows import (
-    Alert,
     Batch,
     ExpansionChange,
     ExpansionRow,

@@ -19,7 +19,8 @@ from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.inputs import Deliver, Due, Input, Restarted, WakeAt
 from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.rows import DEADLINE, RunChange, RunRow, TriggerChange
+from aioflow.owed import DEADLINE
+from aioflow.rows import RunChange, RunRow, TriggerChange
 
 __all__ = ("give_up", "in_parts", "restarted")
 

@@ -23,7 +23,8 @@ from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
 from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import ForgetRun
-from aioflow.rows import Alert, ExpansionRow
+from aioflow.owed import Alert
+from aioflow.rows import ExpansionRow
 
 __all__ = (
     "AT_HAND_BYTES",

@@ -36,7 +36,8 @@ from aioflow.inputs import (
     TakeEvents,
 )
 from aioflow.model import Body, RunNo
-from aioflow.rows import Alert, Batch, RunRow
+from aioflow.owed import Alert
+from aioflow.rows import Batch, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.testing.hosts import InlineChildren

@@ -10,8 +10,8 @@ import pytest
 from aioflow.inputs import Deliver, Delivered, Due, EndHosting, StopTry
 from aioflow.messages import Deferred
 from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.owed import Alert
 from aioflow.requests import CancelRun
-from aioflow.rows import Alert
 from tests.core.world import SECOND, World
 
 

@@ -14,7 +14,8 @@ import msgspec
 
 from aioflow.inputs import Due
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import DEADLINE, Batch, Deadline, OutboxRow, TaskChange, TaskRow, TriggerRow
+from aioflow.owed import DEADLINE, Deadline
+from aioflow.rows import Batch, OutboxRow, TaskChange, TaskRow, TriggerRow
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
 
