@@ -74,7 +74,10 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
             task = spec.tasks[row.position]
             if not _is_hosted_sensor(task) and _weighs(node, row, task):
                 weights[task.pool] += task.slots
-    changed = {row.name for row in batch.pools}
+    # A crash right after a commit leaves it unjudged: what it did to the pools is seen here.
+    changed = {name for name in counting if tables.weighed.get(name) != tables.pools[name]}
+    changed |= {row.name for row in batch.pools}
+    tables.weighed = dict(tables.pools)
     for name in counting - changed:
         now, before, limit = weights[name], tables.weights[name], tables.pools[name].slots
         if now > max(before, limit) + begun[name]:

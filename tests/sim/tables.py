@@ -68,6 +68,7 @@ class Tables(Rows):
         epoch: Of the node that claimed them last.
         accepted: Epoch and number of each batch that was applied under an epoch.
         weights: What weighed on each pool that counts what waits, when that was last counted.
+        weighed: The pools as they were then.
         fired: How often each trigger fired.
         resumptions: How often each task gave its place back by itself.
         widths: Of each expansion, as it was first committed; one that is open grows.
@@ -90,6 +91,7 @@ class Tables(Rows):
         self.accepted: list[tuple[int, int]] = []
         self.pools: dict[str, PoolRow] = {}
         self.weights: Counter[str] = Counter()
+        self.weighed: dict[str, PoolRow] = {}
         self.fired: Counter[int] = Counter()
         self.resumptions: Counter[int] = Counter()
         self.cut_short: Counter[int] = Counter()
