@@ -20,6 +20,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
 from aioflow.core import restart, undo
+from aioflow.core.clear import portion
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -52,6 +53,7 @@ from aioflow.inputs import (
 )
 from aioflow.model import RunNo, TaskState
 from aioflow.orders import ForgetRun
+from aioflow.recalling import recall
 from aioflow.requests import Request
 from aioflow.rows import Batch, RunRow, TriggerRow
 from aioflow.store import Store
@@ -226,7 +228,7 @@ class Engine:
         while not self._inbox:
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        count = min(len(self._inbox), TURN_INPUTS)
+        count = portion(self._inbox, TURN_INPUTS)
         return [self._inbox.popleft() for _ in range(count)]
 
     async def _turn(self, inputs: list[Input]) -> None:
@@ -248,6 +250,7 @@ class Engine:
             TurnFailed: If deciding raised. Nothing was committed.
             _Refused: If the batch was. Nothing was committed.
         """
+        await self._patiently(partial(recall, self._store, self.memory, inputs))
         await self._lease_numbers()
         batch, effects, draft = decide(
             self.memory,

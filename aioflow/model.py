@@ -26,6 +26,7 @@ __all__ = (
     "DEFAULT_POOL",
     "LIVE_TASK_STATES",
     "Body",
+    "Chooses",
     "DagSpec",
     "EdgeGroup",
     "EventsSpec",
@@ -309,6 +310,15 @@ class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 64
 
 
+class Chooses(StrEnum):
+    """Which others a task may have skipped by what it returns."""
+
+    NOTHING = ""
+    CHILDREN = "children"
+    ALL = "all"
+    """Whatever comes after it."""
+
+
 class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
     """Parents of a task that are judged together, by a rule of their own."""
 
@@ -338,6 +348,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             not run unless it has succeeded.
         is_teardown: It takes away what its setups, which are among its parents, have made. How
             it ends does not matter to the run, unless ``fails_run``.
+        chooses: Of a branch or short circuit: whom its result may skip.
         group: The id of the innermost task group it is in; empty for none.
         feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, or
             ``None`` if none does. Its list is then written as an indexed file.
@@ -362,6 +373,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_setup: bool = False
     is_teardown: bool = False
     fails_run: bool = False
+    chooses: Chooses = Chooses.NOTHING
     retry: RetryPolicy = RetryPolicy()
     pool: str = DEFAULT_POOL
     slots: int = 1

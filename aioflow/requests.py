@@ -10,6 +10,7 @@ from aioflow.model import Instant, ValueKind
 
 __all__ = (
     "CancelRun",
+    "ClearTasks",
     "CreateRun",
     "EmitEvent",
     "Explain",
@@ -39,6 +40,23 @@ class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End a run now. Answered with its state; cancelling an ended run changes nothing."""
 
     run_id: str
+
+
+class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have tasks of a run begin anew. Answered with how many were cleared, and the run's state.
+
+    Attributes:
+        tasks: Their ids; empty for all.
+        map_index: Of a mapped task: which child; -1 for all.
+        downstream: Whatever comes after them, too.
+        failed: Only those that failed, or could not run because others had, or were cancelled.
+    """
+
+    run_id: str
+    tasks: tuple[str, ...] = ()
+    map_index: int = -1
+    downstream: bool = False
+    failed: bool = False
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -115,6 +133,7 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Request: TypeAlias = (
     CreateRun
     | CancelRun
+    | ClearTasks
     | SetPaused
     | SetPool
     | ShowPools

@@ -443,6 +443,8 @@ class Batch(msgspec.Struct, kw_only=True):
         consumed_events: ``(trigger_no, sequence)``.
         gone_events: Triggers all of whose events are deleted.
         gone_items: Tasks all of whose items are deleted.
+        gone_results: Tasks whose results are deleted, if they have any.
+        gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
     """
 
     number: int
@@ -456,6 +458,8 @@ class Batch(msgspec.Struct, kw_only=True):
     expansion_changes: list[ExpansionChange] = msgspec.field(default_factory=list)
     new_items: list[ItemRow] = msgspec.field(default_factory=list)
     gone_items: list[TaskNo] = msgspec.field(default_factory=list)
+    gone_results: list[TaskNo] = msgspec.field(default_factory=list)
+    gone_expansions: list[tuple[RunNo, int]] = msgspec.field(default_factory=list)
     new_tries: list[TryRow] = msgspec.field(default_factory=list)
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)

@@ -18,10 +18,11 @@ from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
 from aioflow.inputs import Delivered, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools
+from aioflow.requests import CancelRun, ClearTasks, CreateRun, SetPool, ShowPools
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
+from aioflow.store.replay import compare
 from aioflow.unfinished import LiveRun
 
 pytestmark = pytest.mark.timeout(30)
@@ -284,6 +285,59 @@ async def test_a_restart_on_the_same_rows_goes_on(store_url):
                 break
         assert await n.ended(run_id) is RunState.SUCCESS
         assert 0 not in seen
+
+
+async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url):
+    mapped = MapSpec(sources=(MapSource("x", 0, -1),))
+    tasks = (
+        TaskSpec(task_id="list", feeds_limit=9),
+        TaskSpec(task_id="work", parents=(0,), argument_parents=(0,), mapped=mapped),
+    )
+    async with node(store_url) as n:
+        await n.load(*tasks)
+        run_id = await n.trigger()
+        n.succeed(await n.outlets.next_start(), size=1, width=2)
+        for _ in range(2):
+            n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+        assert await n.ended(run_id) is RunState.SUCCESS
+
+    async with node(store_url) as n:  # of which it knows nothing any more
+        request = ClearTasks(run_id=run_id, tasks=("work",), map_index=1)
+        assert await n.engine.ask(request) == (1, RunState.RUNNING)
+        again = (await n.outlets.next_start()).start
+        assert (again.map_index, again.start_no, again.try_number) == (1, 3, 1)
+        await n.engine.ask(ClearTasks(run_id=run_id))  # what runs, too
+
+    async with node(store_url) as n:
+        n.succeed(await n.outlets.next_start(), size=1, width=1)
+        n.succeed(await n.outlets.next_start())
+        assert await n.ended(run_id) is RunState.SUCCESS
+        run = await n.store.find_run(run_id)
+        rows = await n.store.list_tasks(run.run_no)
+        assert sorted((row.map_index, row.state.label) for row in rows) == [
+            (-1, "success"),
+            (0, "removed"),
+            (0, "success"),
+            (1, "removed"),
+        ]
+        assert [row.task_no for row in await n.store.list_results(0, 1 << 60)] == [rows[0].task_no]
+        assert await compare(n.store) == []
+
+
+async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        run_id = await n.trigger()
+        n.succeed(await n.outlets.next_start())
+        n.succeed(await n.outlets.next_start())
+        await n.ended(run_id)
+        refusals = [True]
+        n.store.refuse = lambda batch: bool(batch.task_changes and refusals and refusals.pop())
+
+        assert await n.engine.ask(ClearTasks(run_id=run_id, tasks=("b",))) == (1, RunState.RUNNING)
+        n.succeed(await n.outlets.next_start())
+
+        assert await n.ended(run_id) is RunState.SUCCESS
 
 
 async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):

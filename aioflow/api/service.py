@@ -45,6 +45,7 @@ from aioflow.errors import (
 from aioflow.model import Instant, RunNo, RunState, TriggerNo, TriggerState, Wait, WaitKind
 from aioflow.requests import (
     CancelRun,
+    ClearTasks,
     CreateRun,
     Explain,
     Request,
@@ -265,6 +266,32 @@ class Api(RunReader):
         else:
             state = run.state
         return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label}
+
+    async def clear(
+        self,
+        run_id: str,
+        tasks: Sequence[str] = (),
+        *,
+        map_index: int = -1,
+        downstream: bool = False,
+        failed: bool = False,
+    ) -> dict[str, Any]:
+        """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            RequestError: If the run is being cancelled.
+        """
+        request = ClearTasks(
+            run_id=run_id,
+            tasks=tuple(tasks),
+            map_index=map_index,
+            downstream=downstream,
+            failed=failed,
+        )
+        run = await self.run(run_id)
+        cleared, state = cast("tuple[int, RunState]", await self._ask(request))
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label, "cleared": cleared}
 
     # ── asking memory ───────────────────────────────────────────────────────────────────
 

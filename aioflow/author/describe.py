@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from aioflow.author.binding import Literal
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
-from aioflow.author.node import Node, Source
+from aioflow.author.node import Node, Part, Source
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
 from aioflow.messages import DagFailure
 from aioflow.model import (
+    Chooses,
     DagSpec,
     MapSource,
     MapSpec,
@@ -25,6 +26,12 @@ from aioflow.model import (
 )
 
 __all__ = ("describe",)
+
+_CHOOSES = {
+    Part.BRANCH: Chooses.CHILDREN,
+    Part.SHORT_CIRCUIT: Chooses.ALL,
+    Part.GENTLE_SHORT_CIRCUIT: Chooses.CHILDREN,
+}
 
 
 def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list[DagFailure]]:
@@ -99,6 +106,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         is_setup=node.is_setup,
         is_teardown=node.is_teardown,
         fails_run=node.fails_run,
+        chooses=_CHOOSES.get(node.part, Chooses.NOTHING),
         retry=RetryPolicy() if node.retry is None else node.retry.policy(),
         values=settings.values,
         pool=settings.pool,

@@ -34,7 +34,7 @@ _FEW = 10
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("runs", help="list, show, watch, explain, cancel runs")
+    noun = nouns.add_parser("runs", help="list, show, watch, explain, cancel, clear runs")
     verbs = noun.add_subparsers(required=True, metavar="COMMAND")
     listing = add_command(
         verbs,
@@ -54,7 +54,23 @@ def add_parser(nouns: Nouns) -> None:
     why.add_argument("task", nargs="?", metavar="TASK")
     why.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
     _add_one(verbs, "cancel", _cancel, "end a run now")
+    _add_clear(verbs)
     _add_logs(verbs)
+
+
+def _add_clear(verbs: Nouns) -> None:
+    clear = add_command(
+        verbs,
+        "clear",
+        _clear,
+        text="have tasks of a run begin anew",
+        example="aioflow runs clear RUN --task load --downstream",
+    )
+    clear.add_argument("run_id", metavar="RUN")
+    clear.add_argument("--task", action="append", default=[], metavar="TASK", help="not all of it")
+    clear.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    clear.add_argument("--downstream", action="store_true", help="and what comes after")
+    clear.add_argument("--failed", action="store_true", help="of those only what failed")
 
 
 def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -202,6 +218,22 @@ def _cancel(arguments: argparse.Namespace) -> int:
         print_json(answer)
     else:
         print(f"{answer['run_id']} is {state(answer['state'])}")
+    return 0
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    wanted = {
+        "tasks": arguments.task,
+        "map_index": arguments.map,
+        "downstream": arguments.downstream,
+        "failed": arguments.failed,
+    }
+    answer = connect(arguments).post("runs", arguments.run_id, "clear", body=wanted)
+    if arguments.json:
+        print_json(answer)
+    else:
+        tasks = "1 task" if answer["cleared"] == 1 else f"{answer['cleared']} tasks"
+        print(f"{tasks} cleared; {answer['run_id']} is {state(answer['state'])}")
     return 0
 
 

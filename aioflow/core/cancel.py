@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from aioflow.core import child_runs, dag, deadlines, handling, waits
 from aioflow.core.draft import Draft
+from aioflow.core.fresh import cleared_places, fresh
 from aioflow.core.live import Run
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
@@ -66,6 +67,13 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
             waits.stop(live, "cancelled", draft, slots)
             handling.cancel(live, draft)  # what its streams started is to be undone
         end(live, TaskState.CANCELLED, draft, slots)
+    for position, map_index in cleared_places(run):
+        if draft.is_full:
+            draft.put_off(run)
+            return
+        live = fresh(run, position, map_index)
+        live.try_number, live.ended_at = 0, draft.now
+        draft.move(live, TaskState.CANCELLED)
     draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)
     draft.effects.append(ForgetRun(run.run_no))

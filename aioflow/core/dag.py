@@ -29,6 +29,7 @@ __all__ = (
     "create_run",
     "make_run",
     "run_ended",
+    "run_reopened",
     "set_paused",
     "slot_due",
 )
@@ -216,6 +217,12 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     row = memory.dags.get(dag_id)
     if row is not None and row.next_run_at is not None and row.next_run_at <= draft.now:
         slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
+
+
+def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:
+    """A run that had ended is to go on: it waits behind those that wait already."""
+    _remember_run(run, draft.memory)
+    begin_queued(run.row.dag_id, draft, slots)
 
 
 def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:

@@ -171,6 +171,17 @@ class Draft:
             quarantine=row.quarantine if quarantine is None else quarantine,
         )
 
+    def reopen_run(self, run: Run) -> None:
+        """A run that had ended waits for its turn again."""
+        row = run.row
+        self.runs[run.run_no] = run
+        if not is_legal_run(row.state, RunState.QUEUED):
+            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to queued")
+        self._run_states.setdefault(run.run_no, row.state)
+        run.row = msgspec.structs.replace(
+            row, state=RunState.QUEUED, ended_at=None, quarantine=None
+        )
+
     def new_wait(self, wait: WaitRecord) -> None:
         """A trigger row begins to exist."""
         self.memory.waits[wait.row.trigger_no] = wait
@@ -348,12 +359,15 @@ class Draft:
     def settle(self) -> None:
         """The batch is durable: what was decided is what is stored."""
         loose, waits = self.memory.parking.loose, TaskState.DEFERRED
+        pending = TaskState.PENDING
         for live in self._tasks.values():
             live.stored_state = live.state
             live.stored_start = live.start_no
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
             if live.state is waits:
                 loose[live.task_no] = live
+            elif live.state is pending:
+                live.run.cleared[live.task_no] = live.start_no
         for live in self._placed.values():
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
         self.memory.runs.loose.update(self.runs)
@@ -383,7 +397,7 @@ class Draft:
             self.memory.parking.change_back(folded, form)
 
     def _close_task(self, live: Live) -> None:
-        if live.stored_state is TaskState.PENDING:
+        if live.stored_state is TaskState.PENDING and not live.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(
                     task_no=live.task_no,

@@ -16,7 +16,7 @@ from aioflow.core.slots import Slots
 from aioflow.model import TaskState
 from aioflow.rows import ExpansionRow
 
-__all__ = ("close", "grow", "has_begun", "open_group", "restore", "source_of", "takers")
+__all__ = ("close", "count", "grow", "has_begun", "open_group", "restore", "source_of", "takers")
 
 
 def source_of(run: Run, position: int) -> int:
@@ -94,12 +94,18 @@ def restore(run: Run, row: ExpansionRow) -> None:
     group = run.groups[row.position]
     if source >= 0 and not row.is_open:
         group.cut = _cut(run, source, row.width)
-    if row.is_open or group.cut is not TaskState.PENDING:
-        run.widen(row.position, row.width + 1)
+    count(group)
+
+
+def count(group: Group) -> None:
+    """Tell the tallies how many instances a fan-out comes to, besides what its children say."""
+    run = group.run
+    if group.is_open or group.cut is not TaskState.PENDING:
+        run.widen(group.position, group.width + 1)
     else:
-        run.widen(row.position, row.width)
+        run.widen(group.position, group.width)
     if group.cut is not TaskState.PENDING:
-        run.count_ended(row.position, group.cut)
+        run.count_ended(group.position, group.cut)
 
 
 def _cut(run: Run, source: int, width: int) -> TaskState:

@@ -276,7 +276,7 @@ class Group:
     """The children of one mapped task of a run.
 
     Attributes:
-        cursor: The lowest index that has never been started; those above it are pending.
+        cursor: The lowest index that is pending and not on its way.
         unfinished: Children materialised and not ended.
         is_open: It grows with a stream.
         cut: What the end of the stream counts as beside the children: as ``UPSTREAM_FAILED`` or
@@ -324,19 +324,19 @@ class Group:
     @property
     def has_fresh(self) -> bool:
         """Whether a child waits for its first start."""
-        return self.fresh > 0
+        return self.cursor < self.width if self.lockstep is None else len(self.lockstep) > 0
 
     @property
     def fresh(self) -> int:
         """How many children do."""
-        return self.width - self.cursor if self.lockstep is None else len(self.lockstep)
+        return self.counts[TaskState.PENDING] if self.lockstep is None else len(self.lockstep)
 
     def take_fresh(self) -> int:
         """Return the index of the one that is next; there has to be one."""
         if self.lockstep is not None:
             return self.lockstep.take()
-        self.cursor += 1
-        return self.cursor - 1
+        index, self.cursor = self.cursor, self.pending_from(self.cursor + 1)
+        return index
 
     @property
     def ended(self) -> int:
@@ -361,9 +361,18 @@ class Group:
         self.counts[state] += 1
         if was == TaskState.PENDING:
             self.unfinished += 1
-            self.cursor = max(self.cursor, index + 1)
+            if index >= self.cursor:
+                self.cursor = self.pending_from(index + 1)
         if state >= TaskState.SUCCESS > was:
             self.unfinished -= 1
+        elif state == TaskState.PENDING:  # it was cleared
+            self.unfinished -= was < TaskState.SUCCESS
+            self.cursor = min(self.cursor, index)
+
+    def pending_from(self, index: int) -> int:
+        """Return the first pending child from an index on; the width if there is none."""
+        found = self.states.find(TaskState.PENDING, index)
+        return self.width if found < 0 else found
 
     def outcome(self) -> TaskState:
         """Return what the children come to, once all have ended."""
@@ -394,11 +403,14 @@ class Run:
         blocked_at: The same by position, for the limits of single tasks and windows; those that
             wait straight from their start apart, by its complement.
         is_forgotten: It was dropped and read again; whatever still points here is stale.
+        cleared: Pending tasks that have a row, because they were cleared: their last start; the
+            task itself until that is stored.
     """
 
     __slots__ = (
         "blocked",
         "blocked_at",
+        "cleared",
         "durations",
         "graph",
         "groups",
@@ -456,6 +468,7 @@ class Run:
         self.blocked: list[tuple[int, int, int, Live | Group]] = []
         self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
         self.is_forgotten = False
+        self.cleared: dict[TaskNo, Live | StartNo] = {}
 
     @property
     def run_no(self) -> RunNo:
@@ -483,14 +496,6 @@ class Run:
         offset = TALLY_OFFSET[state]
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY + offset] += 1
-
-    def recount(self) -> None:
-        """Tell the tallies what the states say; of a run without a mapped task that expanded."""
-        for position, number in enumerate(self.states):
-            state = TaskState(number)
-            if not state.is_live and state is not TaskState.PENDING:
-                self.count_ended(position, state)
-                self.unfinished -= 1
 
     def widen(self, position: int, width: int) -> None:
         """A parent turned out to be ``width`` instances instead of one."""

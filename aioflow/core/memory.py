@@ -11,6 +11,7 @@ from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
 from aioflow.model import DagSpec, Instant, RunNo, TaskNo
 from aioflow.rows import DagFileRow, DagRow, TriggerRow
+from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory")
 
@@ -43,6 +44,7 @@ class Memory:
         hosts_up: Roles whose shared host is ready.
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
+        recalled: All rows of the runs that a request of this turn is about, by their ids.
         stalls: Who has held up a loop; not over a restart.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
@@ -69,6 +71,7 @@ class Memory:
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.event_requests: dict[tuple[str, str], int] = {}
+        self.recalled: dict[str, LiveRun] = {}
         self.stalls = Stalls()
         self.suspects = Suspects()
         self.commit_us = 1_000.0

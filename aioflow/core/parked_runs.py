@@ -9,7 +9,7 @@ from aioflow.core.live import Live, Run
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.plan import Plan
 from aioflow.core.shared import Shared
-from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TriggerNo
+from aioflow.model import Instant, RunNo, RunState, StartNo, TaskNo, TaskState, TriggerNo
 from aioflow.rows import RunRow
 
 __all__ = ("ParkedRuns",)
@@ -118,6 +118,7 @@ class ParkedRuns(Kept[Run]):
             and len(run.live) > 0
             and not run.groups
             and not run.items
+            and not run.cleared
             and run.running == 0
             and row.quarantine is None
             and row.ended_at is None
@@ -172,6 +173,15 @@ class ParkedRuns(Kept[Run]):
         run.known[:] = one.known or run.known
         run.results, run.widths = one.results, one.widths
         run.source_starts = one.source_starts
-        run.recount()
+        _recount(run)
         run.live.lie(one.tasks, self._tasks)
         return run
+
+
+def _recount(run: Run) -> None:
+    """Tell the tallies what the states say; of a run without a mapped task that expanded."""
+    for position, number in enumerate(run.states):
+        state = TaskState(number)
+        if not state.is_live:
+            run.count_ended(position, state)
+            run.unfinished -= 1

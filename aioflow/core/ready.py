@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from aioflow.core.across import Across, Item, Queue
 from aioflow.core.fairness import Fairness, age_of
+from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
@@ -74,8 +75,8 @@ class Ready:
         _, priority, age, entry = item
         if isinstance(entry, Live) and entry.task_no in self._kept:
             return 0, priority, age, entry
-        fresh = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
-        return 2 if fresh else 1, priority, age, entry
+        begins = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
+        return 2 if begins else 1, priority, age, entry
 
     def unblock(self, live: Live) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""
@@ -157,8 +158,7 @@ class Ready:
         if isinstance(entry, Live):
             heapq.heappop(queue)
             return entry
-        index = entry.take_fresh()
-        live = Live(entry.run, entry.first_task_no + index, entry.position, index)
+        live = fresh(entry.run, entry.position, entry.take_fresh())
         if entry.has_fresh:
             heapq.heapreplace(queue, self._placed(entry, age_of(turn)))
         else:
@@ -287,8 +287,8 @@ def _still_waits(entry: Live | Group) -> bool:
     run = entry.run
     if run.is_forgotten or run.row.quarantine is not None or not run.state.is_live:
         return False
-    if isinstance(entry, Group):
-        return entry.has_fresh
+    if isinstance(entry, Group):  # cleared, it waits for its rule before it waits for slots
+        return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING
     if entry.worker >= 0 or entry.is_hosted:
         return False
     return entry.waits_for_host or entry.state is TaskState.QUEUED

@@ -15,7 +15,9 @@ from aioflow.core.backlog import Given
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
-from aioflow.model import TaskNo, TaskState, TriggerState
+from aioflow.core.rules import Verdict
+from aioflow.core.run import verdict
+from aioflow.model import RunState, TaskNo, TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
 
@@ -53,6 +55,7 @@ class Restoring:
         self._progress = {one.task_no: one for one in rows.progress}
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
         self._deferred: Pages[bytes] = Pages(Rows)
+        self._cleared: set[int] = set()
         for expansion in rows.expansions:
             run.groups[expansion.position] = Group(run, expansion)
             run.states[expansion.position] = TaskState.RUNNING
@@ -66,6 +69,11 @@ class Restoring:
     def take(self, rows: LiveRun) -> None:
         """Take tasks, or triggers, or both."""
         for task in rows.tasks:
+            if task.state is TaskState.PENDING:
+                self._note_cleared(task)
+                continue
+            if task.state is TaskState.REMOVED and task.map_index >= 0:
+                continue  # of a fan-out that was made anew
             self._count(task)
             if not task.state.is_live:
                 self._note_end(task)
@@ -87,9 +95,13 @@ class Restoring:
             growing.restore(run, expansion)
         following.restore(run)
         for group in run.groups.values():
+            group.cursor = group.pending_from(0)
             if group.is_over:
                 run.states[group.position] = group.outcome()
                 run.unfinished -= 1
+        for position in [p for p, group in run.groups.items() if self._may_wait(group)]:
+            if run.state is not RunState.RUNNING or verdict(run, position) is not Verdict.RUN:
+                run.states[position] = TaskState.PENDING
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
@@ -103,6 +115,17 @@ class Restoring:
             self.run.groups[row.position].note(row.map_index, row.state)
         else:
             self.run.states[row.position] = row.state
+
+    def _note_cleared(self, row: TaskRow) -> None:
+        self.run.cleared[row.task_no] = row.start_no
+        if row.map_index >= 0:
+            self._cleared.add(row.position)
+
+    def _may_wait(self, group: Group) -> bool:
+        """Whether it may wait for its rule again: cleared, or left behind by a cancelled run."""
+        if group.is_over or group.unfinished:
+            return False
+        return group.position in self._cleared or self.run.state is not RunState.RUNNING
 
     def _note_end(self, row: TaskRow) -> None:
         run = self.run

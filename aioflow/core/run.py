@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from aioflow.core import deadlines, following, growing, mapping
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
+from aioflow.core.fresh import fresh
 from aioflow.core.graph import Graph
 from aioflow.core.hosting import let_go
 from aioflow.core.judging import WHOLE, verdict
@@ -33,6 +34,7 @@ __all__ = (
     "end",
     "end_unstarted",
     "go_on",
+    "leave",
     "outcome",
     "resume",
     "step",
@@ -51,6 +53,9 @@ def begin(run: Run, draft: Draft, slots: Slots) -> None:
     """Start a queued run: whatever waits for nobody becomes ready."""
     draft.change_run(run, state=RunState.RUNNING, started_at=draft.now)
     deadlines.arm_timeout(run, draft)
+    if run.cleared or any(run.states):
+        resume(run, draft, slots)
+        return
     graph = run.graph
     step(run, (p for p in graph.order if _waits_for_nobody(graph, p)), draft, slots)
 
@@ -63,7 +68,7 @@ def resume(run: Run, draft: Draft, slots: Slots) -> None:
     """Judge everything of a restored run again that had not been decided."""
     undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
     for group in run.groups.values():
-        if group.has_fresh:
+        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
             slots.offer(group)
     step(run, undecided, draft, slots)
     go_on(run, draft, slots)
@@ -91,17 +96,7 @@ def end(
     if live.spec.sensor is None:  # that of a sensor is part of its story
         live.deadline_at = None
     run = live.run
-    slots.release(live)
-    run.live.pop(live.task_no, None)
-    draft.memory.live.pop(live.task_no, None)
-    done = [
-        w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
-    ]
-    for wait in (*done, *live.streams.values()):
-        let_go(wait, "finished", draft)
-    if live.resumed is not None:
-        let_go(live.resumed, "finished", draft)
-    draft.drop_records(live)
+    leave(live, draft, slots)
     if live.task_no in run.items and not live.spec.streams:
         draft.batch.gone_items.append(live.task_no)  # its result has them all
         del run.items[live.task_no]
@@ -115,6 +110,21 @@ def end(
         slots.unblock(live)
 
 
+def leave(live: Live, draft: Draft, slots: Slots) -> None:
+    """Nothing of a task goes on: it has no place, waits for nothing, and has made no calls."""
+    slots.release(live)
+    live.run.live.pop(live.task_no, None)
+    draft.memory.live.pop(live.task_no, None)
+    done = [
+        w for w in live.waits if w.is_handled or (w.state is TriggerState.FIRED and not w.stream)
+    ]
+    for wait in (*done, *live.streams.values()):
+        let_go(wait, "finished", draft)
+    if live.resumed is not None:
+        let_go(live.resumed, "finished", draft)
+    draft.drop_records(live)
+
+
 def end_unstarted(
     run: Run,
     position: int,
@@ -125,7 +135,7 @@ def end_unstarted(
     map_index: int = WHOLE,
 ) -> None:
     """Write the row of a task, or of a child, that ends before it ever was ready."""
-    live = Live(run, run.task_no(position, map_index), position, map_index)
+    live = fresh(run, position, map_index)
     live.try_number = 0
     live.ended_at = draft.now
     live.failure = failure
@@ -212,6 +222,8 @@ def _judge(run: Run, position: int, draft: Draft, slots: Slots) -> list[Entry]:
         return []
     else:
         ended = TaskState.SKIPPED if said is Verdict.SKIP else TaskState.UPSTREAM_FAILED
+        if position in run.groups:
+            return _end_children(run, position, ended, draft)
         end_unstarted(run, position, ended, draft)
     if ended is not None:
         return _ended(run, position, WHOLE, ended, draft)
@@ -281,7 +293,7 @@ def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskStat
     if run.spec.tasks[position].mapped is not None:
         return _expand(run, position, draft, slots)
     run.states[position] = TaskState.QUEUED
-    live = Live(run, run.task_no(position, -1), position, -1)
+    live = fresh(run, position, -1)
     live.queued_at = draft.now
     draft.move(live, TaskState.QUEUED)
     run.live[live.task_no] = live
@@ -290,7 +302,25 @@ def _make_ready(run: Run, position: int, draft: Draft, slots: Slots) -> TaskStat
     return None
 
 
+def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> list[Entry]:
+    """End the children of a fan-out that were cleared, and will not run again."""
+    group = run.groups[position]
+    run.states[position] = TaskState.RUNNING
+    entries: list[Entry] = []
+    index = group.pending_from(0)
+    while index < group.width:
+        end_unstarted(run, position, state, draft, map_index=index)
+        entries = _ended(run, position, index, state, draft)
+        index = group.pending_from(index + 1)
+    return entries
+
+
 def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
+    if position in run.groups:  # it was cleared, and keeps its width
+        run.states[position] = TaskState.RUNNING
+        if run.groups[position].lockstep is None:
+            slots.offer(run.groups[position])
+        return None
     spec = run.spec.tasks[position]
     assert spec.mapped is not None  # noqa: S101 - the caller looked
     stream = growing.source_of(run, position)

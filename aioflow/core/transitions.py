@@ -1,15 +1,17 @@
 """Which state may follow which, and who may say so.
 
 The two tables below are closed: a step that is not in them is a defect, wherever it comes from -
-a turn, a journal that is replayed, a hand in the database. Ended states are final.
+a turn, a journal that is replayed, a hand in the database. Ended states are final, unless a
+person clears them.
 
 A *step* is one move of the tables. The *net* change of a batch joins several steps into one,
-so it may be any chain of them (``net_is_reachable``).
+so it may be any chain of them (``net_is_reachable``). Of a task that was cleared only the steps
+tell how it came to where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
 from aioflow.model import RunState, TaskState
@@ -64,6 +66,8 @@ class Cause(Enum):
     """The instant has come at which a sensor, a wait or a try is given up."""
     CANCELLED = "cancelled"
     """A person ended it, or its run."""
+    CLEARED = "cleared"
+    """A person has it begin anew."""
 
 
 _S = TaskState
@@ -138,9 +142,15 @@ _RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset(
         {RunState.SUCCESS, RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED}
     ),
+    # Tasks of it were cleared.
+    **{state: frozenset({RunState.QUEUED}) for state in RunState if not state.is_live},
 }
 
-TASK_MOVES: Mapping[tuple[TaskState, TaskState], frozenset[Cause]] = {
+_CLEARING: dict[tuple[TaskState, TaskState], frozenset[Cause]] = {
+    (was, _S.PENDING): frozenset({_C.CLEARED}) for was in TaskState if was is not _S.PENDING
+}
+
+TASK_MOVES: Mapping[tuple[TaskState, TaskState], frozenset[Cause]] = _CLEARING | {
     (was, state): _MOVES[was][state] for was in TaskState for state in sorted(_MOVES.get(was, ()))
 }
 """Every legal step of a task as ``(was, state)``, in order, and who may say so. The states are
@@ -163,7 +173,7 @@ def is_legal_run(was: RunState, state: RunState) -> bool:
 
 
 def net_is_reachable(was: TaskState, state: TaskState) -> bool:
-    """Return whether legal steps lead from ``was`` to ``state``.
+    """Return whether legal steps lead from ``was`` to ``state`` without a clear in between.
 
     A live task may also stay where it is, with other columns changed. An ended one may not.
     """
@@ -171,7 +181,7 @@ def net_is_reachable(was: TaskState, state: TaskState) -> bool:
 
 
 def net_is_reachable_run(was: RunState, state: RunState) -> bool:
-    """See ``net_is_reachable``."""
+    """See ``net_is_reachable``; a run may have been cleared in between."""
     return _RUN_NET[was][state]
 
 
@@ -181,7 +191,7 @@ def _matrix(size: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[bool, ..
     return tuple(tuple((was, state) in known for state in range(size)) for was in range(size))
 
 
-def _chained(live: Iterable[int], moves: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+def _chained(live: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the pairs that chains of moves join, among them each live state with itself."""
     reached = {(state, state) for state in live}
     before = -1
@@ -193,5 +203,5 @@ def _chained(live: Iterable[int], moves: Iterable[tuple[int, int]]) -> set[tuple
 
 _STEP = _matrix(len(TaskState), TASK_MOVES)
 _RUN_STEP = _matrix(len(RunState), RUN_MOVES)
-_NET = _matrix(len(TaskState), _chained(_MOVES, TASK_MOVES))
+_NET = _matrix(len(TaskState), _chained(_MOVES, TASK_MOVES.keys() - _CLEARING.keys()))
 _RUN_NET = _matrix(len(RunState), _chained(_RUN_MOVES, RUN_MOVES))

@@ -37,6 +37,7 @@ from aioflow.core.attempt import (
     wake_due,
 )
 from aioflow.core.cancel import cancel, cancel_tasks, run_due
+from aioflow.core.clear import clear
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
@@ -92,6 +93,7 @@ from aioflow.messages import (
 from aioflow.model import Instant, RunState, TaskState, Wait
 from aioflow.requests import (
     CancelRun,
+    ClearTasks,
     CreateRun,
     EmitEvent,
     Explain,
@@ -418,6 +420,8 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = dag.create_run(request, draft, slots)
             case CancelRun(run_id=run_id):
                 answer = cancel(_find(run_id, draft.memory), draft, slots)
+            case ClearTasks() as request:
+                answer = clear(request, draft, slots)
             case SetPaused(dag_id=dag_id, paused=paused):
                 answer = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool() as request:

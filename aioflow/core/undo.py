@@ -116,7 +116,7 @@ def free_place(entry: Input, memory: Memory, slots: Slots) -> None:
 
 def _offer(run: Run, slots: Slots) -> None:
     for group in run.groups.values():
-        if group.has_fresh:
+        if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
             slots.offer(group)
     for live in run.live.objects.values():
         waits = live.state is TaskState.QUEUED and live.worker < 0

@@ -49,8 +49,11 @@ def explain_task(
     if whole is not None:
         return whole
     group = run.groups.get(position)
-    if group is not None:
+    if group is not None and run.states[position] != TaskState.PENDING:
         return _explain_child(group, map_index, memory, slots)
+    if group is not None:  # it was cleared, and waits for its rule again
+        is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
+        return None if is_over else _explain_pending(run, position)
     live = run.live.get(run.task_no(position, -1))
     if live is not None:
         return _explain_live(live, memory, slots)

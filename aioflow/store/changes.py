@@ -415,6 +415,13 @@ KINDS: tuple[Kind, ...] = (
         columns=("state", "started_at", "ended_at", "quarantine"),
         guards=("run_no", "state"),
     ),
+    _kind(
+        "gone expansion",
+        tables.expansion,
+        Action.DELETE,
+        growth.gone_expansions,
+        guards=("run_no", "position"),
+    ),
     _kind("new expansion", tables.expansion, Action.INSERT, growth.new_expansions),
     _kind(
         "expansion change",
@@ -436,6 +443,7 @@ KINDS: tuple[Kind, ...] = (
         guards=("task_no", "state", "start_no"),
     ),
     _kind("new try", tables.try_, Action.INSERT, _new_tries),
+    _kind("gone result", tables.result, Action.DISCARD, growth.gone_results, guards=("task_no",)),
     _kind("result", tables.result, Action.REPLACE, _results),
     _kind("new trigger", tables.trigger_wait, Action.INSERT, _new_triggers),
     _kind(

@@ -11,7 +11,9 @@ __all__ = (
     "consumed_events",
     "expansion_changes",
     "gone_events",
+    "gone_expansions",
     "gone_items",
+    "gone_results",
     "new_events",
     "new_expansions",
     "new_items",
@@ -67,3 +69,13 @@ def consumed_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 def gone_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the triggers whose events are deleted."""
     return [(number,) for number in batch.gone_events]
+
+
+def gone_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the fan-outs that are to be made anew."""
+    return list(batch.gone_expansions)
+
+
+def gone_results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the tasks whose results are deleted."""
+    return [(task_no,) for task_no in dict.fromkeys(batch.gone_results)]

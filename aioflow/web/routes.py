@@ -13,7 +13,7 @@ from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
 from aioflow.web.values import add_values
 
-__all__ = ("PoolBody", "TriggerBody", "api_routes")
+__all__ = ("ClearBody", "PoolBody", "TriggerBody", "api_routes")
 
 _COUNT = Annotated[int, Query(ge=1, le=PAGE)]
 _OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
@@ -32,6 +32,17 @@ class TriggerBody(BaseModel):
     run_id: str | None = None
     logical_date: str | None = None
     key: str | None = None
+
+
+class ClearBody(BaseModel):
+    """Which tasks of a run begin anew; by default all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tasks: list[str] = []
+    map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
+    downstream: bool = False
+    failed: bool = False
 
 
 class PoolBody(BaseModel):
@@ -142,6 +153,20 @@ def _add_runs(router: APIRouter, api: Api) -> None:
     async def cancel(run_id: str) -> Response:
         """End it now."""
         return _Json(await api.cancel(run_id))
+
+    @router.post("/runs/{run_id}/clear")
+    async def clear(run_id: str, body: ClearBody | None = None) -> Response:
+        """Have tasks of it begin anew; it goes on if it had ended."""
+        wanted = body or ClearBody()
+        return _Json(
+            await api.clear(
+                run_id,
+                wanted.tasks,
+                map_index=wanted.map_index,
+                downstream=wanted.downstream,
+                failed=wanted.failed,
+            )
+        )
 
 
 def _add_tasks(router: APIRouter, api: Api) -> None:

@@ -221,6 +221,23 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     assert "cancelled" in watched.out
 
 
+def test_an_ended_run_is_cleared_and_ends_anew(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+
+    cleared = daemon.run("runs", "clear", run_id, "--task", "numbers", "--downstream", "--json")
+    watched = daemon.run("runs", "watch", run_id)
+    shown = daemon.run("runs", "show", run_id, "--json").json
+    child = daemon.run("runs", "clear", run_id, "--task", "square", "--map", "1")
+    again = daemon.run("runs", "watch", run_id)
+
+    assert (cleared.json["cleared"], cleared.json["dag_id"]) == (5, "sums")
+    assert (watched.status, again.status) == (0, 0)
+    assert shown["counts"] == {"removed": 3, "success": 5}
+    assert [task["result"] for task in shown["tasks"]] == [[0, 1, 2], 0, 1, 4, 5]
+    assert child.out.startswith("1 task cleared; ")
+    assert daemon.run("runs", "logs", run_id, "square", "--map", "1").out == "square of 1\n" * 3
+
+
 def test_runs_that_wait_for_each_other_are_told_so(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
@@ -310,6 +327,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
     [
         (("runs", "show", "nobody"), "request.unknown_run"),
         (("runs", "cancel", "nobody"), "request.unknown_run"),
+        (("runs", "clear", "nobody"), "request.unknown_run"),
         (("dags", "trigger", "nobody"), "request.unknown_dag"),
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
         (("dags", "trigger", "sums", "--logical-date", "soon"), "request"),
@@ -365,6 +383,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert daemon.run("triggers", "list", "--json").json == []
     for words in (
         ("runs", "cancel", run_id),
+        ("runs", "clear", run_id),
         ("dags", "trigger", "sums"),
         ("dags", "pause", "sums"),
         ("triggers", "slow"),
@@ -500,7 +519,7 @@ def test_settings_are_shown_with_their_source(tmp_path):
 COMMANDS = [
     "up", "demo", "dags list", "dags show", "dags check", "dags trigger", "dags test", "dags pause",
     "dags resume", "dags next", "runs list", "runs show", "runs watch", "runs why", "runs logs",
-    "runs cancel", "triggers list", "triggers show", "triggers slow",
+    "runs cancel", "runs clear", "triggers list", "triggers show", "triggers slow",
     "triggers unquarantine", "db check", "config show",
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from aioflow.core import undo
+from aioflow.core.clear import wanted
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
@@ -113,11 +114,15 @@ class Rows:
         for change in batch.task_changes:
             row = self.tasks[change.task_no]
             assert (row.state, row.start_no) == (change.was, change.was_start_no)
-            assert net_is_reachable(change.was, change.state), (change.was, change.state)
+            is_cleared = (change.task_no, TaskState.PENDING) in batch.steps
+            way = (change.was, change.state)
+            assert is_cleared or net_is_reachable(*way), way
             values = msgspec.structs.asdict(change)
             values.pop("was")
             values.pop("was_start_no")
             self.tasks[change.task_no] = msgspec.structs.replace(row, **values)
+        for gone_expansion in batch.gone_expansions:
+            del self.expansions[gone_expansion]
         for expansion in batch.new_expansions:
             key = (expansion.run_no, expansion.position)
             assert key not in self.expansions
@@ -135,6 +140,8 @@ class Rows:
             self.items[item.task_no, item.item_index] = item
         for gone in batch.gone_items:
             self.items = {key: row for key, row in self.items.items() if key[0] != gone}
+        for number in batch.gone_results:
+            self.results.pop(number, None)
         for result in batch.results:
             self.results[result.task_no] = result
         self.tries.extend(batch.new_tries)
@@ -281,6 +288,8 @@ class World:
         self.turn(HostUp("async"), HostUp("triggers"))
 
     def decide(self, inputs: Iterable[Input]) -> tuple[Batch, list[Effect], Draft]:
+        inputs = list(inputs)
+        self.recall(inputs)
         return decide(
             self.memory,
             self.slots,
@@ -289,6 +298,18 @@ class World:
             chance=lambda: self.chance,
             numbers=self.numbers,
         )
+
+    def recall(self, inputs: list[Input]) -> None:
+        """What ``recalling`` does with a database."""
+        numbers = {run.run_id: run_no for run_no, run in self.rows.runs.items()}
+        self.memory.recalled = {
+            run_id: self.rows.live_run(numbers[run_id])
+            for run_id in wanted(inputs)
+            if run_id in numbers
+        }
+        for rows in self.memory.recalled.values():
+            for spec in self.rows.versions[rows.run.version].dags:
+                self.memory.add_plan(rows.run.version, spec)
 
     def turn(self, *inputs: Input) -> list[Effect]:
         """One turn, and those it asked to be continued in."""

@@ -1,0 +1,171 @@
+"""Which tasks a person means who clears some of a run, and which have to go with them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from aioflow.core import growing
+from aioflow.core.live import Run
+from aioflow.core.rules import Verdict
+from aioflow.core.run import verdict
+from aioflow.model import Chooses, TaskState
+from aioflow.requests import ClearTasks
+from aioflow.rows import TaskRow
+
+__all__ = ("Chosen", "choose")
+
+_FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
+
+
+class Chosen:
+    """Tasks of a run.
+
+    Attributes:
+        whole: Positions all of whose tasks are.
+        children: Of other positions, the map indexes that are.
+        anew: Mapped tasks among ``whole`` that will be expanded anew.
+    """
+
+    def __init__(self) -> None:
+        self.whole: set[int] = set()
+        self.children: defaultdict[int, set[int]] = defaultdict(set)
+        self.anew: set[int] = set()
+        self._kept: set[int] = set()
+
+    @property
+    def positions(self) -> set[int]:
+        """Those of which something is chosen."""
+        return self.whole | self.children.keys()
+
+    def has(self, row: TaskRow) -> bool:
+        """Whether a task is chosen, and there is something to clear about it."""
+        if row.state in {TaskState.PENDING, TaskState.REMOVED} or row.task_no in self._kept:
+            return False
+        return row.position in self.whole or row.map_index in self.children.get(row.position, ())
+
+    def keep(self, row: TaskRow) -> None:
+        """Leave a task as it is."""
+        self._kept.add(row.task_no)
+
+
+def choose(request: ClearTasks, run: Run, rows: Sequence[TaskRow]) -> Chosen:
+    """Return what a request is about, with all that has to be cleared along with it.
+
+    Args:
+        request: Its tasks and the child it names are there.
+        rows: All of the run.
+    """
+    graph, chosen = run.graph, Chosen()
+    named = [graph.position_of[task_id] for task_id in request.tasks]
+    for position in named or range(len(run.states)):
+        if request.map_index < 0:
+            chosen.whole.add(position)
+        else:
+            chosen.children[position].add(request.map_index)
+    if request.downstream:
+        first = {child for position in chosen.positions for child in graph.children[position]}
+        chosen.whole |= _after(first, graph.children)
+    if request.failed:
+        chosen = _failed_of(chosen, rows)
+    _complete(chosen, run)
+    for row in rows:
+        if chosen.has(row) and _is_chosen_away(row, chosen, run):
+            chosen.keep(row)
+    return chosen
+
+
+def _failed_of(chosen: Chosen, rows: Sequence[TaskRow]) -> Chosen:
+    failed = Chosen()
+    for row in rows:
+        if row.state in _FAILED and chosen.has(row):
+            if row.map_index < 0:
+                failed.whole.add(row.position)
+            else:
+                failed.children[row.position].add(row.map_index)
+    return failed
+
+
+def _complete(chosen: Chosen, run: Run) -> None:
+    """Add what cannot stay as it is beside what is chosen, until nothing is left to add."""
+    before = -1
+    while len(chosen.whole) > before:
+        before = len(chosen.whole)
+        for position in list(chosen.positions):
+            chosen.whole |= _companions(position, run)
+        for position in chosen.positions:
+            chosen.whole.update(
+                child for child in run.graph.children[position] if _is_under_way(child, run)
+            )
+        for position in run.groups:
+            if position in chosen.positions and _sources(position, run) & chosen.positions:
+                chosen.whole.add(position)
+                chosen.anew.add(position)
+    for position in chosen.whole:
+        chosen.children.pop(position, None)
+
+
+def _companions(position: int, run: Run) -> set[int]:
+    """Return what goes with a task: setups and teardowns around it, and takers of its stream.
+
+    What a setup has made was taken away by its teardown.
+    """
+    graph, tasks = run.graph, run.spec.tasks
+    found = set(growing.takers(run, position)) if tasks[position].streams else set()
+    before = _after({position}, graph.parents)
+    for setup in (p for p in before if tasks[p].is_setup):
+        teardowns = {child for child in graph.children[setup] if tasks[child].is_teardown}
+        if position == setup or _after({position}, graph.children) & teardowns:
+            found |= {setup, *teardowns}
+    return found
+
+
+def _is_under_way(position: int, run: Run) -> bool:
+    """Whether something of a task goes on: what it was given must not change meanwhile."""
+    group = run.groups.get(position)
+    if group is None:
+        return TaskState.PENDING < run.states[position] < TaskState.SUCCESS
+    return not group.is_over and run.states[position] != TaskState.PENDING
+
+
+def _sources(position: int, run: Run) -> set[int]:
+    mapped = run.spec.tasks[position].mapped
+    return set() if mapped is None else {source.position for source in mapped.sources}
+
+
+def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
+    """Whether a branch or short circuit that is not cleared has had this task skipped.
+
+    Its rule would have let it run, and it never has.
+    """
+    if row.state is not TaskState.SKIPPED or row.try_number > 0 or row.map_index >= 0:
+        return False
+    tasks, position = run.spec.tasks, row.position
+    choosers = {p for p in run.graph.parents[position] if tasks[p].chooses}
+    above = _after({position}, run.graph.parents)
+    choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
+    if not choosers - chosen.positions or _is_empty(position, run):
+        return False
+    return verdict(run, position) is Verdict.RUN
+
+
+def _is_empty(position: int, run: Run) -> bool:
+    """Whether a task was skipped because there was nothing to expand over."""
+    mapped = run.spec.tasks[position].mapped
+    if mapped is None:
+        return False
+    widths = [run.widths.get(s.position, 0) if s.position >= 0 else s.width for s in mapped.sources]
+    return math.prod(widths) == 0
+
+
+def _after(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
+    """Return these positions, and all that follow from them."""
+    seen = set(first)
+    agenda = list(seen)
+    while agenda:
+        for position in neighbours[agenda.pop()]:
+            if position not in seen:
+                seen.add(position)
+                agenda.append(position)
+    return seen

@@ -1,0 +1,36 @@
+"""Tasks that become ready: with a row already where they were cleared, else without."""
+
+from __future__ import annotations
+
+from aioflow.core.live import Live, Run
+
+__all__ = ("cleared_places", "fresh")
+
+
+def fresh(run: Run, position: int, map_index: int) -> Live:
+    """Return a pending task that is about to be something else.
+
+    One that was cleared goes on with the number of its last start, so that what is still said
+    of that one stays late.
+    """
+    task_no = run.task_no(position, map_index)
+    known = run.cleared.pop(task_no, None) if run.cleared else None
+    if isinstance(known, Live):
+        return known
+    live = Live(run, task_no, position, map_index)
+    if known is not None:
+        live.start_no = live.stored_start = known
+    return live
+
+
+def cleared_places(run: Run) -> list[tuple[int, int]]:
+    """Return position and map index of the pending tasks that were cleared."""
+    places = []
+    for task_no in run.cleared:
+        position = task_no - run.row.first_task_no
+        if 0 <= position < len(run.states):
+            places.append((position, -1))
+            continue
+        indexes = ((g.position, task_no - g.first_task_no, g.width) for g in run.groups.values())
+        places += [(of, index) for of, index, width in indexes if 0 <= index < width]
+    return places
