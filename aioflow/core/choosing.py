@@ -41,7 +41,9 @@ class Chosen:
 
     def has(self, row: TaskRow) -> bool:
         """Whether a task is chosen, and there is something to clear about it."""
-        if row.state in {TaskState.PENDING, TaskState.REMOVED} or row.task_no in self._kept:
+        if row.state is TaskState.REMOVED:  # needed again where it may end without children
+            return row.map_index < 0 and row.position in self.anew
+        if row.state is TaskState.PENDING or row.task_no in self._kept:
             return False
         return row.position in self.whole or row.map_index in self.children.get(row.position, ())
 
@@ -99,7 +101,7 @@ def _complete(chosen: Chosen, run: Run) -> None:
                 child for child in run.graph.children[position] if _is_under_way(child, run)
             )
         for position in run.groups:
-            if position in chosen.positions and _sources(position, run) & chosen.positions:
+            if _is_made_anew(position, chosen, run):
                 chosen.whole.add(position)
                 chosen.anew.add(position)
     for position in chosen.whole:
@@ -127,6 +129,16 @@ def _is_under_way(position: int, run: Run) -> bool:
     if group is None:
         return TaskState.PENDING < run.states[position] < TaskState.SUCCESS
     return not group.is_over and run.states[position] != TaskState.PENDING
+
+
+def _is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
+    """Whether what a fan-out is made from is cleared, too, or is not there any more."""
+    is_chosen = position in chosen.positions
+    if not is_chosen and run.groups[position].is_over:
+        return False
+    sources = _sources(position, run) - {-1}
+    gone = {p for p in sources if p not in run.widths and not run.spec.tasks[p].streams}
+    return bool(sources & chosen.positions) or (is_chosen and bool(gone))
 
 
 def _sources(position: int, run: Run) -> set[int]:

@@ -98,6 +98,8 @@ class _Clearing:
         """Clear these; return how many tasks that were."""
         run = self._run
         picked = [row for row in self._rows if chosen.has(row)]
+        if not picked:
+            return 0
         for row in picked:
             live = run.live.get(row.task_no)
             self._reset(self._ended(row) if live is None else self._stopped(live))
@@ -107,11 +109,9 @@ class _Clearing:
             self._dissolve(position)
         for position in {row.position for row in picked}:
             self._forget_result(position)
-        for position in {row.position for row in picked if row.map_index >= 0}:
-            if position in run.groups:
-                self._renew(run.groups[position])
-        if picked:
-            _recount(run)
+        for position in chosen.positions & run.groups.keys():
+            self._renew(run.groups[position])
+        _recount(run)
         return len(picked)
 
     def _stopped(self, live: Live) -> Live:
@@ -150,6 +150,7 @@ class _Clearing:
         live.state, live.start_no = old.state, old.start_no + 1
         live.stored_state, live.stored_start = old.stored_state, old.stored_start
         draft.move(live, TaskState.PENDING)
+        old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
         run.cleared[live.task_no] = live
         if live.map_index < 0:
             run.states[live.position] = TaskState.PENDING

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
+from aioflow.model import TaskState
 
-__all__ = ("cleared_places", "fresh")
+__all__ = ("cleared_places", "fresh", "retire")
 
 
 def fresh(run: Run, position: int, map_index: int) -> Live:
@@ -34,3 +36,9 @@ def cleared_places(run: Run) -> list[tuple[int, int]]:
         indexes = ((g.position, task_no - g.first_task_no, g.width) for g in run.groups.values())
         places += [(of, index) for of, index, width in indexes if 0 <= index < width]
     return places
+
+
+def retire(run: Run, position: int, draft: Draft) -> None:
+    """A task is expanded that was cleared after it had ended without: its children have rows."""
+    if run.task_no(position, -1) in run.cleared:
+        draft.move(fresh(run, position, -1), TaskState.REMOVED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aioflow.core.draft import Draft
+from aioflow.core.fresh import retire
 from aioflow.core.live import Group, Run
 from aioflow.core.mapping import WIDTH_LIMIT
 from aioflow.core.slots import Slots
@@ -41,6 +42,7 @@ def has_begun(run: Run, position: int) -> bool:
 
 def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
     """Let a fan-out begin with what has come so far."""
+    retire(run, position, draft)
     limit = min(run.spec.tasks[position].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
         run_no=run.run_no,

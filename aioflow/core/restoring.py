@@ -55,7 +55,6 @@ class Restoring:
         self._progress = {one.task_no: one for one in rows.progress}
         self._events: defaultdict[int, list[EventRow]] = defaultdict(list)
         self._deferred: Pages[bytes] = Pages(Rows)
-        self._cleared: set[int] = set()
         for expansion in rows.expansions:
             run.groups[expansion.position] = Group(run, expansion)
             run.states[expansion.position] = TaskState.RUNNING
@@ -70,10 +69,10 @@ class Restoring:
         """Take tasks, or triggers, or both."""
         for task in rows.tasks:
             if task.state is TaskState.PENDING:
-                self._note_cleared(task)
+                self.run.cleared[task.task_no] = task.start_no
                 continue
-            if task.state is TaskState.REMOVED and task.map_index >= 0:
-                continue  # of a fan-out that was made anew
+            if task.state is TaskState.REMOVED:
+                continue  # others have taken its place
             self._count(task)
             if not task.state.is_live:
                 self._note_end(task)
@@ -99,7 +98,9 @@ class Restoring:
             if group.is_over:
                 run.states[group.position] = group.outcome()
                 run.unfinished -= 1
-        for position in [p for p, group in run.groups.items() if self._may_wait(group)]:
+        # Cleared, or left behind when the run was cancelled, children wait for their rule again.
+        idle = [p for p, one in run.groups.items() if not (one.is_over or one.unfinished)]
+        for position in idle:
             if run.state is not RunState.RUNNING or verdict(run, position) is not Verdict.RUN:
                 run.states[position] = TaskState.PENDING
         memory.add_run(run)
@@ -115,17 +116,6 @@ class Restoring:
             self.run.groups[row.position].note(row.map_index, row.state)
         else:
             self.run.states[row.position] = row.state
-
-    def _note_cleared(self, row: TaskRow) -> None:
-        self.run.cleared[row.task_no] = row.start_no
-        if row.map_index >= 0:
-            self._cleared.add(row.position)
-
-    def _may_wait(self, group: Group) -> bool:
-        """Whether it may wait for its rule again: cleared, or left behind by a cancelled run."""
-        if group.is_over or group.unfinished:
-            return False
-        return group.position in self._cleared or self.run.state is not RunState.RUNNING
 
     def _note_end(self, row: TaskRow) -> None:
         run = self.run

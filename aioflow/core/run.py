@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from aioflow.core import deadlines, following, growing, mapping
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
-from aioflow.core.fresh import fresh
+from aioflow.core.fresh import fresh, retire
 from aioflow.core.graph import Graph
 from aioflow.core.hosting import let_go
 from aioflow.core.judging import WHOLE, verdict
@@ -354,6 +354,7 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
         width=width,
         first_task_no=draft.numbers.take(width),
     )
+    retire(run, position, draft)
     draft.batch.new_expansions.append(expansion)
     group = run.groups[position] = Group(run, expansion)
     run.states[position] = TaskState.RUNNING
