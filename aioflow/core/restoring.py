@@ -12,6 +12,7 @@ import msgspec
 
 from aioflow.core import following, growing, streams
 from aioflow.core.backlog import Given
+from aioflow.core.fresh import cleared_places
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
@@ -99,8 +100,11 @@ class Restoring:
                 run.states[group.position] = group.outcome()
                 run.unfinished -= 1
         # Cleared, or left behind when the run was cancelled, children wait for their rule again.
+        cleared = {position for position, _ in cleared_places(run)}
         idle = [p for p, one in run.groups.items() if not (one.is_over or one.unfinished)]
         for position in idle:
+            if position not in cleared and growing.source_of(run, position) >= 0:
+                continue  # how its stream ended matters to what comes after it alone
             if run.state is not RunState.RUNNING or verdict(run, position) is not Verdict.RUN:
                 run.states[position] = TaskState.PENDING
         memory.add_run(run)
