@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from aioflow.core import growing
+from aioflow.core import following, growing
+from aioflow.core.judging import verdict
 from aioflow.core.live import Run
+from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
-from aioflow.core.run import verdict
 from aioflow.model import Chooses, TaskState
 from aioflow.requests import ClearTasks
 from aioflow.rows import TaskRow
@@ -133,17 +133,24 @@ def _is_under_way(position: int, run: Run) -> bool:
 
 def _is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
     """Whether what a fan-out is made from is cleared, too, or is not there any more."""
+    if chosen.anew.intersection(run.graph.indexed[position]):  # it follows others, one by one
+        return True
     is_chosen = position in chosen.positions
     if not is_chosen and run.groups[position].is_over:
         return False
-    sources = _sources(position, run) - {-1}
-    gone = {p for p in sources if p not in run.widths and not run.spec.tasks[p].streams}
-    return bool(sources & chosen.positions) or (is_chosen and bool(gone))
+    lists = _lists(position, run)
+    gone = {p for p in lists if p not in run.widths and not run.spec.tasks[p].streams}
+    return bool(lists & chosen.positions) or (is_chosen and bool(gone))
 
 
-def _sources(position: int, run: Run) -> set[int]:
-    mapped = run.spec.tasks[position].mapped
-    return set() if mapped is None else {source.position for source in mapped.sources}
+def _lists(position: int, run: Run) -> set[int]:
+    """Return the tasks that make what a fan-out is over, but for those that are fan-outs."""
+    tasks = run.spec.tasks
+    mapped = tasks[position].mapped
+    made = () if mapped is None else leaves(mapped.sources)
+    return {
+        leaf.position for leaf in made if leaf.position >= 0 and tasks[leaf.position].mapped is None
+    }
 
 
 def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
@@ -167,8 +174,8 @@ def _is_empty(position: int, run: Run) -> bool:
     mapped = run.spec.tasks[position].mapped
     if mapped is None:
         return False
-    widths = [run.widths.get(s.position, 0) if s.position >= 0 else s.width for s in mapped.sources]
-    return math.prod(widths) == 0
+    known = following.widths(run, mapped)
+    return width(mapped, [size or 0 for size in known]) == 0
 
 
 def _after(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:

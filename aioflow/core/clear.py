@@ -14,11 +14,14 @@ from itertools import islice
 from aioflow.core import choosing, dag, growing, handling, waits
 from aioflow.core.attempt import keep_try
 from aioflow.core.draft import Draft
-from aioflow.core.live import TALLY, Group, Live, Run
+from aioflow.core.fresh import rewind
+from aioflow.core.live import Group, Live, Run
+from aioflow.core.lockstep import Lockstep
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
 from aioflow.core.run import leave, resume
 from aioflow.core.slots import Slots
+from aioflow.core.tallies import TALLY
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import Asked, Input
 from aioflow.model import RunState, TaskState
@@ -168,7 +171,10 @@ class _Clearing:
         """Forget that a task was expanded: it will be, when its rule says so."""
         run = self._run
         group = run.groups.pop(position)
-        group.cursor = group.width  # wherever it waits, it has nothing to give
+        group.cursor, group.lockstep = (
+            group.width,
+            None,
+        )  # wherever it waits, it has nothing to give
         run.states[position] = TaskState.PENDING
         self._draft.batch.gone_expansions.append((run.run_no, position))
 
@@ -185,13 +191,16 @@ class _Clearing:
         group = run.groups[old.position] = Group(run, row)
         group.states, group.counts = old.states, old.counts
         group.cut, group.unfinished = old.cut, old.unfinished
-        group.cursor = group.pending_from(0)
-        old.states = bytearray()  # wherever it waits, it has nothing to give
+        if old.lockstep is not None:
+            group.lockstep = Lockstep(old.lockstep.widths, group.width)
+        rewind(group)
+        old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
         if not group.unfinished:
             run.states[group.position] = TaskState.PENDING
         else:
             run.states[group.position] = TaskState.RUNNING
-            self._slots.offer(group)
+            if group.lockstep is None:
+                self._slots.offer(group)
 
     def _forget_result(self, position: int) -> None:
         run = self._run
@@ -207,7 +216,7 @@ def _recount(run: Run) -> None:
         run.tallies[at] = 0
     for looks in run.graph.judged:
         for look in looks:
-            run.tallies[look.tally * TALLY] = len(look.parents)
+            run.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
     run.unfinished = 0
     for position, number in enumerate(run.states):
         state, group = TaskState(number), run.groups.get(position)

@@ -19,7 +19,17 @@ from aioflow.core.rules import Verdict
 from aioflow.core.tallies import TALLY
 from aioflow.model import MapSpec, TaskState
 
-__all__ = ("Entry", "child_verdict", "followers", "is_known", "may_open", "restore", "widths")
+__all__ = (
+    "Entry",
+    "child_verdict",
+    "followers",
+    "forget",
+    "is_known",
+    "may_go_on",
+    "may_open",
+    "restore",
+    "widths",
+)
 
 Entry: TypeAlias = tuple[int, int]
 """A task to be judged, by position and map index; ``WHOLE`` for one that has not expanded."""
@@ -57,6 +67,19 @@ def may_open(run: Run, position: int) -> bool:
         if sum(ended) < total:
             return False
     return True
+
+
+def may_go_on(run: Run, position: int) -> bool:
+    """Whether the rule of a fan-out whose children were cleared lets them be judged, or start."""
+    said = verdict(run, position)
+    opens = said is Verdict.WAIT and bool(run.graph.indexed[position])
+    return said is Verdict.RUN or (opens and may_open(run, position))
+
+
+def forget(group: Group) -> None:
+    """None of its children has been judged: its task has yet to be."""
+    if group.lockstep is not None:
+        group.lockstep = Lockstep(group.lockstep.widths, group.width)
 
 
 def child_verdict(group: Group, index: int) -> Verdict:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aioflow.core.draft import Draft
-from aioflow.core.live import Live, Run
+from aioflow.core.live import Group, Live, Run
 from aioflow.model import TaskState
 
-__all__ = ("cleared_places", "fresh", "retire")
+__all__ = ("cleared_places", "fresh", "retire", "rewind")
 
 
 def fresh(run: Run, position: int, map_index: int) -> Live:
@@ -42,3 +42,11 @@ def retire(run: Run, position: int, draft: Draft) -> None:
     """A task is expanded that was cleared after it had ended without: its children have rows."""
     if run.task_no(position, -1) in run.cleared:
         draft.move(fresh(run, position, -1), TaskState.REMOVED)
+
+
+def rewind(group: Group) -> None:
+    """Let a fan-out go on with the first child that is pending, whatever is behind that."""
+    if group.lockstep is None:
+        group.cursor = group.pending_from(0)
+    else:  # which come in any order: behind the last that is not
+        group.cursor = len(group.states.rstrip(b"\0"))

@@ -12,12 +12,10 @@ import msgspec
 
 from aioflow.core import following, growing, streams
 from aioflow.core.backlog import Given
-from aioflow.core.fresh import cleared_places
+from aioflow.core.fresh import cleared_places, rewind
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
-from aioflow.core.rules import Verdict
-from aioflow.core.run import verdict
 from aioflow.model import RunState, TaskNo, TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
@@ -95,7 +93,7 @@ class Restoring:
             growing.restore(run, expansion)
         following.restore(run)
         for group in run.groups.values():
-            group.cursor = group.pending_from(0)
+            rewind(group)
             if group.is_over:
                 run.states[group.position] = group.outcome()
                 run.unfinished -= 1
@@ -105,8 +103,9 @@ class Restoring:
         for position in idle:
             if position not in cleared and growing.source_of(run, position) >= 0:
                 continue  # how its stream ended matters to what comes after it alone
-            if run.state is not RunState.RUNNING or verdict(run, position) is not Verdict.RUN:
+            if run.state is not RunState.RUNNING or not following.may_go_on(run, position):
                 run.states[position] = TaskState.PENDING
+                following.forget(run.groups[position])
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)

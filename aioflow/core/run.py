@@ -274,7 +274,8 @@ def _judge_child(
 def go_on(run: Run, draft: Draft, slots: Slots) -> None:
     """Judge the children that a turn had no room for."""
     for group in list(run.groups.values()):
-        if group.lockstep is not None and run.state is RunState.RUNNING:
+        is_judged = run.states[group.position] == TaskState.RUNNING  # else its task has yet to be
+        if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
             _step(run, _judge_children(group, draft, slots), draft, slots)
 
 

@@ -34,7 +34,7 @@ def drawn_dag(rng: random.Random) -> DagSpec:
     tasks: list[TaskSpec] = []
     for position in range(rng.randint(2, 8)):
         parents = tuple(p for p in range(position) if rng.random() < 0.4)
-        lists = [p for p in parents if tasks[p].feeds_limit]
+        lists = [p for p in parents if tasks[p].feeds_limit or tasks[p].mapped]
         over = rng.choice(lists) if lists and rng.random() < 0.8 else None
         setups = [p for p in parents if tasks[p].is_setup]
         grouped = tuple(p for p in parents if p != over and rng.random() < 0.3)
