@@ -279,10 +279,8 @@ class Group:
         cursor: The lowest index that is pending and not on its way.
         unfinished: Children materialised and not ended.
         is_open: It grows with a stream.
-        cut: What the end of the stream counts as beside the children: as ``UPSTREAM_FAILED`` or
-            ``SKIPPED`` where whoever made it did not succeed, or there was no item; else
-            ``PENDING``.
-        lockstep: Of one whose children follow those of another task; ``None`` for any other.
+        cut: What the end of its stream counts as beside the children, ``UPSTREAM_FAILED`` or
+            ``SKIPPED``, where it did not end well or had no item; else ``PENDING``.
         origin: Where its children find their items, as ``messages.Start`` says it:
             ``(sources, widths)``. The same for all of them, made for the first that starts.
     """
@@ -400,11 +398,10 @@ class Run:
         durations: Those of its plan.
         info: What its tasks share, made once.
         blocked: Ready entries that the limit of the run keeps from a slot, see ``ready``.
-        blocked_at: The same by position, for the limits of single tasks and windows; those that
-            wait straight from their start apart, by its complement.
+        blocked_at: The same by position, for the limits of tasks and windows; by its complement
+            those that wait straight from their start.
         is_forgotten: It was dropped and read again; whatever still points here is stale.
-        cleared: Pending tasks that have a row, because they were cleared: their last start; the
-            task itself until that is stored.
+        cleared: Pending tasks with a row: their last start, or until it is stored the task.
     """
 
     __slots__ = (

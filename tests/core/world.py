@@ -111,10 +111,11 @@ class Rows:
             assert row.task_no not in self.tasks
             assert row.run_no in self.runs
             self.tasks[row.task_no] = row
+        steps = set(batch.steps)
         for change in batch.task_changes:
             row = self.tasks[change.task_no]
             assert (row.state, row.start_no) == (change.was, change.was_start_no)
-            is_cleared = (change.task_no, TaskState.PENDING) in batch.steps
+            is_cleared = (change.task_no, TaskState.PENDING) in steps
             way = (change.was, change.state)
             assert is_cleared or net_is_reachable(*way), way
             values = msgspec.structs.asdict(change)
