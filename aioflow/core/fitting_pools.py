@@ -46,4 +46,5 @@ def pools_changed(draft: Draft, pools: Mapping[str, PoolRow]) -> None:
         if (reason, message) != (file.reason, file.message):
             changed = msgspec.structs.replace(file, reason=reason, message=message)
             memory.files[file.file] = changed
-            draft.batch.dag_files.append(changed)
+            rows = draft.batch.dag_files
+            draft.batch.dag_files = [*(row for row in rows if row.file != file.file), changed]

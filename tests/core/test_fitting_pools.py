@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aioflow.inputs import Asked
 from aioflow.model import Body, DagSpec, SensorSpec, TaskSpec
 from aioflow.requests import Explain, SetPool
 from tests.core.world import World
@@ -86,3 +87,13 @@ def test_what_else_is_wrong_with_a_file_is_said_first():
 
     assert said(world) == TOO_NARROW
     assert world.rows.files["two.py"].reason == "dag.duplicate_dag"
+
+
+def test_a_pool_that_changes_twice_in_a_turn_writes_the_file_once():
+    world = World()
+    load(world, wide())
+    asked = [Asked(number, SetPool(name="ledger", slots=number)) for number in (1, 2)]
+
+    batch, _, _ = world.decide(asked)
+
+    assert [(row.reason, row.message) for row in batch.dag_files] == [TOO_NARROW]
