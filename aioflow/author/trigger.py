@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
@@ -209,9 +210,19 @@ def construct(cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
     try:
         return cls(**fields)
     except (TypeError, ValueError) as exc:
-        raise Unserializable(name, "trigger", f"cannot be made of its fields: {exc}") from exc
+        reason = _misfit(cls, fields) or exc
+        raise Unserializable(name, "trigger", f"cannot be made of its fields: {reason}") from exc
     finally:
         _is_restored.reset(token)
+
+
+def _misfit(cls: type[Trigger[Any]], fields: Mapping[str, object]) -> str:
+    """Say what is missing. Asked once it has failed: it costs more than making a trigger does."""
+    try:
+        inspect.signature(cls).bind(**fields)
+    except (TypeError, ValueError) as exc:
+        return str(exc)
+    return ""
 
 
 _is_restored: ContextVar[bool] = ContextVar("is_restored", default=False)
