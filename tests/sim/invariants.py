@@ -237,11 +237,14 @@ def _was_cut_short(node: Any, run_no: int) -> bool:
     row = node.tables.runs[run_no]
     if row.state is RunState.CANCELLED:
         return True
-    if row.state is not RunState.FAILED or _spec(node, run_no).run_timeout_us is None:
+    length = _spec(node, run_no).run_timeout_us
+    if row.state is not RunState.FAILED or length is None:
         return False
     tasks = node.tables.tasks_of(run_no)
-    timed_out = any(t.failure is not None and t.failure.reason == "run_timeout" for t in tasks)
-    return timed_out or row.ended_at is None
+    if any(t.failure is not None and t.failure.reason == "run_timeout" for t in tasks):
+        return True
+    # Where all that was left had no row yet, nothing but the instant tells.
+    return row.ended_at is None or row.ended_at - (row.started_at or 0) >= length
 
 
 # ── I11: one run per slot and key ───────────────────────────────────────────────────────
