@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from aioflow.core import following, growing
 from aioflow.core.judging import verdict
 from aioflow.core.live import Run
 from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
+from aioflow.core.scopes import reached
 from aioflow.model import Chooses, TaskState
 from aioflow.requests import ClearTasks
 from aioflow.rows import TaskRow
@@ -68,7 +69,7 @@ def choose(request: ClearTasks, run: Run, rows: Sequence[TaskRow]) -> Chosen:
             chosen.children[position].add(request.map_index)
     if request.downstream:
         first = {child for position in chosen.positions for child in graph.children[position]}
-        chosen.whole |= _after(first, graph.children)
+        chosen.whole |= reached(first, graph.children)
     if request.failed:
         chosen = _failed_of(chosen, rows)
     _complete(chosen, run)
@@ -115,10 +116,10 @@ def _companions(position: int, run: Run) -> set[int]:
     """
     graph, tasks = run.graph, run.spec.tasks
     found = set(growing.takers(run, position)) if tasks[position].streams else set()
-    before = _after({position}, graph.parents)
+    before = reached({position}, graph.parents)
     for setup in (p for p in before if tasks[p].is_setup):
         teardowns = {child for child in graph.children[setup] if tasks[child].is_teardown}
-        if position == setup or _after({position}, graph.children) & teardowns:
+        if position == setup or reached({position}, graph.children) & teardowns:
             found |= {setup, *teardowns}
     return found
 
@@ -162,7 +163,7 @@ def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
         return False
     tasks, position = run.spec.tasks, row.position
     choosers = {p for p in run.graph.parents[position] if tasks[p].chooses}
-    above = _after({position}, run.graph.parents)
+    above = reached({position}, run.graph.parents)
     choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
     if not choosers - chosen.positions or _is_empty(position, run):
         return False
@@ -176,15 +177,3 @@ def _is_empty(position: int, run: Run) -> bool:
         return False
     known = following.widths(run, mapped)
     return width(mapped, [size or 0 for size in known]) == 0
-
-
-def _after(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return these positions, and all that follow from them."""
-    seen = set(first)
-    agenda = list(seen)
-    while agenda:
-        for position in neighbours[agenda.pop()]:
-            if position not in seen:
-                seen.add(position)
-                agenda.append(position)
-    return seen
