@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from aioflow.author.values import Held, in_process
+from aioflow.errors import TaskError, UnknownValue
+from aioflow.host import values
 from aioflow.host.arguments import spec_of
-from aioflow.host.body import PagesOfRun, begin
+from aioflow.host.body import begin
 from aioflow.host.outcome import (
     ended_badly,
     gives_items,
@@ -20,25 +25,25 @@ from aioflow.host.outcome import (
     sensor_saw,
     succeeded,
 )
+from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
 from aioflow.messages import Ended, NotReadyYet
-from aioflow.model import ValueKind
-from aioflow.orders import Start
+from aioflow.model import RunNo, ValueKind
+from aioflow.orders import Answer, Start
 
-__all__ = ("ValuesOfTry", "run_body")
+__all__ = ("AskDaemon", "run_body")
 
-ValuesOfTry: TypeAlias = Callable[[Start, tuple[tuple[ValueKind, str], ...]], Held]
+AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Answer]
+"""``(run, kind, body)`` to the answer; see ``questions``."""
 
 
-def run_body(
-    start: Start, runs: Runs, pages: PagesOfRun, values: ValuesOfTry, results: Path
-) -> Ended:
+def run_body(start: Start, runs: Runs, ask: AskDaemon, results: Path) -> Ended:
     """Run it in this thread, and return what is to be reported, whatever user code does.
 
     Args:
         runs: Has been told of its run.
-        pages: Fetches results of its parents; may block.
-        values: Fetches the secrets, connections and variables it declares; may block.
+        ask: Asks the daemon for results of its parents and for what it declares. Blocks, and may
+            be called from threads of user code.
         results: Folder of the large results.
     """
     try:
@@ -49,8 +54,8 @@ def run_body(
     began_at = now()
     body = None
     try:
-        in_process(values(start, spec_of(node).values))
-        body = begin(run, node, start, pages, results)
+        in_process(_values(ask, start, spec_of(node).values))
+        body = begin(run, node, start, partial(_page, ask), results)
         value = body.call()
         if inspect.iscoroutine(value):
             value.close()
@@ -72,3 +77,19 @@ def run_body(
         return ended_badly(node, start, began_at, exc, None if body is None else body.operator)
     finally:
         in_process({})
+
+
+def _page(ask: AskDaemon, run_no: RunNo, position: int, after: int) -> ResultsPage:
+    got = ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
+    if got.error:
+        raise TaskError(f"results of a parent are not to be had: {got.error}")
+    return msgspec.msgpack.decode(got.body, type=ResultsPage)
+
+
+def _values(ask: AskDaemon, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
+    if not names:
+        return {}
+    got = ask(start.run_no, "values", values.question(start.position, names))
+    if got.error:
+        raise UnknownValue(got.error)
+    return values.told(names, got.body)

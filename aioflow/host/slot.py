@@ -17,18 +17,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.author.values import Held
-from aioflow.errors import LinkClosed, TaskError, UnknownValue
-from aioflow.host import values
+from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
 from aioflow.host.link import BlockingLink
 from aioflow.host.outcome import now
-from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
 from aioflow.messages import Ask, Began, Ended, Recalled
-from aioflow.model import ValueKind
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
@@ -141,7 +137,7 @@ class Slot:
         self._descriptors.write(b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
         stdout, stderr = sys.stdout, sys.stderr
         try:
-            return run_body(start, self._runs, self._page, self._values, self._results)
+            return run_body(start, self._runs, self._ask, self._results)
         finally:
             flush()
             put_back(stdout, stderr)
@@ -157,23 +153,8 @@ class Slot:
         with self._send_lock:
             self._link.send(messages)
 
-    def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
-        """Ask for a page of results; blocks. May be called from threads of user code."""
-        got = self._ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
-        if got.error:
-            raise TaskError(f"results of a parent are not to be had: {got.error}")
-        return msgspec.msgpack.decode(got.body, type=ResultsPage)
-
-    def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
-        """Ask for what a task declares; blocks."""
-        if not names:
-            return {}
-        got = self._ask(start.run_no, "values", values.question(start.position, names))
-        if got.error:
-            raise UnknownValue(got.error)
-        return values.told(names, got.body)
-
     def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
+        """See ``AskDaemon``."""
         answer: SimpleQueue[Answer] = SimpleQueue()
         with self._send_lock:
             self._asked += 1

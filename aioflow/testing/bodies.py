@@ -13,19 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from aioflow.author.values import Held
-from aioflow.errors import LinkClosed, TaskError, UnknownValue
-from aioflow.host import values
+from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
 from aioflow.host.outcome import now
-from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.messages import Began, Ended, Recalled
-from aioflow.model import ValueKind
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 from aioflow.testing.loop import napping
 
@@ -149,7 +143,7 @@ class BodyHost:
         start = self._claimed.pop(next(iter(self._claimed)))
         self._line.report(Began(start.task_no, start.start_no, now()))
         self._announce(start)
-        work = partial(run_body, start, self._runs, self._page, self._values, self._results)
+        work = partial(run_body, start, self._runs, self._ask, self._results)
         self._running = _Turns(work, self._end)
         self._loop.call_soon(self._running.begin)  # what has begun is told before
 
@@ -158,23 +152,8 @@ class BodyHost:
         self._line.report(ended)
         self._begin_next()
 
-    # ── asking, from the thread of the body ─────────────────────────────────────────────
-
-    def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
-        got = self._ask(run_no, "results", msgspec.msgpack.encode(ResultsWanted(position, after)))
-        if got.error:
-            raise TaskError(f"results of a parent are not to be had: {got.error}")
-        return msgspec.msgpack.decode(got.body, type=ResultsPage)
-
-    def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
-        if not names:
-            return {}
-        got = self._ask(start.run_no, "values", values.question(start.position, names))
-        if got.error:
-            raise UnknownValue(got.error)
-        return values.told(names, got.body)
-
     def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
+        """See ``AskDaemon``; from the thread of the body."""
         running = self._running
         assert running is not None  # noqa: S101 - a body asks
         got: list[Answer] = []
