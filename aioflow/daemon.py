@@ -23,7 +23,6 @@ from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.children import Children
 from aioflow.clock import SystemClock
-from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
@@ -32,22 +31,10 @@ from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import (
-    ConfirmCall,
-    Deliver,
-    Delivered,
-    Drain,
-    EndHosting,
-    HostTrigger,
-    RecallTries,
-    StartTry,
-    StopTry,
-    TakeEvents,
-)
+from aioflow.inputs import Drain
 from aioflow.masking import Masks
-from aioflow.model import Body, RunNo
 from aioflow.owed import Alert
-from aioflow.rows import Batch, RunRow
+from aioflow.routing import Routes
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
@@ -208,7 +195,8 @@ class _Node:
             home=settings.home,
             cycle=self._answers.cycle,
         )
-        engine.connect(self)
+        executors = self._slot, self._async, self._triggerers
+        engine.connect(Routes(engine, *executors, self._answers, self._api, on_alert=_alert))
 
     async def start(self, services: TaskGroup) -> None:
         """Start every service, each when those it needs are there."""
@@ -326,57 +314,8 @@ class _Node:
         await self._engine.wait_until_idle()
         self.stopped.set()
 
-    # ── where the engine's effects go: engine.Outlets ───────────────────────────────────
 
-    def start_try(self, effect: StartTry) -> None:
-        """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
-
-    def stop_try(self, effect: StopTry) -> None:
-        """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
-
-    def recall(self, effect: RecallTries) -> None:
-        """See ``Outlets``."""
-        self._slot.recall(effect)
-
-    def confirm(self, effect: ConfirmCall) -> None:
-        """See ``Outlets``."""
-        self._async.confirm(effect)
-
-    def forget(self, run_no: RunNo) -> None:
-        """See ``Outlets``."""
-        self._slot.forget(run_no)
-        self._async.forget(run_no)
-        for triggerer in self._triggerers.values():
-            triggerer.forget(run_no)
-
-    def host(self, effect: HostTrigger) -> None:
-        """See ``Outlets``."""
-        self._triggerers[effect.role].host(effect)
-
-    def end_hosting(self, effect: EndHosting) -> None:
-        """See ``Outlets``."""
-        self._triggerers[effect.role].end(effect)
-
-    def take_events(self, effect: TakeEvents) -> None:
-        """See ``Outlets``."""
-        for triggerer in self._triggerers.values():
-            triggerer.take_events(effect)
-
-    def deliver(self, effect: Deliver) -> None:
-        """See ``Outlets``. An alert is a line in the log that on-call watches."""
-        alert = msgspec.msgpack.decode(effect.body, type=Alert)
-        facts: Mapping[str, object] = msgspec.structs.asdict(alert)
-        _log.error("alert", **facts)
-        self._engine.report([Delivered(effect.outbox_no)])
-
-    def committed(self, batch: Batch, draft: Draft) -> None:
-        """See ``Outlets``."""
-
-        def row(run_no: RunNo) -> RunRow | None:
-            run = draft.runs.get(run_no)
-            return None if run is None else run.row
-
-        self._api.committed(batch)
-        self._answers.on_commit(batch, row)
+def _alert(alert: Alert) -> None:
+    """Tell on-call: a line in the log that they watch."""
+    facts: Mapping[str, object] = msgspec.structs.asdict(alert)
+    _log.error("alert", **facts)

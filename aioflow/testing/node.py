@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.children import Children
-from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
@@ -24,20 +22,9 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.host.code import CodeShelf
-from aioflow.inputs import (
-    ConfirmCall,
-    Deliver,
-    Delivered,
-    EndHosting,
-    HostTrigger,
-    RecallTries,
-    StartTry,
-    StopTry,
-    TakeEvents,
-)
-from aioflow.model import Body, RunNo
 from aioflow.owed import Alert
-from aioflow.rows import Batch, RunRow
+from aioflow.routing import Routes
+from aioflow.rows import Batch
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.testing.hosts import InlineChildren
@@ -95,8 +82,18 @@ class Node:
         self.api = Api(
             engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
         )
-        self._on_commit = on_commit
-        engine.connect(self)
+        engine.connect(
+            Routes(
+                engine,
+                self._slot,
+                self._async,
+                self._triggerers,
+                self._answers,
+                self.api,
+                on_alert=self.alerts.append,
+                on_commit=on_commit,
+            )
+        )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Live until cancelled; signals ``task_status`` when it takes requests."""
@@ -109,57 +106,3 @@ class Node:
             for triggerer in self._triggerers.values():
                 await services.start(triggerer.run)
             task_status.started()
-
-    # ── where the engine's effects go: engine.Outlets ───────────────────────────────────
-
-    def start_try(self, effect: StartTry) -> None:
-        """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
-
-    def stop_try(self, effect: StopTry) -> None:
-        """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
-
-    def recall(self, effect: RecallTries) -> None:
-        """See ``Outlets``."""
-        self._slot.recall(effect)
-
-    def confirm(self, effect: ConfirmCall) -> None:
-        """See ``Outlets``."""
-        self._async.confirm(effect)
-
-    def forget(self, run_no: RunNo) -> None:
-        """See ``Outlets``."""
-        self._slot.forget(run_no)
-        self._async.forget(run_no)
-        for triggerer in self._triggerers.values():
-            triggerer.forget(run_no)
-
-    def host(self, effect: HostTrigger) -> None:
-        """See ``Outlets``."""
-        self._triggerers[effect.role].host(effect)
-
-    def end_hosting(self, effect: EndHosting) -> None:
-        """See ``Outlets``."""
-        self._triggerers[effect.role].end(effect)
-
-    def take_events(self, effect: TakeEvents) -> None:
-        """See ``Outlets``."""
-        for triggerer in self._triggerers.values():
-            triggerer.take_events(effect)
-
-    def deliver(self, effect: Deliver) -> None:
-        """See ``Outlets``."""
-        self.alerts.append(msgspec.msgpack.decode(effect.body, type=Alert))
-        self.engine.report([Delivered(effect.outbox_no)])
-
-    def committed(self, batch: Batch, draft: Draft) -> None:
-        """See ``Outlets``."""
-
-        def row(run_no: RunNo) -> RunRow | None:
-            run = draft.runs.get(run_no)
-            return None if run is None else run.row
-
-        self.api.committed(batch)
-        self._answers.on_commit(batch, row)
-        self._on_commit(batch)

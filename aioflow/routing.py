@@ -1,0 +1,114 @@
+"""Where the effects of a node's engine go: to its executors, its triggerers, and who follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from aioflow.answers import Answers
+from aioflow.api import Api
+from aioflow.core.draft import Draft
+from aioflow.engine import Engine
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.slot import SlotExecutor
+from aioflow.inputs import (
+    ConfirmCall,
+    Deliver,
+    Delivered,
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    StartTry,
+    StopTry,
+    TakeEvents,
+)
+from aioflow.model import Body, RunNo
+from aioflow.owed import Alert
+from aioflow.rows import Batch, RunRow
+from aioflow.triggerer import Triggerer
+
+__all__ = ("Routes",)
+
+
+class Routes:
+    """The outlets of one node's engine; see ``engine.Outlets``.
+
+    Args:
+        triggerers: By role.
+        on_alert: Tells on-call.
+        on_commit: Called with each durable batch, after those who follow inside the node.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        slot: SlotExecutor,
+        coroutines: AsyncExecutor,
+        triggerers: Mapping[str, Triggerer],
+        answers: Answers,
+        api: Api,
+        *,
+        on_alert: Callable[[Alert], None],
+        on_commit: Callable[[Batch], None] = lambda _: None,
+    ) -> None:
+        self._engine = engine
+        self._slot = slot
+        self._async = coroutines
+        self._triggerers = triggerers
+        self._answers = answers
+        self._api = api
+        self._on_alert = on_alert
+        self._on_commit = on_commit
+
+    def start_try(self, effect: StartTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
+
+    def stop_try(self, effect: StopTry) -> None:
+        """See ``Outlets``."""
+        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
+
+    def recall(self, effect: RecallTries) -> None:
+        """See ``Outlets``."""
+        self._slot.recall(effect)
+
+    def confirm(self, effect: ConfirmCall) -> None:
+        """See ``Outlets``."""
+        self._async.confirm(effect)
+
+    def forget(self, run_no: RunNo) -> None:
+        """See ``Outlets``."""
+        self._slot.forget(run_no)
+        self._async.forget(run_no)
+        for triggerer in self._triggerers.values():
+            triggerer.forget(run_no)
+
+    def host(self, effect: HostTrigger) -> None:
+        """See ``Outlets``."""
+        self._triggerers[effect.role].host(effect)
+
+    def end_hosting(self, effect: EndHosting) -> None:
+        """See ``Outlets``."""
+        self._triggerers[effect.role].end(effect)
+
+    def take_events(self, effect: TakeEvents) -> None:
+        """See ``Outlets``."""
+        for triggerer in self._triggerers.values():
+            triggerer.take_events(effect)
+
+    def deliver(self, effect: Deliver) -> None:
+        """See ``Outlets``."""
+        self._on_alert(msgspec.msgpack.decode(effect.body, type=Alert))
+        self._engine.report([Delivered(effect.outbox_no)])
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """See ``Outlets``."""
+
+        def row(run_no: RunNo) -> RunRow | None:
+            run = draft.runs.get(run_no)
+            return None if run is None else run.row
+
+        self._api.committed(batch)
+        self._answers.on_commit(batch, row)
+        self._on_commit(batch)
