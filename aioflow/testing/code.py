@@ -86,14 +86,6 @@ class Understudies:
             node.fn = fn
         self._replaced.clear()
 
-    def unused(self) -> list[Replaceable]:
-        """Return the names that fit no task of any DAG."""
-        return [
-            task
-            for task, _ in self._wanted
-            if not any(self._is(task, node) for dag in self._dags for node in dag.nodes)
-        ]
-
     def _replace_in(self, dag: DAG, task: Replaceable, fn: Callable[..., Any]) -> None:
         for node in dag.nodes:
             if self._is(task, node):
