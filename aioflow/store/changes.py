@@ -6,36 +6,20 @@ the replay walk over the same list, so none of them can know a change the others
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-import msgspec
 from sqlalchemy import BigInteger, LargeBinary, SmallInteger, Table, Text
 
 from aioflow.errors import BatchRefused
-from aioflow.model import Failure, RecordState
 from aioflow.rows import (
     Batch,
-    DagFileRow,
-    DagRow,
-    NamedEventRow,
     OutboxRow,
-    PoolRow,
-    RecordChange,
-    RecordRow,
-    ResultRow,
-    RunChange,
-    TriggerChange,
-    TriggerRow,
-    TryRow,
-    VersionRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import growth, tables
-from aioflow.store.rows import TRIGGER_TABLE
+from aioflow.store import catalog_rows, growth, run_rows, tables, wait_rows
 from aioflow.store.values import gone_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
@@ -44,8 +28,6 @@ Parameters: TypeAlias = tuple[Any, ...]
 """New values first, then what the guards expect: the order of the SQL."""
 
 Changes: TypeAlias = list[tuple["Kind", list[Parameters]]]
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Action(Enum):
@@ -135,215 +117,6 @@ def _check(kind: Kind, rows: list[Parameters]) -> None:
             raise BatchRefused(f"{kind.name}: one {' '.join(kind.key)} is changed twice")
 
 
-# ── binding, kind by kind ───────────────────────────────────────────────────────────────
-
-
-def _versions(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [_version(row) for row in _last(batch.new_versions, lambda row: row.version)]
-
-
-def _version(row: VersionRow) -> Parameters:
-    sources = zlib.compress(_encode(row.sources))
-    return (row.version, row.file, _encode(row.dags), sources, row.created_at)
-
-
-def _dag_files(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: DagFileRow) -> Parameters:
-        return (row.file, row.version, row.reason, row.message, row.parsed_at)
-
-    return [values(row) for row in _last(batch.dag_files, lambda row: row.file)]
-
-
-def _gone_files(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [(file,) for file in dict.fromkeys(batch.gone_files)]
-
-
-def _dags(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: DagRow) -> Parameters:
-        paused, gone = int(row.paused), int(row.gone)
-        return (row.dag_id, row.file, row.version, paused, row.next_run_at, gone)
-
-    return [values(row) for row in _last(batch.dags, lambda row: row.dag_id)]
-
-
-def _pools(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: PoolRow) -> Parameters:
-        return (row.name, row.slots, int(row.include_deferred))
-
-    return [values(row) for row in _last(batch.pools, lambda row: row.name)]
-
-
-def _gone_pools(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [(name,) for name in dict.fromkeys(batch.gone_pools)]
-
-
-def _new_runs(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [
-        (
-            row.run_no,
-            row.run_id,
-            row.dag_id,
-            row.version,
-            int(row.state),
-            row.cause,
-            row.first_task_no,
-            row.logical_date,
-            row.conf,
-            row.key,
-            row.created_at,
-            row.started_at,
-            row.ended_at,
-            row.quarantine,
-            row.caller,
-        )
-        for row in batch.new_runs
-    ]
-
-
-def _run_changes(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(change: RunChange) -> Parameters:
-        new = (int(change.state), change.started_at, change.ended_at, change.quarantine)
-        return (*new, change.run_no, int(change.was))
-
-    return [values(change) for change in batch.run_changes]
-
-
-def _new_tasks(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [
-        (
-            row.task_no,
-            row.run_no,
-            row.position,
-            row.map_index,
-            int(row.state),
-            row.try_number,
-            row.start_no,
-            row.interruptions,
-            row.due_at,
-            row.deadline_at,
-            row.queued_at,
-            row.started_at,
-            row.ended_at,
-            _failure(row.failure),
-        )
-        for row in batch.new_tasks
-    ]
-
-
-def _task_changes(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [
-        (
-            int(change.state),
-            change.try_number,
-            change.start_no,
-            change.interruptions,
-            change.due_at,
-            change.deadline_at,
-            change.queued_at,
-            change.started_at,
-            change.ended_at,
-            _failure(change.failure),
-            change.task_no,
-            int(change.was),
-            change.was_start_no,
-        )
-        for change in batch.task_changes
-    ]
-
-
-def _new_tries(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: TryRow) -> Parameters:
-        key = (row.task_no, row.start_no, row.run_no, row.try_number)
-        return (*key, int(row.state), row.started_at, row.ended_at, _failure(row.failure))
-
-    return [values(row) for row in batch.new_tries]
-
-
-def _results(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: ResultRow) -> Parameters:
-        return (row.task_no, row.run_no, row.start_no, row.body, row.size, row.width)
-
-    return [values(row) for row in _last(batch.results, lambda row: row.task_no)]
-
-
-def _new_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: TriggerRow) -> Parameters:
-        kwargs = row.kwargs
-        sealed = None if kwargs is None else vault.seal(TRIGGER_TABLE, row.trigger_no, kwargs)
-        return (
-            row.trigger_no,
-            row.task_no,
-            row.run_no,
-            int(row.state),
-            row.class_path,
-            sealed,
-            row.since,
-            row.deadline_at,
-            row.next_method,
-            row.next_kwargs,
-            row.event,
-            row.event_key,
-            row.ordinal,
-            row.branch,
-            row.window,
-            _failure(row.failure),
-            row.timeout_method,
-        )
-
-    return [values(row) for row in batch.new_triggers]
-
-
-def _moved_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
-    return [
-        (
-            int(change.state),
-            change.event,
-            change.event_key,
-            _failure(change.failure),
-            change.trigger_no,
-            int(change.was),
-        )
-        for change in batch.trigger_changes
-        if change.state is not None
-    ]
-
-
-def _gone_triggers(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(change: TriggerChange) -> Parameters:
-        return (change.trigger_no, int(change.was))
-
-    return [values(change) for change in batch.trigger_changes if change.state is None]
-
-
-def _named_events(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: NamedEventRow) -> Parameters:
-        called = (row.event_no, row.name, row.key)
-        return (*called, row.data, row.at, row.run_no, row.request)
-
-    return [values(row) for row in batch.named_events]
-
-
-def _dropped_records(batch: Batch, vault: Vault) -> list[Parameters]:
-    return list(batch.dropped_records)
-
-
-def _new_records(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(row: RecordRow) -> Parameters:
-        key = (row.task_no, row.ordinal, row.run_no)
-        called = (row.kind, row.name, row.place)
-        return (*key, int(row.state), *called, row.answer, _failure(row.failure))
-
-    return [values(row) for row in batch.new_records]
-
-
-def _record_changes(batch: Batch, vault: Vault) -> list[Parameters]:
-    def values(change: RecordChange) -> Parameters:
-        new = (int(change.state), change.answer, _failure(change.failure))
-        return (*new, change.task_no, change.ordinal, int(RecordState.OPEN))
-
-    return [values(change) for change in batch.record_changes]
-
-
 def _new_outbox(batch: Batch, vault: Vault) -> list[Parameters]:
     def values(row: OutboxRow) -> Parameters:
         return (row.outbox_no, row.kind, row.body)
@@ -353,15 +126,6 @@ def _new_outbox(batch: Batch, vault: Vault) -> list[Parameters]:
 
 def _done_outbox(batch: Batch, vault: Vault) -> list[Parameters]:
     return [(number,) for number in batch.done_outbox]
-
-
-def _failure(failure: Failure | None) -> bytes | None:
-    return None if failure is None else _encode(failure)
-
-
-def _last(rows: Iterable[Any], key: Callable[[Any], object]) -> Sequence[Any]:
-    """Return the rows, of several with one key the last alone."""
-    return list({key(row): row for row in rows}.values())
 
 
 def _kind(
@@ -392,12 +156,12 @@ _TASK_CHANGED = (
 )
 
 KINDS: tuple[Kind, ...] = (
-    _kind("new version", tables.version, Action.KEEP, _versions),
-    _kind("dag file", tables.dag_file, Action.REPLACE, _dag_files),
-    _kind("gone file", tables.dag_file, Action.DISCARD, _gone_files, guards=("file",)),
-    _kind("dag", tables.dag, Action.REPLACE, _dags),
-    _kind("pool", tables.pool, Action.REPLACE, _pools),
-    _kind("gone pool", tables.pool, Action.DISCARD, _gone_pools, guards=("name",)),
+    _kind("new version", tables.version, Action.KEEP, catalog_rows.versions),
+    _kind("dag file", tables.dag_file, Action.REPLACE, catalog_rows.dag_files),
+    _kind("gone file", tables.dag_file, Action.DISCARD, catalog_rows.gone_files, guards=("file",)),
+    _kind("dag", tables.dag, Action.REPLACE, catalog_rows.dags),
+    _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
+    _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.gone_pools, guards=("name",)),
     _kind("value", tables.named_value, Action.REPLACE, new_values),
     _kind(
         "gone value",
@@ -406,12 +170,12 @@ KINDS: tuple[Kind, ...] = (
         gone_values,
         guards=("kind", "name"),
     ),
-    _kind("new run", tables.run, Action.INSERT, _new_runs),
+    _kind("new run", tables.run, Action.INSERT, run_rows.new_runs),
     _kind(
         "run change",
         tables.run,
         Action.UPDATE,
-        _run_changes,
+        run_rows.run_changes,
         columns=("state", "started_at", "ended_at", "quarantine"),
         guards=("run_no", "state"),
     ),
@@ -433,24 +197,24 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("new item", tables.stream_item, Action.INSERT, growth.new_items),
     _kind("gone items", tables.stream_item, Action.DISCARD, growth.gone_items, guards=("task_no",)),
-    _kind("new task", tables.task, Action.INSERT, _new_tasks),
+    _kind("new task", tables.task, Action.INSERT, run_rows.new_tasks),
     _kind(
         "task change",
         tables.task,
         Action.UPDATE,
-        _task_changes,
+        run_rows.task_changes,
         columns=_TASK_CHANGED,
         guards=("task_no", "state", "start_no"),
     ),
-    _kind("new try", tables.try_, Action.INSERT, _new_tries),
+    _kind("new try", tables.try_, Action.INSERT, run_rows.new_tries),
     _kind("gone result", tables.result, Action.DISCARD, growth.gone_results, guards=("task_no",)),
-    _kind("result", tables.result, Action.REPLACE, _results),
-    _kind("new trigger", tables.trigger_wait, Action.INSERT, _new_triggers),
+    _kind("result", tables.result, Action.REPLACE, run_rows.results),
+    _kind("new trigger", tables.trigger_wait, Action.INSERT, wait_rows.new_triggers),
     _kind(
         "moved trigger",
         tables.trigger_wait,
         Action.UPDATE,
-        _moved_triggers,
+        wait_rows.moved_triggers,
         columns=("state", "event", "event_key", "failure"),
         guards=("trigger_no", "state"),
     ),
@@ -458,10 +222,10 @@ KINDS: tuple[Kind, ...] = (
         "gone trigger",
         tables.trigger_wait,
         Action.DELETE,
-        _gone_triggers,
+        wait_rows.gone_triggers,
         guards=("trigger_no", "state"),
     ),
-    _kind("named event", tables.named_event, Action.INSERT, _named_events),
+    _kind("named event", tables.named_event, Action.INSERT, wait_rows.named_events),
     _kind("new event", tables.event, Action.INSERT, growth.new_events),
     _kind(
         "consumed event",
@@ -476,15 +240,15 @@ KINDS: tuple[Kind, ...] = (
         "dropped record",
         tables.record,
         Action.DELETE,
-        _dropped_records,
+        wait_rows.dropped_records,
         guards=("task_no", "ordinal"),
     ),
-    _kind("new record", tables.record, Action.INSERT, _new_records),
+    _kind("new record", tables.record, Action.INSERT, wait_rows.new_records),
     _kind(
         "record change",
         tables.record,
         Action.UPDATE,
-        _record_changes,
+        wait_rows.record_changes,
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
     ),

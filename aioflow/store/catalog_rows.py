@@ -1,0 +1,67 @@
+"""What a batch changes of what DAG files say: versions, files, DAGs, and the pools."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from aioflow.rows import Batch, DagFileRow, DagRow, PoolRow, VersionRow
+from aioflow.secrets import Vault
+from aioflow.store.packing import encode, last_of_each
+
+__all__ = (
+    "dag_files",
+    "dags",
+    "gone_files",
+    "gone_pools",
+    "pools",
+    "versions",
+)
+
+
+def versions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what parsed files said, each version once."""
+    return [_version(row) for row in last_of_each(batch.new_versions, lambda row: row.version)]
+
+
+def _version(row: VersionRow) -> tuple[Any, ...]:
+    sources = zlib.compress(encode(row.sources))
+    return (row.version, row.file, encode(row.dags), sources, row.created_at)
+
+
+def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return how DAG files stand."""
+
+    def values(row: DagFileRow) -> tuple[Any, ...]:
+        return (row.file, row.version, row.reason, row.message, row.parsed_at)
+
+    return [values(row) for row in last_of_each(batch.dag_files, lambda row: row.file)]
+
+
+def gone_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are no more."""
+    return [(file,) for file in dict.fromkeys(batch.gone_files)]
+
+
+def dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the DAGs that are new or changed."""
+
+    def values(row: DagRow) -> tuple[Any, ...]:
+        paused, gone = int(row.paused), int(row.gone)
+        return (row.dag_id, row.file, row.version, paused, row.next_run_at, gone)
+
+    return [values(row) for row in last_of_each(batch.dags, lambda row: row.dag_id)]
+
+
+def pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that were made or changed."""
+
+    def values(row: PoolRow) -> tuple[Any, ...]:
+        return (row.name, row.slots, int(row.include_deferred))
+
+    return [values(row) for row in last_of_each(batch.pools, lambda row: row.name)]
+
+
+def gone_pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that were taken away."""
+    return [(name,) for name in dict.fromkeys(batch.gone_pools)]

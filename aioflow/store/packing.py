@@ -1,0 +1,26 @@
+"""How values that are no plain column are packed into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from aioflow.model import Failure
+
+__all__ = ("encode", "last_of_each", "packed_failure")
+
+Row = TypeVar("Row")
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+def packed_failure(failure: Failure | None) -> bytes | None:
+    """Return what a column of failures holds."""
+    return None if failure is None else encode(failure)
+
+
+def last_of_each(rows: Iterable[Row], key: Callable[[Row], object]) -> Sequence[Row]:
+    """Return the rows, of several with one key the last alone."""
+    return list({key(row): row for row in rows}.values())

@@ -1,0 +1,111 @@
+"""What a batch changes of waits: triggers, durable calls, named events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.model import RecordState
+from aioflow.rows import Batch, NamedEventRow, RecordChange, RecordRow, TriggerChange, TriggerRow
+from aioflow.secrets import Vault
+from aioflow.store.packing import packed_failure
+from aioflow.store.rows import TRIGGER_TABLE
+
+__all__ = (
+    "dropped_records",
+    "gone_triggers",
+    "moved_triggers",
+    "named_events",
+    "new_records",
+    "new_triggers",
+    "record_changes",
+)
+
+
+def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the waits that begin, what they were made with sealed."""
+
+    def values(row: TriggerRow) -> tuple[Any, ...]:
+        kwargs = row.kwargs
+        sealed = None if kwargs is None else vault.seal(TRIGGER_TABLE, row.trigger_no, kwargs)
+        return (
+            row.trigger_no,
+            row.task_no,
+            row.run_no,
+            int(row.state),
+            row.class_path,
+            sealed,
+            row.since,
+            row.deadline_at,
+            row.next_method,
+            row.next_kwargs,
+            row.event,
+            row.event_key,
+            row.ordinal,
+            row.branch,
+            row.window,
+            packed_failure(row.failure),
+            row.timeout_method,
+        )
+
+    return [values(row) for row in batch.new_triggers]
+
+
+def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that fired or failed."""
+    return [
+        (
+            int(change.state),
+            change.event,
+            change.event_key,
+            packed_failure(change.failure),
+            change.trigger_no,
+            int(change.was),
+        )
+        for change in batch.trigger_changes
+        if change.state is not None
+    ]
+
+
+def gone_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are over."""
+
+    def values(change: TriggerChange) -> tuple[Any, ...]:
+        return (change.trigger_no, int(change.was))
+
+    return [values(change) for change in batch.trigger_changes if change.state is None]
+
+
+def named_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what was emitted."""
+
+    def values(row: NamedEventRow) -> tuple[Any, ...]:
+        called = (row.event_no, row.name, row.key)
+        return (*called, row.data, row.at, row.run_no, row.request)
+
+    return [values(row) for row in batch.named_events]
+
+
+def dropped_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the keys of durable calls that are forgotten."""
+    return list(batch.dropped_records)
+
+
+def new_records(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the durable calls that are recorded."""
+
+    def values(row: RecordRow) -> tuple[Any, ...]:
+        key = (row.task_no, row.ordinal, row.run_no)
+        called = (row.kind, row.name, row.place)
+        return (*key, int(row.state), *called, row.answer, packed_failure(row.failure))
+
+    return [values(row) for row in batch.new_records]
+
+
+def record_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that have their answer."""
+
+    def values(change: RecordChange) -> tuple[Any, ...]:
+        new = (int(change.state), change.answer, packed_failure(change.failure))
+        return (*new, change.task_no, change.ordinal, int(RecordState.OPEN))
+
+    return [values(change) for change in batch.record_changes]
