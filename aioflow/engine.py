@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -32,27 +32,19 @@ from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
 from aioflow.inputs import (
     Acknowledge,
     Asked,
-    ConfirmCall,
     Continue,
-    Deliver,
     Due,
     Effect,
-    EndHosting,
     HandOver,
-    HostTrigger,
     Input,
     MoveClass,
-    RecallTries,
     Rehost,
     Restarted,
-    StartTry,
-    StopTry,
-    TakeEvents,
     WakeAt,
     Warn,
 )
-from aioflow.model import RunNo, TaskState
-from aioflow.orders import ForgetRun
+from aioflow.model import TaskState
+from aioflow.outlets import Outlets, send
 from aioflow.recalling import recall
 from aioflow.requests import Request
 from aioflow.rows import Batch, RunRow, TriggerRow
@@ -60,7 +52,7 @@ from aioflow.store import Store
 from aioflow.timers import Timers
 from aioflow.unfinished import LiveRun, Snapshot, Unfinished
 
-__all__ = ("Engine", "Outlets")
+__all__ = ("Engine",)
 
 _log = structlog.get_logger(__name__)
 
@@ -71,40 +63,6 @@ _RECENT = 0.2
 _SLOT_AGAIN_US = 60_000_000
 
 Answer = TypeVar("Answer")
-
-
-class Outlets(Protocol):
-    """Where effects go. Each call returns at once; what comes of it comes back as an input."""
-
-    def start_try(self, effect: StartTry) -> None:
-        """Hand a try to the executor of its body."""
-
-    def stop_try(self, effect: StopTry) -> None:
-        """End a try."""
-
-    def recall(self, effect: RecallTries) -> None:
-        """Ask for claimed tries back."""
-
-    def confirm(self, effect: ConfirmCall) -> None:
-        """Tell a coroutine that its durable call is recorded."""
-
-    def forget(self, run_no: RunNo) -> None:
-        """A run has ended."""
-
-    def host(self, effect: HostTrigger) -> None:
-        """Hand a trigger to the triggerer."""
-
-    def end_hosting(self, effect: EndHosting) -> None:
-        """Let go of a trigger."""
-
-    def take_events(self, effect: TakeEvents) -> None:
-        """Let a trigger go on: its events are stored."""
-
-    def deliver(self, effect: Deliver) -> None:
-        """Do an owed effect, then report ``Delivered``."""
-
-    def committed(self, batch: Batch, draft: Draft) -> None:
-        """A batch is durable: tell those who follow."""
 
 
 class _Pending:
@@ -327,8 +285,6 @@ class Engine:
     def _act(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case HostTrigger():  # there may be most of these
-                    self._out.host(effect)
                 case WakeAt():
                     self.timers.arm(effect.due)
                 case Acknowledge():
@@ -337,29 +293,8 @@ class Engine:
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
-                case EndHosting():
-                    self._out.end_hosting(effect)
-                case TakeEvents():
-                    self._out.take_events(effect)
-                case Deliver():
-                    self._out.deliver(effect)
-                case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
-                    self._act_on_try(effect)
-
-    def _act_on_try(
-        self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
-    ) -> None:
-        match effect:
-            case StartTry():
-                self._out.start_try(effect)
-            case StopTry():
-                self._out.stop_try(effect)
-            case RecallTries():
-                self._out.recall(effect)
-            case ConfirmCall():
-                self._out.confirm(effect)
-            case ForgetRun():
-                self._out.forget(effect.run_no)
+                case _:
+                    send(effect, self._out)
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         pending = self._pending.get(effect.ticket)

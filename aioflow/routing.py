@@ -32,7 +32,7 @@ __all__ = ("Routes",)
 
 
 class Routes:
-    """The outlets of one node's engine; see ``engine.Outlets``.
+    """The outlets of one node's engine; see ``outlets.Outlets``.
 
     Args:
         triggerers: By role.
