@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
 from aioflow.answers.crowds import FEW, Crowds
-from aioflow.answers.texts import Texts
+from aioflow.core.digests import Digests, of_text
 from aioflow.core.pages import Pages
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("shelf", [Pages, Texts])
+@pytest.mark.parametrize("shelf", [Pages, partial(Digests, of_text)])
 def test_they_hold_what_sets_by_key_would(shelf, seed):
     dice = random.Random(seed)
     crowds, sets = Crowds(shelf()), defaultdict(set)
@@ -35,7 +36,7 @@ def test_they_hold_what_sets_by_key_would(shelf, seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_texts_lead_to_what_a_dict_would(seed):
     dice = random.Random(seed)
-    texts, plain = Texts(), {}
+    texts, plain = Digests(of_text), {}
     for step in range(6_000):
         text = str(dice.randrange(2_000))
         if dice.random() < (0.2 if step < 4_000 else 0.8):
@@ -53,7 +54,7 @@ def test_texts_lead_to_what_a_dict_would(seed):
 
 
 def test_a_text_takes_less_room_than_itself():
-    texts = Texts()
+    texts = Digests(of_text)
     tracemalloc.start()
     try:
         for number in range(20_000):

@@ -18,7 +18,7 @@ _Crowd: TypeAlias = int | tuple[int, ...] | Pages[None]
 
 
 class Shelf(Protocol[Looked_contra]):
-    """Where crowds are kept by key: ``Pages`` for numbers that lie together, or ``Texts``."""
+    """Where crowds are kept by key: ``Pages`` for numbers that lie together, or ``Digests``."""
 
     def __len__(self) -> int: ...
 

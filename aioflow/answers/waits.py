@@ -14,7 +14,7 @@ import msgspec
 
 from aioflow.answers.crowds import Crowds
 from aioflow.answers.mapped import Mapped
-from aioflow.answers.texts import Texts
+from aioflow.core.digests import Digests, of_text
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.executors.wiring import Asker
@@ -98,7 +98,7 @@ class Waits:
         self._last_asked = 0
         self._targets: Shared[tuple[str, str | None]] = Shared()
         self._leads_to: Shared[frozenset[int]] = Shared()
-        self.by_name: Crowds[str] = Crowds(Texts())
+        self.by_name: Crowds[str] = Crowds(Digests(of_text))
         self.by_run: Crowds[int] = Crowds(Pages())
         self.by_task: Crowds[int] = Crowds(Pages())
         self.by_asking: Crowds[int] = Crowds(Pages())

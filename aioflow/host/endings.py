@@ -16,6 +16,7 @@ import msgspec
 
 from aioflow.author import codec
 from aioflow.author.asking import RunEnding
+from aioflow.core.digests import Digests
 from aioflow.core.pages import Pages
 from aioflow.errors import AioflowError, TaskError, Unserializable
 from aioflow.host import questions
@@ -59,7 +60,7 @@ class Endings:
         self._tell = tell
         self._count = itertools.count()
         self._told: Pages[Hashable] = Pages()
-        self._numbers: dict[Hashable, int | tuple[int, ...]] = {}
+        self._numbers: Digests[Hashable] = Digests(_digest)
         self._asked: defaultdict[_Target, list[RunWanted]] = defaultdict(list)
         self._forgotten: list[int] = []
         self._question = -1
@@ -88,25 +89,35 @@ class Endings:
         for name, text in (("dag_id", dag_id), ("task_id", task_id), ("run_id", run_id)):
             _check(name, text)
         number = next(self._count)
-        known = self._numbers.get(of)
-        if known is None:
-            self._numbers[of] = number
-        else:
-            self._numbers[of] = (*(known if isinstance(known, tuple) else (known,)), number)
+        self._note(of, (*self._noted(of), number))
         self._told.put(number, of)
         self._asked[target].append(RunWanted(number, run_id, logical_date, since, *place))
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
         """Tell of this no more; nothing is left to do if it was told."""
-        known = self._numbers.pop(of, None)
-        if known is None:
+        noted = self._noted(of)
+        numbers = [number for number in noted if self._told.get(number) == of]
+        if not numbers:
             return
-        numbers = known if isinstance(known, tuple) else (known,)
         for number in numbers:
             self._told.take(number)
+        self._note(of, tuple(number for number in noted if number not in numbers))
         self._forgotten += numbers
         self._send_soon()
+
+    def _noted(self, of: Hashable) -> tuple[int, ...]:
+        """Return the numbers it has; among them may be those of another with the same digest."""
+        known = self._numbers.get(of)
+        if known is None:
+            return ()
+        return known if isinstance(known, tuple) else (known,)
+
+    def _note(self, of: Hashable, numbers: tuple[int, ...]) -> None:
+        if numbers:
+            self._numbers.put(of, numbers if len(numbers) > 1 else numbers[0])
+        else:
+            self._numbers.take(of)
 
     def _send_soon(self) -> None:
         if not self._is_due:
@@ -146,11 +157,7 @@ class Endings:
         if number not in self._told:
             return  # forgotten while the answer was on its way
         of = self._told.take(number)
-        known = self._numbers[of]
-        if isinstance(known, tuple) and len(known) > 1:
-            self._numbers[of] = tuple(one for one in known if one != number)
-        else:
-            del self._numbers[of]
+        self._note(of, tuple(one for one in self._noted(of) if one != number))
         try:
             self._tell(of, outcome)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -185,6 +192,10 @@ class SingleEndings:
             return await ending
         finally:
             self._endings.forget(ending)
+
+
+def _digest(of: Hashable) -> int:
+    return hash(of) & (1 << 64) - 1
 
 
 def _check(name: str, text: object) -> None:

@@ -99,6 +99,30 @@ async def test_each_is_told_once_by_what_it_was_asked_for(world):
     assert world.told == [("b", "failed"), ("a", "success")]
 
 
+class Alike(str):
+    """A text whose digest is that of all others of its kind."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 7
+
+
+async def test_two_that_share_a_digest_are_forgotten_and_told_apart(world):
+    world.ask(Alike("a"), Alike("b"), Alike("c"))
+    world.endings.forget(Alike("d"))
+    world.endings.forget(Alike("b"))
+    await wait_all_tasks_blocked()
+    assert set(world.daemon.runs) == {"id-a", "id-c"}
+
+    world.daemon.tell(world.number("a"))
+    world.endings.forget(Alike("c"))
+    await wait_all_tasks_blocked()
+
+    assert world.told == [("a", "success")]
+    assert [withdrawn.numbers for withdrawn in world.daemon.withdrawn] == [()]
+
+
 async def test_what_is_asked_twice_is_told_twice(world):
     world.ask("a", "a", "a")
     await wait_all_tasks_blocked()

@@ -1,28 +1,36 @@
-"""A map from texts to numbers that lies flat in memory, for a hundred thousand of them."""
+"""A map from whatever has a digest to numbers, flat in memory, for a hundred thousand of them."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-__all__ = ("Texts",)
+__all__ = ("Digests", "of_text")
 
 _FULL = 24
-"""Texts in a bucket, on average, before there is another bucket."""
+"""Keys in a bucket, on average, before there is another bucket."""
 
 
-class Texts:
-    """A shelf of texts, see ``crowds``, which forgets them.
+Key = TypeVar("Key")
 
-    A text is known by 64 bits of its digest: eight bytes, and eight for the number that it leads
-    to. Two that share those would be taken for one; whoever looks here looks again elsewhere
-    before anything is said, so that would cost a look and nothing else.
+
+class Digests(Generic[Key]):
+    """Numbers by key; the keys themselves it does not keep.
+
+    A key is known by 64 bits: eight bytes, and eight for the number that it leads to. Two that
+    share those are taken for one; whoever looks here has to look again elsewhere before anything
+    is said.
+
+    Args:
+        digest: Returns the 64 bits, without a sign, the same for equal keys.
     """
 
-    __slots__ = ("_buckets", "_count", "_mask", "_others")
+    __slots__ = ("_buckets", "_count", "_digest", "_mask", "_others")
 
-    def __init__(self) -> None:
+    def __init__(self, digest: Callable[[Key], int]) -> None:
+        self._digest = digest
         self._others: dict[int, Any] = {}
         self._clear()
 
@@ -34,16 +42,16 @@ class Texts:
     def __len__(self) -> int:
         return self._count + len(self._others)
 
-    def get(self, text: str) -> Any:
+    def get(self, key: Key) -> Any:
         """See ``Shelf``."""
-        digest = _digest(text)
+        digest = self._digest(key)
         other = self._others.get(digest)
         return self._bucket(digest).get(digest) if other is None else other
 
-    def put(self, text: str, value: Any) -> None:
+    def put(self, key: Key, value: Any) -> None:
         """See ``Shelf``."""
-        self.take(text)
-        digest = _digest(text)
+        self.take(key)
+        digest = self._digest(key)
         if not isinstance(value, int):
             self._others[digest] = value
             return
@@ -52,9 +60,9 @@ class Texts:
         if self._count > _FULL * len(self._buckets):
             self._grow()
 
-    def take(self, text: str) -> Any:
+    def take(self, key: Key) -> Any:
         """See ``Shelf``."""
-        digest = _digest(text)
+        digest = self._digest(key)
         other = self._others.pop(digest, None)
         if other is not None:
             return other
@@ -110,5 +118,6 @@ class _Bucket:
             return -1
 
 
-def _digest(text: str) -> int:
+def of_text(text: str) -> int:
+    """Return a digest that nobody who chooses texts can make two of agree in."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
