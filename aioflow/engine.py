@@ -283,6 +283,7 @@ class Engine:
         return self._outlets
 
     def _act(self, effects: list[Effect]) -> None:
+        out = self._out
         for effect in effects:
             match effect:
                 case WakeAt():
@@ -294,7 +295,7 @@ class Engine:
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
                 case _:
-                    send(effect, self._out)
+                    send(effect, out)
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         pending = self._pending.get(effect.ticket)

@@ -184,7 +184,8 @@ class Parking:
     def change(self, was: Folded, *, hosting: int, form: Form) -> None:
         """A folded trigger has another hosting, and the form that goes with it."""
         self.forms.leave(was.form)
-        self._lay(msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form)))
+        one = msgspec.structs.replace(was, hosting=hosting, form=self.forms.enter(form))
+        self._bodies.put(one.trigger_no, packed(one))
 
     def change_back(self, was: Folded, form: Form) -> None:
         """The change of a trigger never was; it may have been unfolded since, or folded anew."""
