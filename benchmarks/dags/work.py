@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from aioflow import Operator, dag, sensor, task
+from aioflow import Operator, StartTriggerArgs, Trigger, TriggerEvent, dag, sensor, task
 from aioflow_triggers.external import RunTrigger
 from aioflow_triggers.files import FileTrigger
 from aioflow_triggers.temporal import DateTimeTrigger
@@ -122,6 +126,48 @@ def one_instant(count: int, due: float) -> list[float]:
 @dag
 def burst(count: int = 10_000, due: float = 0.0) -> None:
     Late.partial(task_id="late", map_limit=100_000).expand(due=one_instant(count, due))
+
+
+running: list[float] = []
+"""When each trigger of this process began to run, wall time."""
+
+all_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+"""Set once all of a round have."""
+
+
+@dataclass
+class Begun(Trigger[list[float]]):
+    """A coroutine of its own; each goes on when all have begun, the last says when they did."""
+
+    count: int
+
+    async def run(self) -> AsyncIterator[TriggerEvent[list[float]]]:
+        begun = all_begun[len(running) // self.count]
+        running.append(time.time())
+        if len(running) % self.count == 0:
+            begun.set()
+        await begun.wait()
+        yield TriggerEvent([min(running[-self.count :]), max(running[-self.count :])])
+
+
+class FromTrigger(Operator):
+    """Starts as a trigger, goes on once with what that said."""
+
+    start_from_trigger = True
+    start_trigger_args = StartTriggerArgs(trigger_cls=Begun, next_method="resumed")
+
+    def resumed(self, context: Any, event: Any = None) -> list[float]:
+        return list(event)
+
+
+@task(map_limit=100_000)
+def same(count: int) -> list[dict[str, int]]:
+    return [{"count": count}] * count
+
+
+@dag
+def handed_over(count: int = 10_000) -> None:
+    FromTrigger.partial(task_id="begun", map_limit=100_000).expand(trigger_kwargs=same(count))
 
 
 class Wait(Operator):
