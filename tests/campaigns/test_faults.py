@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, server, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, server, stepping, storage
 from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills, count_settlement
 
 pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
@@ -201,6 +201,13 @@ def test_crowd_killed(seed, tmp_path):
         tmp_path, kills=50, waits=2_000, streams=20, events=200, seconds=60.0, seed=seed
     )
     record("crowd", seed=seed, **figures)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_steps_killed(seed, tmp_path):
+    """500 tasks with three waits and two steps each."""
+    figures = stepping.steps_killed(tmp_path, tasks=500, kills=10, seconds=10.0, seed=seed)
+    record("steps", seed=seed, **figures)
 
 
 def test_misbehaving_triggers(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, server, storage
+from tests.faults import clocks, crowds, kills, machine, neighbours, server, stepping, storage
 from tests.faults.kills import Tally, WarmKills
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -93,6 +93,11 @@ def test_without_processes_it_waits_and_says_so(tmp_path):
 def test_hosts_and_daemon_killed_in_turn_under_waits_and_streams_charge_and_lose_nothing(tmp_path):
     figures = crowds.crowd_killed(tmp_path, kills=5, waits=200, streams=5, events=40, seconds=5.0)
     assert figures["kills"] == 5
+
+
+def test_kills_at_random_repeat_no_step_that_has_a_record(tmp_path):
+    figures = stepping.steps_killed(tmp_path, tasks=60, kills=4, seconds=3.0, seed=7)
+    assert figures["kills"] == 4
 
 
 def test_triggers_that_misbehave_make_nobody_late_and_are_named(tmp_path):
