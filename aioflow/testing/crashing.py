@@ -28,10 +28,9 @@ class Ending(NamedTuple):
 def ending_of(run: SimRun) -> Ending:
     """Return how a run has ended."""
     tasks = {}
-    for whole in map(run.__getitem__, run.states):
-        for task in (*whole.children, whole):
-            error = task.error
-            tasks[task.task_id] = (task.state, task.result, None if error is None else error.type)
+    for view, result in run.outcomes():
+        name = view.task_id if view.map_index < 0 else f"{view.task_id}[{view.map_index}]"
+        tasks[name] = (view.state, result, None if view.error is None else view.error.type)
     return Ending(run.state, tasks)
 
 

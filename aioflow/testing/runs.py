@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -121,9 +121,8 @@ class SimTask:
 
         That of a mapped task is a list, in map order, of what its successful children returned.
         """
-        annotation = self._node.annotations.get("return", Any)
         rows = self._run.results_of(self._views())
-        values = [self._value(row, annotation) for row in rows]
+        values = [self._run.value_of(row, self._node) for row in rows]
         if self._node.is_mapped and self._map_index is None:
             return values
         return values[0] if values else None
@@ -150,15 +149,6 @@ class SimTask:
         if self._map_index is None:
             return views
         return [view for view in views if view.map_index == self._map_index]
-
-    def _value(self, row: ResultRow | None, annotation: Any) -> Any:
-        if row is None:
-            return None
-        if row.body is not None or row.size or row.width is None:
-            is_list = row.width is not None
-            place = (self._run.results, row.task_no, row.start_no, row.body)
-            return decode_item(*place, Any if is_list else annotation, is_list=is_list)
-        return self._run.items_of(row.task_no) if row.width else []
 
 
 class SimRun:
@@ -208,11 +198,6 @@ class SimRun:
 
     # ── for its tasks ───────────────────────────────────────────────────────────────────
 
-    @property
-    def results(self) -> Path:
-        """Folder of the large results."""
-        return self._stage.results
-
     def tasks(self) -> list[TaskView]:
         """Return all tasks and children there are."""
         found: list[TaskView] = []
@@ -236,8 +221,26 @@ class SimRun:
                 found.append(rows[0] if rows else None)
         return found
 
-    def items_of(self, task_no: int) -> list[Any]:
-        """Return what a task has given on."""
+    def value_of(self, row: ResultRow | None, node: Node) -> Any:
+        """Return the result that a row of one of this node's tasks holds."""
+        if row is None:
+            return None
+        if row.body is not None or row.size or row.width is None:
+            is_list = row.width is not None
+            annotation = Any if is_list else node.annotations.get("return", Any)
+            place = (self._stage.results, row.task_no, row.start_no, row.body)
+            return decode_item(*place, annotation, is_list=is_list)
+        return self._items_of(row.task_no) if row.width else []
+
+    def outcomes(self) -> Iterator[tuple[TaskView, Any]]:
+        """Yield all tasks and children there are, each with its result, looked up together."""
+        views = self.tasks()
+        rows = iter(self.results_of(views))
+        for view in views:
+            row = next(rows) if view.state == "success" else None
+            yield view, self.value_of(row, self._nodes[view.task_id])
+
+    def _items_of(self, task_no: int) -> list[Any]:
         items = self._stage.look(lambda api: api.store.list_items(task_no, limit=_ITEMS))
         return [decode(item.payload) for item in items]
 

@@ -29,6 +29,7 @@ COLD_LEAST = {
 }  # fmt: skip
 SETTLEMENT_LEAST = 150
 SETTLEMENTS_AT_MOST = 225
+WIDE, WIDE_LEAST = 2_000, 40
 AT_LEAST = 400
 """Kill points together: each part asserts its own."""
 
@@ -93,6 +94,21 @@ def test_kill_settlements_at_random_writes(tmp_path):
             break
     record("kill_settlement", slowest_recovery_seconds=slowest, **told(tally))
     _judge(tally, SETTLEMENT_LEAST)
+
+
+def test_kill_wide_settlements_at_random_writes(tmp_path):
+    """Forty kills of fan-outs of 2,000."""
+    tally = Tally()
+    slowest = 0.0
+    calls = count_settlement(tmp_path / "counted", merchants=WIDE)
+    for seed in range(2 * WIDE_LEAST):
+        folder = tmp_path / str(seed)
+        recovery = kills.kill_a_settlement(folder, seed, calls, tally, merchants=WIDE)
+        slowest = max(slowest, recovery)
+        if tally.kills >= WIDE_LEAST:
+            break
+    record("kill_wide", merchants=WIDE, slowest_recovery_seconds=slowest, **told(tally))
+    _judge(tally, WIDE_LEAST)
 
 
 def _judge(tally: Tally, least: int) -> None:

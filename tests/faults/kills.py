@@ -185,11 +185,11 @@ def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
 SETTLEMENT_CALLS = ("pwrite64", "fdatasync", "write")
 
 
-def count_settlement(folder: Path) -> dict[str, int]:
+def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
     """How many calls of each kind a settlement makes on a living daemon."""
     needs("strace")
     folder.mkdir()
-    day, output = _day(folder), folder / "calls"
+    day, output = _day(folder, merchants), folder / "calls"
     day.write()
     with day.daemon() as daemon:
         eventually(lambda: daemon.get("/api/v1/dags/settlements", status=None)[0] == 200)
@@ -199,7 +199,9 @@ def count_settlement(folder: Path) -> dict[str, int]:
     return {call: counted[call] for call in SETTLEMENT_CALLS}
 
 
-def kill_a_settlement(folder: Path, seed: int, calls: Mapping[str, int], tally: Tally) -> float:
+def kill_a_settlement(
+    folder: Path, seed: int, calls: Mapping[str, int], tally: Tally, *, merchants: int = 300
+) -> float:
     """Kill the settlement pipeline at a write that chance picks; return the recovery's seconds.
 
     Args:
@@ -209,7 +211,7 @@ def kill_a_settlement(folder: Path, seed: int, calls: Mapping[str, int], tally: 
     call = dice.choice(SETTLEMENT_CALLS)
     number = dice.randint(1, calls[call])
     folder.mkdir()
-    day = _day(folder)
+    day = _day(folder, merchants)
     total = day.write()
     daemon = day.daemon().start()
     eventually(lambda: daemon.get("/api/v1/dags/settlements", status=None)[0] == 200)
@@ -235,8 +237,9 @@ def kill_a_settlement(folder: Path, seed: int, calls: Mapping[str, int], tally: 
     return round(time.monotonic() - began, 2)
 
 
-def _day(folder: Path) -> settlement_kills.Day:
-    return settlement_kills.Day(folder / "home", folder / "data", None, 300, 6_000)
+def _day(folder: Path, merchants: int) -> settlement_kills.Day:
+    data = folder / "data"
+    return settlement_kills.Day(folder / "home", data, None, merchants, 20 * merchants)
 
 
 def _conf(day: settlement_kills.Day) -> dict[str, str]:

@@ -27,6 +27,16 @@ def test_a_first_start_killed_at_a_write_is_made_good(call, number, tmp_path):
     assert kills.kill_a_start(tmp_path / "cold", call, number, Tally())
 
 
+def test_fan_outs_killed_at_writes_that_chance_picks_have_each_child_and_the_right_total(tmp_path):
+    tally = Tally()
+    calls = kills.count_settlement(tmp_path / "counted", merchants=400)
+    for seed in range(3):
+        kills.kill_a_settlement(tmp_path / str(seed), seed, calls, tally, merchants=400)
+
+    assert tally.kills >= 1
+    assert tally.acknowledged == 3
+
+
 @pytest.mark.parametrize(
     ("call", "error", "seconds"),
     [("pwrite64", "EIO", 0.0), ("fdatasync", "EIO", 0.0), ("pwrite64", "ENOSPC", 1.0)],

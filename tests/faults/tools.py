@@ -36,7 +36,7 @@ __all__ = (
     "write_locked",
 )
 
-_CALL = re.compile(r"^\s*(\d+) (\w+)\(", re.MULTILINE)
+_CALL = re.compile(r"^\s*(\d+) +(\w+)\(", re.MULTILINE)
 
 
 def needs(*programs: str) -> None:

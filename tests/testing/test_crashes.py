@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -68,3 +69,65 @@ async def test_a_crash_in_the_middle_of_a_wait_is_not_noticed(sim: Sim):
     await sim.advance("2h")
     assert run["joined"].result == "AABBCC"
     assert run["joined"].tries == 1
+
+
+@task
+def numbers(width: int) -> list[int]:
+    return list(range(width))
+
+
+@task
+async def parked_twice(number: int) -> int:
+    return 2 * number
+
+
+@task
+def twice(number: int) -> int:
+    return 2 * number
+
+
+@task
+def counted(doubled: Sequence[int]) -> list[int]:
+    return [len(doubled), doubled.width, sum(doubled)]  # type: ignore[attr-defined]
+
+
+@dag
+def wide(width: int) -> None:
+    counted(parked_twice.expand(number=numbers(width)))
+
+
+@dag
+def wide_in_workers(width: int) -> None:
+    counted(twice.expand(number=numbers(width)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+@pytest.mark.parametrize(
+    ("fan", "width"),
+    [
+        (wide, 2_000),
+        (wide_in_workers, 24),
+    ],
+)
+async def test_a_fan_out_that_is_killed_at_any_commit_has_each_child_and_one_aggregate(fan, width):
+    begun = itertools.count()
+
+    def count_them(doubled: Sequence[int]) -> list[int]:
+        next(begun)
+        return counted.fn(doubled)
+
+    with Sim() as sim:
+        run = await sim.start(fan, width=width)
+        await run.finished()
+        assert len(run[fan.nodes[1].task_id].children) == width
+        assert run["counted"].result == [width, width, width * (width - 1)]
+
+    commits = await Sim.crash_everywhere(
+        fan, lambda sim: sim.replace(counted, count_them), width=width
+    )
+
+    plays = 1 + 2 * commits
+    # A crash before the commit of its end has it begin again; no other crash does.
+    assert next(begun) == plays + 1
