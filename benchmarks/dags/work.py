@@ -76,6 +76,26 @@ def fan_slow(count: int = 80) -> None:
     fifty_milliseconds.expand(number=numbers(count))
 
 
+@task
+def sleeping(number: int, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@dag
+def fan_sleeping(count: int = 80, seconds: float = 0.2) -> None:
+    sleeping.partial(seconds=seconds).expand(number=numbers(count))
+
+
+@task
+def short() -> None:
+    return None
+
+
+@dag
+def three() -> None:
+    short().after(short().after(short()))
+
+
 def fibonacci(n: int) -> int:
     return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
