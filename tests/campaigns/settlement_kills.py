@@ -10,6 +10,7 @@ import asyncio
 import json
 import sqlite3
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -155,24 +156,17 @@ def _assert_total(
     books = json.loads((data / "totals" / f"{DAY.isoformat()}.json").read_text())
     assert Decimal(books["net"]) == total, (books, total)
     assert books["merchants"] == merchants
-    tasks = [
-        task
-        for task in daemon.run(run_id, limit=1000)["tasks"]
-        + daemon.get(f"/api/v1/runs/{run_id}?offset=1000&limit=1000")[1]["tasks"]
-        if task["task_id"] == "daily_total"
-    ]
-    assert [Decimal(task["result"]) for task in tasks] == [total]
+    found = [t for t in _tasks(daemon, run_id, merchants) if t["task_id"] == "daily_total"]
+    assert [Decimal(task["result"]) for task in found] == [total]
 
 
 def _assert_ledger(daemon: DaemonProcess, run_id: str, data: Path, merchants: int) -> int:
     """No merchant was begun after the success that its row records."""
     ended: dict[int, int] = {}
-    for offset in range(0, merchants + 3, 1000):
-        page = daemon.get(f"/api/v1/runs/{run_id}?offset={offset}&limit=1000")[1]["tasks"]
-        for task in page:
-            if task["task_id"] == "settle":
-                moment = datetime.fromisoformat(task["ended_at"])
-                ended[task["map_index"]] = round(moment.timestamp() * 1e6)
+    for task in _tasks(daemon, run_id, merchants):
+        if task["task_id"] == "settle":
+            moment = datetime.fromisoformat(task["ended_at"])
+            ended[task["map_index"]] = round(moment.timestamp() * 1e6)
     assert len(ended) == merchants
     lines = (data / "ledger" / f"{DAY.isoformat()}.txt").read_text().splitlines()
     begins = [line.split() for line in lines if line.startswith("begin ")]
@@ -181,6 +175,11 @@ def _assert_ledger(daemon: DaemonProcess, run_id: str, data: Path, merchants: in
         assert late_us <= 0, f"{merchant} begun {late_us} us after its recorded success"
     assert len({merchant for _, merchant, _, _ in begins}) == merchants
     return len(begins)
+
+
+def _tasks(daemon: DaemonProcess, run_id: str, merchants: int) -> Iterator[dict[str, Any]]:
+    for offset in range(0, merchants + 3, 1000):
+        yield from daemon.get(f"/api/v1/runs/{run_id}?offset={offset}&limit=1000")[1]["tasks"]
 
 
 def _assert_nobody_left(home: Path) -> None:
