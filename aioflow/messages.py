@@ -79,6 +79,7 @@ class Succeeded(TaskReport, frozen=True):
             result is in the file of this start.
         width: Items, where it feeds an ``expand``.
         skips: Positions of the tasks it wants skipped, if they have not begun.
+        again: The loop it decides over is to go round again.
     """
 
     began_at: Instant
@@ -87,6 +88,7 @@ class Succeeded(TaskReport, frozen=True):
     size: int = 0
     width: int | None = None
     skips: tuple[int, ...] = ()
+    again: bool = False
 
 
 class Failed(TaskReport, frozen=True):

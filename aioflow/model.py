@@ -270,10 +270,14 @@ class MapSpec(msgspec.Struct, frozen=True):
     Attributes:
         along: The other tasks of the mapped group it is in: all have the same sources, and their
             children at one index belong together.
+        until: Of a group that is a loop, the one of its tasks that decides whether it goes round
+            again; -1 for what is none. A map index is a round then, and ``map_limit`` says how
+            many there may be.
     """
 
     sources: tuple[MapSource, ...]
     along: tuple[int, ...] = ()
+    until: int = -1
 
 
 class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,6 +321,8 @@ class Chooses(StrEnum):
     CHILDREN = "children"
     ALL = "all"
     """Whatever comes after it."""
+    ROUNDS = "rounds"
+    """None, but whether the loop it is in goes round again."""
 
 
 class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):

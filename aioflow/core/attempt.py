@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import retry
+from aioflow.core import retry, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
@@ -107,6 +107,10 @@ def keep_try(live: Live, state: TaskState, failure: Failure | None, draft: Draft
 def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
     """A try returned: keep its result, for the rows and for the tasks that take it."""
     run, position = live.run, live.position
+    exhausted = rounds.exhausted(live) if report.again else None
+    if exhausted is not None:
+        fail(live, exhausted, draft, slots)
+        return
     if live.spec.streams:
         given = run.items.get(live.task_no)
         report = replace(report, width=0 if given is None else given.count)
@@ -130,7 +134,15 @@ def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
     if live.try_number > 1:
         keep_try(live, TaskState.SUCCESS, None, draft)
         live.failure = None
-    end(live, TaskState.SUCCESS, draft, slots, at=report.at, skips=report.skips)
+    end(
+        live,
+        TaskState.SUCCESS,
+        draft,
+        slots,
+        at=report.at,
+        skips=report.skips,
+        again=report.again,
+    )
 
 
 def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:

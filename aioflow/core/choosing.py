@@ -110,12 +110,13 @@ def _complete(chosen: Chosen, run: Run) -> None:
 
 
 def _companions(position: int, run: Run) -> set[int]:
-    """Return what goes with a task: setups and teardowns around it, and takers of its stream.
+    """Return what goes with a task: setups and teardowns around it, its loop, its stream's takers.
 
     What a setup has made was taken away by its teardown.
     """
     graph, tasks = run.graph, run.spec.tasks
     found = set(growing.takers(run, position)) if tasks[position].streams else set()
+    found |= _loop_of(position, run)
     before = reached({position}, graph.parents)
     for setup in (p for p in before if tasks[p].is_setup):
         teardowns = {child for child in graph.children[setup] if tasks[child].is_teardown}
@@ -136,12 +137,20 @@ def _is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
     """Whether what a fan-out is made from is cleared, too, or is not there any more."""
     if chosen.anew.intersection(run.graph.indexed[position]):  # it follows others, one by one
         return True
+    if chosen.positions & _loop_of(position, run):
+        return True
     is_chosen = position in chosen.positions
     if not is_chosen and run.groups[position].is_over:
         return False
     lists = _lists(position, run)
     gone = {p for p in lists if p not in run.widths and not run.spec.tasks[p].streams}
     return bool(lists & chosen.positions) or (is_chosen and bool(gone))
+
+
+def _loop_of(position: int, run: Run) -> set[int]:
+    """Return the tasks of the loop a task is in, which begins anew with its first round."""
+    mapped = run.spec.tasks[position].mapped
+    return set() if mapped is None or mapped.until < 0 else {position, *mapped.along}
 
 
 def _lists(position: int, run: Run) -> set[int]:

@@ -227,5 +227,7 @@ def _recount(run: Run) -> None:
             continue
         for ended in filter(lambda one: not one.is_live, TaskState):
             for _ in range(group.counts[ended]):
-                run.count_ended(position, ended)
+                run.count_child(group, ended)
+        if group.is_loop and group.is_over:
+            run.count_ended(position, group.outcome())
         growing.count(group)

@@ -51,9 +51,12 @@ def _width(run: Run, position: int, literal: int) -> int | None:
 
 def is_known(run: Run, position: int) -> bool:
     """Whether what a task goes along with is as wide as it will be, or has ended as a whole."""
+    mapped = run.spec.tasks[position].mapped
+    along = () if mapped is None else mapped.along  # those of a loop grow together
     for parent in run.graph.indexed[position]:
         group = run.groups.get(parent)
-        if group.is_open if group is not None else run.states[parent] < TaskState.SUCCESS:
+        is_open = group is not None and group.is_open and parent not in along
+        if is_open or (group is None and run.states[parent] < TaskState.SUCCESS):
             return False
     return True
 

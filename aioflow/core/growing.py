@@ -85,8 +85,7 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
         else:
             run.count_ended(taker, group.cut)
         if group.is_over:
-            run.states[taker] = group.outcome()
-            run.unfinished -= 1
+            run.end_group(group)
         yield from run.graph.judges[taker]
 
 
@@ -102,6 +101,8 @@ def restore(run: Run, row: ExpansionRow) -> None:
 def count(group: Group) -> None:
     """Tell the tallies how many instances a fan-out comes to, besides what its children say."""
     run = group.run
+    if group.is_loop:
+        return  # one instance, as before it began
     if group.is_open or group.cut is not TaskState.PENDING:
         run.widen(group.position, group.width + 1)
     else:

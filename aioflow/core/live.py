@@ -278,7 +278,8 @@ class Group(Siblings):
     __slots__ = ("run",)
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
-        super().__init__(expansion)
+        mapped = run.spec.tasks[expansion.position].mapped
+        super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
         self.run = run
 
 
@@ -395,6 +396,19 @@ class Run:
         offset = TALLY_OFFSET[state]
         for tally in self.graph.counts_in[position]:
             self.tallies[tally * TALLY + offset] += 1
+
+    def count_child(self, group: Group, state: TaskState) -> None:
+        """Add an ended child of a fan-out to the tallies; one of a loop is in none."""
+        if not group.is_loop:
+            self.count_ended(group.position, state)
+
+    def end_group(self, group: Group) -> None:
+        """All children of a task have ended."""
+        outcome = group.outcome()
+        self.states[group.position] = outcome
+        self.unfinished -= 1
+        if group.is_loop:
+            self.count_ended(group.position, outcome)
 
     def widen(self, position: int, width: int) -> None:
         """A parent turned out to be ``width`` instances instead of one."""

@@ -33,6 +33,10 @@ class Lockstep:
             self._queued[index] = 1
             self._queue.append(index)
 
+    def grow(self) -> None:
+        """There is another child."""
+        self._queued.append(0)
+
     def may_start(self, index: int) -> bool:
         """Whether a child was let."""
         return bool(self._queued[index])

@@ -99,7 +99,7 @@ def _item(live: Live) -> bytes | None:
 
 def _items(live: Live, mapped: MapSpec) -> _Items:
     run, group = live.run, live.run.groups[live.position]
-    if source_of(run, live.position) >= 0:
+    if group.is_loop or source_of(run, live.position) >= 0:
         return _NO_ITEMS
     if group.origin is None:
         first = run.row.first_task_no

@@ -95,8 +95,7 @@ class Restoring:
         for group in run.groups.values():
             rewind(group)
             if group.is_over:
-                run.states[group.position] = group.outcome()
-                run.unfinished -= 1
+                run.end_group(group)
         # Cleared, or left behind when the run was cancelled, children wait for their rule again.
         cleared = {position for position, _ in cleared_places(run)}
         idle = [p for p, one in run.groups.items() if not (one.is_over or one.unfinished)]
@@ -122,8 +121,10 @@ class Restoring:
 
     def _note_end(self, row: TaskRow) -> None:
         run = self.run
-        run.count_ended(row.position, row.state)
-        if row.map_index < 0:
+        if row.map_index >= 0:
+            run.count_child(run.groups[row.position], row.state)
+        else:
+            run.count_ended(row.position, row.state)
             run.unfinished -= 1
             if row.position in run.widths:
                 run.source_starts[row.position] = row.start_no

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import deadlines, following, growing, mapping
+from aioflow.core import deadlines, following, growing, mapping, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
 from aioflow.core.fresh import fresh, retire
@@ -82,12 +82,14 @@ def end(
     *,
     at: Instant | None = None,
     skips: tuple[int, ...] = (),
+    again: bool = False,
 ) -> None:
     """End a task in a final state, and step.
 
     Args:
         at: When it ended; now by default.
         skips: Tasks that are skipped by it unless they have begun, before any rule is judged.
+        again: The loop it decides over goes round again.
     """
     draft.move(live, state)
     ended_at = draft.now if at is None else at
@@ -101,7 +103,10 @@ def end(
         draft.batch.gone_items.append(live.task_no)  # its result has them all
         del run.items[live.task_no]
     if run.state is RunState.RUNNING:
+        grown = rounds.go_round(run, live.position, draft, slots) if again else []
         follows = _ended(run, live.position, live.map_index, state, draft)
+        for group in grown:
+            follows += _judge_children(group, draft, slots)
         for position in skips:
             if run.states[position] == TaskState.PENDING:
                 end_unstarted(run, position, TaskState.SKIPPED, draft)
@@ -173,18 +178,20 @@ def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
 
 def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Draft) -> list[Entry]:
     """Write one ended instance down; return what may now be judged."""
-    run.count_ended(position, state)
     judges = run.graph.judges[position]
     if map_index < 0:
+        run.count_ended(position, state)
         run.states[position] = state
         run.unfinished -= 1
         if run.spec.tasks[position].streams:
             judges = (*judges, *growing.close(run, position, draft))
     else:
         group = run.groups[position]
+        run.count_child(group, state)
         if group.is_over:
-            run.states[position] = group.outcome()
-            run.unfinished -= 1
+            run.end_group(group)
+    if rounds.is_decided(run, position, map_index):
+        judges = (*judges, *rounds.close(run, position, draft))
     entries = [(judge, WHOLE) for judge in judges]
     if map_index >= 0 and run.graph.followers[position]:
         entries += following.followers(run, position, map_index)
@@ -349,22 +356,37 @@ def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | 
         end_unstarted(run, position, TaskState.FAILED, draft, failure=failure)
         alert(run, position, failure, draft)
         return TaskState.FAILED
-    expansion = ExpansionRow(
-        run_no=run.run_no,
-        position=position,
-        width=width,
-        first_task_no=draft.numbers.take(width),
-    )
-    retire(run, position, draft)
-    draft.batch.new_expansions.append(expansion)
-    group = run.groups[position] = Group(run, expansion)
-    run.states[position] = TaskState.RUNNING
-    run.widen(position, width)
+    group = _make_group(run, position, width, draft)
     if run.graph.indexed[position]:
-        group.lockstep = Lockstep(widths, width)
+        group.lockstep = Lockstep(widths, group.width)
     else:
         slots.offer(group)
     return None
+
+
+def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
+    """Expand a task. One of a loop has as many children as rounds have begun, and may have more."""
+    spec, is_open = run.spec.tasks[position], False
+    numbers = width
+    if spec.mapped is not None and spec.mapped.until >= 0:
+        width, is_open = rounds.begun(run, position)
+        numbers = spec.map_limit
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=position,
+        width=width,
+        first_task_no=draft.numbers.take(numbers),
+        is_open=is_open,
+    )
+    retire(run, position, draft)
+    group = run.groups[position] = Group(run, row)
+    run.states[position] = TaskState.RUNNING
+    if group.is_loop:
+        draft.change_group(group, -1)
+    else:
+        draft.batch.new_expansions.append(row)
+        run.widen(position, width)
+    return group
 
 
 def _without_source(parent: int) -> TaskState:

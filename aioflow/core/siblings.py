@@ -15,7 +15,9 @@ class Siblings:
     Attributes:
         cursor: The lowest index that is pending and not on its way.
         unfinished: Children materialised and not ended.
-        is_open: It grows with a stream.
+        is_open: It grows with a stream, or with the rounds of a loop.
+        is_loop: They are rounds. They come one after the other, and as a whole they count for
+            what comes after them as one instance, which ends as the last of them does.
         cut: What the end of its stream counts as beside the children, ``UPSTREAM_FAILED`` or
             ``SKIPPED``, where it did not end well or had no item; else ``PENDING``.
         origin: Where its children find their items, as ``messages.Start`` says it:
@@ -27,6 +29,7 @@ class Siblings:
         "cursor",
         "cut",
         "first_task_no",
+        "is_loop",
         "is_open",
         "lockstep",
         "origin",
@@ -36,7 +39,7 @@ class Siblings:
         "widths",
     )
 
-    def __init__(self, expansion: ExpansionRow) -> None:
+    def __init__(self, expansion: ExpansionRow, *, is_loop: bool = False) -> None:
         self.position = expansion.position
         self.first_task_no = expansion.first_task_no
         self.states = bytearray(expansion.width)
@@ -45,6 +48,7 @@ class Siblings:
         self.cursor = 0
         self.unfinished = 0
         self.is_open = expansion.is_open
+        self.is_loop = is_loop
         self.cut = TaskState.PENDING
         self.lockstep: Lockstep | None = None
         self.origin: tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]] | None = None
@@ -85,6 +89,8 @@ class Siblings:
         """There is another child."""
         self.states.append(TaskState.PENDING)
         self.counts[TaskState.PENDING] += 1
+        if self.lockstep is not None:
+            self.lockstep.grow()
 
     def note(self, index: int, state: TaskState) -> None:
         """Write down the state of one child."""
@@ -109,6 +115,8 @@ class Siblings:
 
     def outcome(self) -> TaskState:
         """Return what the children come to, once all have ended."""
+        if self.is_loop:
+            return TaskState(self.states[-1])
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
             if self.counts[state] or self.cut is state:
                 return state
