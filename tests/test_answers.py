@@ -80,6 +80,7 @@ class Tables:
         tasks = (
             TaskSpec(task_id="a", values=((ValueKind.SECRET, "A"), (ValueKind.SECRET, "B"))),
             TaskSpec(task_id="b", mapped=MapSpec((MapSource("x", 0, -1),))),
+            TaskSpec(task_id="round", mapped=MapSpec((MapSource("", -1, 1),), (), 2)),
         )
         spec = DagSpec(dag_id="d", file="d.py", tasks=tasks)
         self.version = VersionRow(version="v", file="d.py", dags=(spec,), sources={}, created_at=0)
@@ -406,6 +407,25 @@ async def test_a_mapped_task_over_a_stream_ends_when_that_is_closed(made, expect
         w.commit(moved=[(100, made)], grown=[ExpansionChange(7, 1, 2, 2, False)])
 
         assert (await child.ending()).state == expected
+
+
+async def test_a_task_of_a_loop_ends_as_its_last_round_did_when_none_follows():
+    w, child = World(), Child()
+    async with running(w.answers):
+        w.commit(
+            runs=[w.run()],
+            expansions=[
+                ExpansionRow(run_no=7, position=2, width=2, first_task_no=1000, is_open=True)
+            ],
+            new_tasks=[task(1000, 2, 0, S.FAILED), task(1001, 2, 1, S.SUCCESS)],
+        )
+        w.ask_run(child, "round", run_id="r7")
+        await anyio.wait_all_tasks_blocked()
+        assert not child.answers
+
+        w.commit(grown=[ExpansionChange(7, 2, 2, 2, False)])
+
+        assert (await child.ending()).state == "success"
 
 
 @pytest.mark.parametrize("moment", range(1, 12))

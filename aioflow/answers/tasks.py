@@ -6,7 +6,7 @@ from aioflow.answers.cycles import before
 from aioflow.answers.mapped import Mapped
 from aioflow.answers.pages import Reader, find_expansion
 from aioflow.host.questions import RunEnding
-from aioflow.model import DagSpec, TaskSpec, TaskState
+from aioflow.model import DagSpec, MapSpec, TaskSpec, TaskState
 from aioflow.orders import RunInfo
 from aioflow.rows import RunRow, TaskRow
 
@@ -107,8 +107,7 @@ async def task_ending(
     elif spec.mapped is not None:
         if run.state.is_live:
             mapped.expect(task_no, run.run_no, position)
-        made_by = max((source.position for source in spec.mapped.sources), default=-1)
-        state, again = await _state_of_children(store, mapped, run, position, made_by)
+        state, again = await _state_of_children(store, mapped, run, position, spec.mapped)
     if state is None or state.is_live:
         if run.state.is_live:
             return None, again
@@ -117,12 +116,11 @@ async def task_ending(
 
 
 async def _state_of_children(
-    store: Reader, mapped: Mapped, run: RunRow, position: int, made_by: int
+    store: Reader, mapped: Mapped, run: RunRow, position: int, spec: MapSpec
 ) -> tuple[TaskState | None, bool]:
     """Return the worst state of a mapped task's children once all have ended.
 
-    Args:
-        made_by: Whose list, or stream, it expands over; -1 for none.
+    Of one in a loop it is that of the last round.
     """
     expansion = await find_expansion(store, run.run_no, position)
     if expansion is None or expansion.is_open:
@@ -137,7 +135,11 @@ async def _state_of_children(
     count.missing = expansion.width - sum(counts.values())
     if count.missing > 0:
         return None, count.seen >= count.missing  # the rest ended while we counted
-    made = None
+    if spec.until >= 0:
+        last = expansion.first_task_no + expansion.width - 1
+        rows = await store.list_tasks_between(last, last + 1, 1)
+        return (rows[0].state if rows else None), False
+    made, made_by = None, max((source.position for source in spec.sources), default=-1)
     if made_by >= 0:
         first = run.first_task_no + made_by
         rows = await store.list_tasks_between(first, first + 1, 1)

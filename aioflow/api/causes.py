@@ -118,15 +118,20 @@ class Chain:
         asked = [(link.place.position, link.place.map_index) for link in links]
         waits = await self._explain(asked)
         return [
-            CauseView(
-                depth=link.depth,
-                task_id=self._layout.spec.tasks[link.place.position].task_id,
-                map_index=link.place.map_index,
-                state=(await self._state(link.place)).label,
-                waiting_on=wait_view(waits.get((link.place.position, link.place.map_index))),
-            )
-            for link in links
+            self._view(link, await self._state(link.place), wait)
+            for link, wait in zip(links, map(waits.get, asked), strict=True)
         ]
+
+    def _view(self, link: _Link, state: TaskState, wait: Wait | None) -> CauseView:
+        map_index, round_number = self._layout.shown(link.place)
+        return CauseView(
+            depth=link.depth,
+            task_id=self._layout.spec.tasks[link.place.position].task_id,
+            map_index=map_index,
+            round=round_number,
+            state=state.label,
+            waiting_on=wait_view(wait),
+        )
 
     async def _state(self, place: Place) -> TaskState:
         if place.map_index < 0 and self._layout.is_expanded(place.position):
@@ -145,6 +150,9 @@ class Chain:
             return TaskState.RUNNING if counted else absent_state(self._run.state)
         if any(state.is_live for state in counted) or self._layout.is_open(position):
             return TaskState.RUNNING
+        last = self._layout.last_round(position)
+        if last >= 0:
+            return await self._state(self._children(position, last)[0])
         for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
             if state in counted:
                 return state
@@ -167,7 +175,7 @@ class Chain:
         )
         left = self._layout.width(position) - ended
         if left <= 0 and self._run.state.is_live and self._layout.is_open(position):
-            return self._stream_of(position)
+            return await self._maker_of(position)
         if left <= 0 or not self._run.state.is_live:
             return []
         found: list[Place] = []
@@ -181,9 +189,11 @@ class Chain:
         self._left_out += left - len(found)
         return found
 
-    def _stream_of(self, position: int) -> list[Place]:
+    async def _maker_of(self, position: int) -> list[Place]:
         """All of its children have ended: whoever may bring more is what is waited for."""
         mapped = self._layout.spec.tasks[position].mapped
+        if mapped is not None and mapped.until not in {-1, position}:
+            return await self._unfinished(mapped.until)
         source = -1 if mapped is None else mapped.sources[0].position
         return [] if source < 0 else [Place(source, -1, self._run.first_task_no + source)]
 

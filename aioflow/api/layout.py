@@ -53,6 +53,19 @@ class Layout:
         expansion = self._expansions.get(position)
         return expansion is not None and expansion.is_open
 
+    def shown(self, place: Place) -> tuple[int, int]:
+        """Return the map index and the round of a place, as people are told them."""
+        mapped = self.spec.tasks[place.position].mapped
+        if mapped is None or mapped.until < 0:
+            return place.map_index, 0
+        return -1, max(place.map_index, 0)
+
+    def last_round(self, position: int) -> int:
+        """Return the index of the last round of a task that has begun; -1 if it is in no loop."""
+        mapped = self.spec.tasks[position].mapped
+        is_round = mapped is not None and mapped.until >= 0 and self.is_expanded(position)
+        return self.width(position) - 1 if is_round else -1
+
     def task_no(self, position: int, map_index: int) -> TaskNo | None:
         """Return the row's number, ``None`` if the task has no such index."""
         expansion = self._expansions.get(position)

@@ -59,7 +59,7 @@ class Parked:
             place = layout.find(row.task_no)
             if place is not None:
                 task_id = layout.spec.tasks[place.position].task_id
-                found.append(_view(row, run.run_id, task_id, place.map_index, nodes))
+                found.append(_view(row, run.run_id, task_id, layout.shown(place), nodes))
         return found
 
     async def _run(self, run_no: RunNo) -> RunRow | None:
@@ -71,7 +71,7 @@ def _view(
     row: TriggerRow,
     run_id: str,
     task_id: str,
-    map_index: int,
+    shown: tuple[int, int],
     nodes: Hosted,
 ) -> TriggerView:
     return TriggerView(
@@ -79,7 +79,8 @@ def _view(
         kind=kind_of(row.class_path),
         run_id=run_id,
         task_id=task_id,
-        map_index=map_index,
+        map_index=shown[0],
+        round=shown[1],
         since=iso(row.since) or "",
         deadline=iso(row.deadline_at),
         node=nodes.get(row.trigger_no),

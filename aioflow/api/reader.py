@@ -216,7 +216,7 @@ class RunReader:
         absent = absent_state(run.state)
         waits = await self._waits(run, _waiting(places, rows, absent))
         return [
-            _task_view(layout.spec, place, rows.get(place.task_no), absent, waits, results)
+            _task_view(layout, place, rows.get(place.task_no), absent, waits, results)
             for place in places
         ]
 
@@ -280,12 +280,17 @@ class RunReader:
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.
 
+        Args:
+            map_index: Of one in a loop the round; -1 for the last one there is.
+
         Raises:
             UnknownTask: If the run has no such task, or the task no such index.
         """
         layout = await self.layout(run)
         for position, task in enumerate(layout.spec.tasks):
             if task.task_id == task_id:
+                if map_index < 0:
+                    map_index = layout.last_round(position)
                 task_no = layout.task_no(position, map_index)
                 if task_no is not None:
                     return Place(position, map_index, task_no)
@@ -366,20 +371,21 @@ def _waiting(
 
 
 def _task_view(
-    spec: DagSpec,
+    layout: Layout,
     place: Place,
     row: TaskRow | None,
     absent: TaskState,
     waits: Mapping[tuple[int, int], Wait | None],
     results: Mapping[TaskNo, Any],
 ) -> TaskView:
-    task = spec.tasks[place.position]
+    task = layout.spec.tasks[place.position]
+    map_index, round_number = layout.shown(place)
     state = absent if row is None else row.state
     failed = row.failure if row is not None and state is not TaskState.SUCCESS else None
     return TaskView(
         task_id=task.task_id,
-        map_index=place.map_index,
-        round=0,
+        map_index=map_index,
+        round=round_number,
         map_label=None,
         state=state.label,
         try_number=0 if row is None else row.try_number,

@@ -166,6 +166,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a run.
 
     Attributes:
+        map_index: -1 for one that is not mapped.
+        round: Of a loop, counted from 0, which is that of a task in no loop.
         try_number: 0 before the first try.
         result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
@@ -212,6 +214,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     task_id: str
     map_index: int
+    round: int
     state: str
     waiting_on: WaitView | None
 
@@ -245,6 +248,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     task_id: str
     map_index: int
+    round: int
     since: str
     deadline: str | None
     node: int | None

@@ -9,9 +9,17 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import Any
 
-from aioflow.author.binding import Binding, FromContext, FromSource, Literal, Nested, Spread
+from aioflow.author.binding import (
+    Binding,
+    FromContext,
+    FromRound,
+    FromSource,
+    Literal,
+    Nested,
+    Spread,
+)
 from aioflow.author.context import INJECTED
-from aioflow.author.items import GroupItem, Items, source_of
+from aioflow.author.items import GroupItem, Items, Previous, source_of
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import ParameterRef
 from aioflow.author.place import wrong
@@ -56,6 +64,9 @@ class Taken:
             self.parents.append(value.node)
         elif isinstance(value, GroupItem):
             value.check(self._dag, self._owner)
+        elif isinstance(value, Previous):
+            value.check(self._dag, self._owner)
+            return FromRound(self.bind(value.first), value.keys_inside)
         elif isinstance(value, ParameterRef) and value.dag is not self._dag:
             raise wrong(f"{self._owner} was given {value!r} of another DAG")
         return value.binding

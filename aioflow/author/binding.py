@@ -15,6 +15,7 @@ __all__ = (
     "Binding",
     "FromContext",
     "FromParameter",
+    "FromRound",
     "FromSource",
     "FromTask",
     "Literal",
@@ -33,10 +34,14 @@ class FromTask(msgspec.Struct, frozen=True):
     """The result of a parent, or what ``keys`` lead to inside it.
 
     A parent that gave nothing, or a key its result does not have, is the host's affair.
+
+    Attributes:
+        is_last: Of a loop: what its last round gave, of those that gave anything.
     """
 
     position: int
     keys: tuple[str | int, ...] = ()
+    is_last: bool = False
 
 
 class FromParameter(msgspec.Struct, frozen=True):
@@ -60,6 +65,17 @@ class FromSource(msgspec.Struct, frozen=True):
     """The item of a mapped child out of the n-th source of its expansion, or a part of it."""
 
     source: int
+    keys: tuple[str | int, ...] = ()
+
+
+class FromRound(msgspec.Struct, frozen=True):
+    """What the round before gave, or a part of it.
+
+    Attributes:
+        first: Stands in for that in the first round.
+    """
+
+    first: object
     keys: tuple[str | int, ...] = ()
 
 
@@ -103,4 +119,6 @@ class Nested(msgspec.Struct, frozen=True):
     value: object
 
 
-Binding: TypeAlias = Literal | FromTask | FromParameter | FromContext | FromSource | Nested | Spread
+Binding: TypeAlias = (
+    Literal | FromTask | FromParameter | FromContext | FromSource | FromRound | Nested | Spread
+)

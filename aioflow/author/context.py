@@ -47,6 +47,7 @@ class RunContext:
     Attributes:
         timezone: Of the DAG.
         map_index: -1 for a task that is not mapped.
+        round: Of a loop, counted from 0; ``None`` for a task that is in none.
         conf: What the run was started with, decoded without annotations.
         params: The parameters of the DAG, defaults filled in; see ``parameters``.
         cause: ``manual`` or ``schedule``.
@@ -60,6 +61,7 @@ class RunContext:
     timezone: str = "UTC"
     try_number: int = 1
     map_index: int = -1
+    round: int | None = None
     conf: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     cause: str = "manual"
@@ -78,6 +80,7 @@ class RunContext:
     def idempotency_key(self) -> str:
         """Names this task of this run, the same over all tries and restarts."""
         index = "" if self.map_index < 0 else f"/{self.map_index}"
+        index += "" if self.round is None else f"/round-{self.round}"
         return f"{self.run_id}/{self.task_id}{index}"
 
 
@@ -111,6 +114,7 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "logical_day": lambda run: run.wall.date(),
     "map_index": lambda run: run.map_index,
     "params": lambda run: dict(run.params),
+    "round": lambda run: run.round or 0,
     "run_id": lambda run: run.run_id,
     "run_logical_date": lambda run: None if run.logical_date is None else run.instant,
     "task_id": lambda run: run.task_id,
@@ -119,7 +123,7 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "ts_nodash": lambda run: _text(run.instant, run.timezone, "%Y%m%dT%H%M%S"),
 }
 
-INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "run_logical_date"}
+INJECTED = frozenset({*_VALUES, "context"}) - {"cause", "conf", "round", "run_logical_date"}
 """Names of parameters that are filled from the run where a call leaves them open.
 
 Without those that authors use for things of their own.
@@ -182,6 +186,7 @@ class Current:
     task_id: str = _value("task_id")
     try_number: int = _value("try_number")
     map_index: int = _value("map_index")
+    round: int = _value("round")
     logical_date: datetime = _value("logical_date")
     logical_day: date = _value("logical_day")
     data_interval: DataInterval = _value("data_interval")

@@ -88,6 +88,10 @@ class OpenGroup(Protocol):
     sources: tuple[Source, ...]
     default_args: SensorClassOptions
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What it is whose tasks are mapped, and what there is instead of mapping one of them."""
+
 
 class DAG:
     """Tasks and how they depend on each other.
@@ -187,9 +191,12 @@ class DAG:
         for parent in taken.parents:
             node.run_after(parent)
             node.argument_parents.add(parent.position)
-        for source in taken.sources:
-            for maker in source.parents:
-                node.run_after(maker)
+        makers = [maker for source in taken.sources for maker in source.parents]
+        for maker in makers:
+            node.run_after(maker)
+        for parent in (*taken.parents, *makers):
+            if parent.loop is not None:  # there is no result before it has gone round
+                node.run_after(self.nodes[parent.loop.until])
 
     @property
     def mapped_group(self) -> OpenGroup | None:
@@ -201,10 +208,8 @@ class DAG:
         if group is None:
             return taken.sources
         if taken.sources:
-            raise wrong(
-                f"task {node.task_id!r} expands inside the mapped group {group.group_id!r}; "
-                "that makes one child per item of it already"
-            )
+            kind, advice = group.kind
+            raise wrong(f"task {node.task_id!r} expands inside the {kind}; {advice}")
         return group.sources
 
     def options_for(self, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _CHOOSES = {
     Part.BRANCH: Chooses.CHILDREN,
     Part.SHORT_CIRCUIT: Chooses.ALL,
     Part.GENTLE_SHORT_CIRCUIT: Chooses.CHILDREN,
+    Part.UNTIL: Chooses.ROUNDS,
 }
 
 
@@ -113,7 +114,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         slots=settings.slots,
         priority=settings.priority,
         mapped=_map_spec(node),
-        map_limit=settings.map_limit,
+        map_limit=settings.map_limit if node.loop is None else node.loop.max_rounds,
         window=settings.window,
         feeds_limit=feeds_limit,
         sensor=settings.sensor,
@@ -132,7 +133,8 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
 def _map_spec(node: Node) -> MapSpec | None:
     if not node.is_mapped:
         return None
-    return MapSpec(tuple(map(_map_source, node.sources)), tuple(sorted(node.along)))
+    until = -1 if node.loop is None else node.loop.until
+    return MapSpec(tuple(map(_map_source, node.sources)), tuple(sorted(node.along)), until)
 
 
 def _map_source(source: Source) -> MapSource:

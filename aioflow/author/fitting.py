@@ -69,7 +69,8 @@ def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Nod
         parent = nodes[binding.position]
         if _is_known(parent):
             given = _returned(parent)
-            is_whole = parent.is_mapped and parent.position not in node.along
+            is_one = binding.is_last or parent.position in node.along
+            is_whole = parent.is_mapped and not is_one
             yield parent, (_sequence_of(given) if is_whole else given)
     elif isinstance(binding, FromSource) and not binding.keys:
         source = node.sources[binding.source]

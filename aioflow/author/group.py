@@ -10,6 +10,17 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, 
 from aioflow.author.arguments import Mappable, Taken
 from aioflow.author.dag import DAG, open_dag
 from aioflow.author.items import GroupItem, Items
+from aioflow.author.loop import (
+    MAX_ROUNDS,
+    ONE_ROUND,
+    GroupRef,
+    LoopRef,
+    Until,
+    add_decider,
+    check_loop,
+    value_of,
+    with_previous,
+)
 from aioflow.author.node import Node, Source
 from aioflow.author.options import SensorClassOptions, check_names
 from aioflow.author.place import wrong
@@ -40,6 +51,13 @@ class GroupFunctionOptions(GroupOptions, total=False):
     group_id: str
 
 
+class LoopOptions(GroupFunctionOptions, total=False):
+    """Options of ``@task_group`` that make a loop of it."""
+
+    until: Until
+    max_rounds: int
+
+
 class TaskGroup(Linked):
     """Tasks under one name: those made inside a ``with``.
 
@@ -50,6 +68,7 @@ class TaskGroup(Linked):
     Attributes:
         group_id: With the ids of the groups around it.
         sources: What all of its tasks are mapped over; empty for nothing.
+        is_loop: They run again, round after round.
     """
 
     def __init__(self, group_id: str, **options: Unpack[GroupOptions]) -> None:
@@ -65,6 +84,7 @@ class TaskGroup(Linked):
         self.default_args: SensorClassOptions = options.get("default_args", {})
         check_names(self.default_args, is_sensor=True, owner=f"default_args of {group_id!r}")
         self.sources: tuple[Source, ...] = ()
+        self.is_loop = False
         self._inside: list[range] = []
         self._first = 0
 
@@ -89,8 +109,28 @@ class TaskGroup(Linked):
                 for maker in (maker for source in self.sources for maker in source.parents):
                     node.run_after(maker)
 
+    def become_loop(self, *, has_items: bool) -> None:
+        """Have its tasks run round after round.
+
+        Raises:
+            DagError: If it has items, or is in a mapped group or another loop.
+        """
+        if has_items or self._dag.mapped_group is not None:
+            raise wrong(
+                f"group {self.group_id!r} is a loop; that cannot be mapped, nor be in a mapped "
+                "group or in another loop"
+            )
+        self.sources, self.is_loop = ONE_ROUND, True
+
     def __repr__(self) -> str:
         return f"<TaskGroup {self.group_id}>"
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What it is whose tasks are mapped, and what there is instead of mapping one of them."""
+        if self.is_loop:
+            return f"loop {self.group_id!r}", "let one of its tasks go over the list itself"
+        return f"mapped group {self.group_id!r}", "that makes one child per item of it already"
 
     @property
     def nodes(self) -> list[Node]:
@@ -119,25 +159,6 @@ class TaskGroup(Linked):
         if not nodes:
             raise wrong(f"group {self.group_id!r} has no tasks to link; make them inside it first")
         return nodes
-
-
-class _GroupRef(Ref[Any]):
-    """What a group returned: the result of one of its tasks, linked as the whole group."""
-
-    def __new__(cls, inner: Ref[Any], group: TaskGroup) -> Self:
-        return super().__new__(cls, inner.node, inner.keys_inside)
-
-    def __init__(self, inner: Ref[Any], group: TaskGroup) -> None:
-        super().__init__(inner.node, inner.keys_inside)
-        self._group = group
-
-    @property
-    def heads(self) -> Sequence[Node]:
-        return self._group.heads
-
-    @property
-    def tails(self) -> Sequence[Node]:
-        return self._group.tails
 
 
 class _Make(Protocol):
@@ -191,7 +212,7 @@ class MappedGroup:
         owner = f"{self._fn.__name__}.{verb}()"
         dag = open_dag(owner)
         if dag.mapped_group is not None:
-            raise wrong(f"{owner}: a mapped group cannot be in another")
+            raise wrong(f"{owner}: a mapped group cannot be in another, or in a loop")
         return owner, Taken(dag, owner)
 
 
@@ -202,12 +223,17 @@ class GroupFunction(Generic[P, R_co]):
         fn: The bare function.
     """
 
-    def __init__(self, fn: Callable[P, Any], options: GroupFunctionOptions) -> None:
+    def __init__(self, fn: Callable[P, Any], options: LoopOptions) -> None:
         if not inspect.isfunction(fn):
             raise wrong(f"@task_group takes a function, got {fn!r}")
-        unknown = options.keys() - GroupFunctionOptions.__annotations__.keys()
+        owner = f"@task_group {fn.__name__!r}"
+        unknown = options.keys() - LoopOptions.__annotations__.keys()
         if unknown:
-            raise wrong(f"@task_group {fn.__name__!r} has no option {unknown.pop()!r}")
+            raise wrong(f"{owner} has no option {unknown.pop()!r}")
+        if "until" in options:
+            check_loop(options["until"], options.get("max_rounds", MAX_ROUNDS), owner)
+        elif "max_rounds" in options:
+            raise wrong(f"{owner} has max_rounds, but no until")
         self.fn = fn
         self._options = options
         functools.update_wrapper(self, fn)
@@ -237,17 +263,45 @@ class GroupFunction(Generic[P, R_co]):
         self, sources: tuple[Source, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         options: dict[str, Any] = {**self._options}
+        until, max_rounds = options.pop("until", None), options.pop("max_rounds", MAX_ROUNDS)
         group = TaskGroup(options.pop("group_id", self.fn.__name__), **options)
+        if until is not None:
+            group.become_loop(has_items=bool(sources))
+            return self._looped(group, args, kwargs, until, max_rounds)
         group.sources = sources
         with group:
             returned = self.fn(*args, **kwargs)
         if isinstance(returned, Ref):
-            returned = _GroupRef(returned, group)
+            returned = GroupRef(returned.node, returned.keys_inside, group)
         return group if returned is None else returned
 
-    def override(self, **options: Unpack[GroupFunctionOptions]) -> GroupFunction[P, R_co]:
+    def _looped(
+        self,
+        group: TaskGroup,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        until: Until,
+        max_rounds: int,
+    ) -> LoopRef[Any]:
+        with group:
+            returned = with_previous(self.fn, group, args, kwargs)
+        value, inside = value_of(returned, group.nodes), group.nodes
+        tails = group.tails
+        with group:
+            add_decider(until, value, inside, tails, max_rounds)
+        return LoopRef(value.node, (), group)
+
+    def override(self, **options: Unpack[LoopOptions]) -> GroupFunction[P, R_co]:
         """Return the same function as a group with other options."""
         return GroupFunction(self.fn, {**self._options, **options})
+
+
+class _LoopDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Ref[R]], /) -> GroupFunction[P, LoopRef[R]]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> GroupFunction[P, LoopRef[R]]: ...
 
 
 class _GroupDecorator(Protocol):
@@ -274,18 +328,29 @@ def task_group(fn: Callable[P, R], /) -> GroupFunction[P, Ref[R]]: ...
 
 
 @overload
+def task_group(
+    *, until: Until, max_rounds: int = MAX_ROUNDS, **options: Unpack[GroupFunctionOptions]
+) -> _LoopDecorator: ...
+
+
+@overload
 def task_group(**options: Unpack[GroupFunctionOptions]) -> _GroupDecorator: ...
 
 
 def task_group(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a group of the tasks that a function calls; see ``TaskGroup``.
 
+    With ``until=good`` it is a loop: its tasks run again, one round behind the other, until
+    ``good(value)`` is true for what a round returned; that is asked in a task of its own. It fails
+    where a round does, and where ``max_rounds`` were not enough. Its parameter ``previous`` is
+    the value of the round before. It comes to the value of the last round, and has ``rounds``.
+
     Raises:
         DagError: If an option makes no sense.
     """
 
     def decorate(decorated: Callable[..., Any]) -> GroupFunction[..., Any]:
-        made: GroupFunctionOptions = {**options}  # type: ignore[typeddict-item]  # checked by what it makes
+        made: LoopOptions = {**options}  # type: ignore[typeddict-item]  # checked by what it makes
         return GroupFunction(decorated, made)
 
     return decorate if fn is None else decorate(fn)

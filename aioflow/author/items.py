@@ -13,7 +13,7 @@ from aioflow.author.place import misused, wrong
 from aioflow.author.unknown import Unknown
 from aioflow.model import Join
 
-__all__ = ("GroupItem", "Items", "source_of")
+__all__ = ("GroupItem", "Items", "Previous", "source_of")
 
 
 class Items(Unknown):
@@ -127,6 +127,37 @@ class GroupItem(Unknown):
         group = dag.mapped_group
         if group is None or group.sources is not self._sources:
             raise wrong(f"{owner} was given {self!r} outside of its mapped group")
+
+
+class Previous(Unknown):
+    """The value of the round before; in the first round what the group was called with.
+
+    Args:
+        group: Whose.
+        first: That value.
+    """
+
+    def __init__(self, group: object, first: object, keys: tuple[str | int, ...] = ()) -> None:
+        self._group = group
+        self.first = first
+        self.keys_inside = keys
+
+    def __getitem__(self, key: str | int) -> Previous:
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise misused(self._label(), "a slice, or a key that is neither text nor a number")
+        return Previous(self._group, self.first, (*self.keys_inside, key))
+
+    def _label(self) -> str:
+        return "previous" + "".join(f"[{key!r}]" for key in self.keys_inside)
+
+    def check(self, dag: Any, owner: str) -> None:
+        """Refuse to be given to a task outside of its loop.
+
+        Raises:
+            DagError: If its loop is not open.
+        """
+        if dag.mapped_group is not self._group:
+            raise wrong(f"{owner} was given {self!r} outside of its loop")
 
 
 def source_of(value: object, what: str) -> Source:

@@ -18,13 +18,14 @@ from aioflow.author.start import START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec, TriggerRule
 
-__all__ = ("CHOOSING", "NO_FILL", "NoFill", "Node", "Part", "Source")
+__all__ = ("CHOOSING", "NO_FILL", "Loop", "NoFill", "Node", "Part", "Source")
 
 
 class Part(Enum):
     """What a task does for the others: most work.
 
     A branch chooses which of its children run; a short circuit, whether anything after it does.
+    What stands for ``until`` says whether its loop has gone round often enough.
     """
 
     WORK = "work"
@@ -34,6 +35,7 @@ class Part(Enum):
     SETUP = "setup"
     TEARDOWN = "teardown"
     TEARDOWN_THAT_MATTERS = "teardown_that_matters"
+    UNTIL = "until"
 
 
 CHOOSING = frozenset({Part.BRANCH, Part.SHORT_CIRCUIT, Part.GENTLE_SHORT_CIRCUIT})
@@ -82,6 +84,20 @@ class Source:
         return (leaf.parent for leaf in self.leaves if leaf.parent is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Tasks that run again, round after round.
+
+    Attributes:
+        value: The position of the one whose result is what a round comes to.
+        until: That of the one that says whether it was good.
+    """
+
+    max_rounds: int
+    value: int
+    until: int
+
+
 class Siblings(Protocol):
     """A DAG, as far as a task of it knows it."""
 
@@ -100,6 +116,7 @@ class Node:
         arguments: Those that are bound; a parameter that is missing keeps its default.
         sources: What it is mapped over, in order; empty for an unmapped task.
         along: Positions of the other tasks of the mapped group it is in.
+        loop: The one it is in; its sources are but one item then.
         parents: Positions of all it depends on.
         argument_parents: Positions of those whose results it is given.
         groups: Parents that a rule of their own is asked of, in the order they were named.
@@ -123,6 +140,7 @@ class Node:
     arguments: dict[str, Binding] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     along: frozenset[int] = frozenset()
+    loop: Loop | None = None
     parents: set[int] = field(default_factory=set)
     argument_parents: set[int] = field(default_factory=set)
     groups: list[EdgeGroup] = field(default_factory=list)

@@ -93,8 +93,10 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 def task_name(task: dict[str, Any]) -> str:
     """Return a task as people write it."""
-    index = task["map_index"]
-    return f"{task['task_id']}[{index}]" if index >= 0 else str(task["task_id"])
+    name, index, number = str(task["task_id"]), task["map_index"], task.get("round", 0)
+    if index >= 0:
+        return f"{name}[{index}]"
+    return f"{name}, round {number}" if number else name
 
 
 def progress_text(counts: dict[str, int]) -> str:

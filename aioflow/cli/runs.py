@@ -52,7 +52,7 @@ def add_parser(nouns: Nouns) -> None:
     _add_one(verbs, "watch", _watch, "follow a run until it ends")
     why = _add_one(verbs, "why", _why, "say what a run or task waits for")
     why.add_argument("task", nargs="?", metavar="TASK")
-    why.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    _add_index(why)
     _add_one(verbs, "cancel", _cancel, "end a run now")
     _add_clear(verbs)
     _add_logs(verbs)
@@ -79,6 +79,14 @@ def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentP
     return parser
 
 
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    one.add_argument(
+        "--round", dest="map", type=int, metavar="N", help="of one in a loop: not the last round"
+    )
+
+
 def _add_logs(verbs: Nouns) -> None:
     logs = add_command(
         verbs,
@@ -89,7 +97,7 @@ def _add_logs(verbs: Nouns) -> None:
     )
     logs.add_argument("run_id", metavar="RUN")
     logs.add_argument("task", metavar="TASK")
-    logs.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    _add_index(logs)
     logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
     logs.add_argument("--follow", action="store_true", help="on until the task ends")
 
@@ -153,12 +161,18 @@ def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for (task_id, standing), alike in groupby(tasks, key=itemgetter("task_id", "state")):
         children = list(alike)
         if len(children) > _FEW:
-            first, last = children[0]["map_index"], children[-1]["map_index"]
-            yield f"{task_id}[{first}..{last}]", standing, "", f"{len(children)} tasks"
+            yield _range_of(task_id, children), standing, "", f"{len(children)} tasks"
             continue
         for task in children:
             tries = f"{task['try_number']}/{task['max_tries']}"
             yield task_name(task), standing, tries, _note(task)
+
+
+def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:
+    first, last = children[0], children[-1]
+    if first["map_index"] < 0:
+        return f"{task_id}, rounds {first['round']}..{last['round']}"
+    return f"{task_id}[{first['map_index']}..{last['map_index']}]"
 
 
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, get_args
 from aioflow.author.binding import (
     FromContext,
     FromParameter,
+    FromRound,
     FromSource,
     FromTask,
     Literal,
@@ -70,7 +72,8 @@ class KnownRun:
             self._context,
             task_id=node.task_id,
             try_number=start.try_number,
-            map_index=start.map_index,
+            map_index=start.map_index if node.loop is None else -1,
+            round=None if node.loop is None else start.map_index,
         )
 
     def _of_run(self) -> RunContext:
@@ -98,7 +101,7 @@ def wanted_parents(run: KnownRun, node: Node, start: Start) -> list[int]:
     wanted = {
         binding.position
         for argument in node.arguments.values()
-        for binding in _bindings(argument)
+        for binding in _bindings(argument, start)
         if isinstance(binding, FromTask)
     }
     nodes = run.dag.nodes
@@ -127,13 +130,23 @@ def wanted_children(node: Node, start: Start) -> list[tuple[int, int]]:
     wanted = {
         (binding.position, start.map_index)
         for argument in node.arguments.values()
-        for binding in _bindings(argument)
+        for binding in _bindings(argument, start)
         if isinstance(binding, FromTask) and binding.position in mapped.along
     }
+    if node.loop is not None and any(_looks_back(node, start)):
+        wanted.add((node.loop.value, start.map_index - 1))
     for leaf, index in Taking(node, mapped, start).picked():
         if leaf.parent is not None and leaf.parent.is_mapped:
             wanted.add((leaf.parent.position, index))
     return sorted(wanted)
+
+
+def _looks_back(node: Node, start: Start) -> Iterator[FromRound]:
+    """Yield where it takes what the round before gave; nothing in the first one."""
+    for argument in node.arguments.values():
+        for binding in _bindings(argument, start):
+            if isinstance(binding, FromRound):
+                yield binding
 
 
 def _asked_for(run: KnownRun, position: int) -> int:
@@ -153,15 +166,17 @@ def streamed_from(run: KnownRun, node: Node, start: Start) -> int | None:
     return _asked_for(run, position)
 
 
-def _bindings(value: object) -> Iterator[object]:
+def _bindings(value: object, start: Start) -> Iterator[object]:
     if isinstance(value, Nested):
-        yield from _bindings(value.value)
+        yield from _bindings(value.value, start)
+    elif isinstance(value, FromRound) and start.map_index <= 0:
+        yield from _bindings(value.first, start)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _bindings(item)
+            yield from _bindings(item, start)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _bindings(item)
+            yield from _bindings(item, start)
     else:
         yield value
 
@@ -223,8 +238,11 @@ class Arguments:
         match binding:
             case Literal(value):
                 return self._render(value)
-            case FromTask(position, keys):
-                return _inside(self._result(position, Any if keys else annotation), keys)
+            case FromTask(position, keys, is_last):
+                result = self._last if is_last else self._result
+                return _inside(result(position, Any if keys else annotation), keys)
+            case FromRound(first, keys):
+                return _inside(self._previous(first, Any if keys else annotation), keys)
             case FromParameter(name, keys):
                 return _inside(self._context.params[name], keys)
             case FromContext(name):
@@ -279,6 +297,25 @@ class Arguments:
             _item_annotation(annotation) if is_list and body is None else annotation,
             is_list=is_list,
         )
+
+    def _last(self, position: int, annotation: Any) -> Any:
+        """Return what the last round of a loop gave that gave anything."""
+        found = deque(self._rows(position), maxlen=1)
+        return decode_item(self._folder, *found[0], annotation) if found else None
+
+    def _rows(self, position: int) -> Iterator[tuple[int, int, bytes | None]]:
+        after, more = -2, True
+        while more:
+            page = self._pages(position, after)
+            after, more = page.last, page.more
+            yield from (item[1:] for item in page.items)
+
+    def _previous(self, first: object, annotation: Any) -> Any:
+        """Return what the round before gave; in the first round what stands in for that."""
+        index, loop = self._start.map_index, self._node.loop
+        if index <= 0 or loop is None:
+            return self._value(first, annotation)
+        return self._child(loop.value, index - 1, annotation)
 
     @property
     def _items(self) -> Taking:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from aioflow.author import codec
-from aioflow.author.node import Node
+from aioflow.author.node import Node, Part
 from aioflow.author.signals import (
     Fail,
     NotReady,
@@ -135,6 +135,7 @@ class Packed(msgspec.Struct, frozen=True):
         width: Of a list to expand, else ``None``.
         write: Puts it into its file, durably; ``None`` if it needs none. Blocks.
         skips: Positions of the tasks that it skips.
+        again: The loop that it decides over is to go round again.
     """
 
     body: bytes | None = None
@@ -142,6 +143,7 @@ class Packed(msgspec.Struct, frozen=True):
     width: int | None = None
     write: Callable[[], None] | None = None
     skips: tuple[int, ...] = ()
+    again: bool = False
 
 
 def now() -> int:
@@ -164,6 +166,8 @@ def pack(node: Node, start: Start, value: object, results: Path) -> Packed:
     """
     if spec_of(node).streams:
         return _NOTHING  # its items have been given on
+    if node.part is Part.UNTIL:
+        return Packed(again=not value)
     skips = skipped_by(node, value)
     made = _pack(node, start, value, results)
     return msgspec.structs.replace(made, skips=skips) if skips else made
@@ -226,6 +230,7 @@ def succeeded(start: Start, began_at: int, packed: Packed) -> Succeeded:
         packed.size,
         packed.width,
         packed.skips,
+        packed.again,
     )
 
 

@@ -65,18 +65,18 @@ class SimTask:
         if self._map_index is not None:
             return ()
         return [
-            SimTask(self._run, self._node, view.map_index)
+            SimTask(self._run, self._node, index_of(view, self._node))
             for view in self._views()
-            if view.map_index >= 0
+            if index_of(view, self._node) >= 0
         ]
 
     def __getitem__(self, map_index: int) -> SimTask:
-        """Return the child of this index.
+        """Return the child of this index; of a task in a loop, its round of this number.
 
         Raises:
             IndexError: If there is none, or none yet.
         """
-        if any(view.map_index == map_index >= 0 for view in self._views()):
+        if any(index_of(view, self._node) == map_index >= 0 for view in self._views()):
             return SimTask(self._run, self._node, map_index)
         raise IndexError(f"{self.task_id!r} has no child {map_index}")
 
@@ -88,7 +88,7 @@ class SimTask:
         """Its state, as the command line shows it.
 
         That of a mapped task is the one all its children have, else ``running`` while one has
-        not ended, else the worst.
+        not ended, else the worst; that of a task in a loop, the one of its last round.
         """
         states = {view.state for view in self._views()}
         if self._may_grow:
@@ -97,6 +97,8 @@ class SimTask:
             return states.pop()
         if states - _ENDED:
             return "running"
+        if self._node.loop is not None:
+            return self._views()[-1].state
         return next(state for state in _ENDINGS if state in states)
 
     @property
@@ -139,7 +141,12 @@ class SimTask:
     @property
     def _may_grow(self) -> bool:
         """Whether children may come that are not there yet, because a parent goes on."""
-        if self._map_index is not None or not any(view.map_index >= 0 for view in self._views()):
+        if self._map_index is not None:
+            return False
+        loop = self._node.loop
+        if loop is not None and loop.until != self._node.position:
+            return self._run.at(loop.until).state not in _ENDED
+        if not any(view.map_index >= 0 for view in self._views()):
             return False
         parents = [source.parent for source in self._node.sources if source.parent is not None]
         return any(self._run[parent.task_id].state not in _ENDED for parent in parents)
@@ -148,7 +155,12 @@ class SimTask:
         views = [view for view in self._run.tasks() if view.task_id == self._node.task_id]
         if self._map_index is None:
             return views
-        return [view for view in views if view.map_index == self._map_index]
+        return [view for view in views if index_of(view, self._node) == self._map_index]
+
+
+def index_of(view: TaskView, node: Node) -> int:
+    """Return the map index of a child; of a task in a loop, the round."""
+    return view.map_index if node.loop is None else view.round
 
 
 class SimRun:
@@ -184,6 +196,10 @@ class SimRun:
             raise KeyError(f"{self.dag_id!r} has no task {task_id!r}; it has {list(self._nodes)}")
         return SimTask(self, node)
 
+    def at(self, position: int) -> SimTask:
+        """Return a task by its position."""
+        return SimTask(self, list(self._nodes.values())[position])
+
     async def finished(self, within: timedelta | float | str = LONGEST) -> SimRun:
         """Let as much time pass as it takes until the run has ended, however it does.
 
@@ -216,7 +232,8 @@ class SimRun:
         found: list[ResultRow | None] = []
         for view in views:
             if view.state == "success":
-                number = (await api.place(run, view.task_id, view.map_index)).task_no
+                index = index_of(view, self._nodes[view.task_id])
+                number = (await api.place(run, view.task_id, index)).task_no
                 rows = await api.store.list_results(number, number + 1, limit=1)
                 found.append(rows[0] if rows else None)
         return found

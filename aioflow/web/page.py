@@ -121,6 +121,7 @@ def _triggers(triggers: Sequence[TriggerView], parked: int) -> str:
 
 def _task_name(trigger: TriggerView) -> str:
     index = "" if trigger.map_index < 0 else f"[{trigger.map_index}]"
+    index += f", round {trigger.round}" if trigger.round else ""
     return f"{trigger.run_id} {trigger.task_id}{index}"
 
 

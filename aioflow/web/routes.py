@@ -172,16 +172,20 @@ def _add_runs(router: APIRouter, api: Api) -> None:
 def _add_tasks(router: APIRouter, api: Api) -> None:
     @router.get("/runs/{run_id}/tasks/{task_id}/why")
     async def why_task(
-        run_id: str, task_id: str, map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1
+        run_id: str,
+        task_id: str,
+        map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1,
+        round_number: Annotated[_MAP_INDEX, Query(alias="round")] = -1,
     ) -> Response:
         """Say what one task waits for, and what that waits for."""
-        return _Json(await api.why(run_id, task_id, map_index=map_index))
+        return _Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
     @router.get("/runs/{run_id}/tasks/{task_id}/logs", response_class=Response)
     async def logs(
         run_id: str,
         task_id: str,
         map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1,
+        round_number: Annotated[_MAP_INDEX, Query(alias="round")] = -1,
         try_number: Annotated[_TRY, Query(alias="try")] = None,
         offset: _OFFSET = 0,
         limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
@@ -190,7 +194,7 @@ def _add_tasks(router: APIRouter, api: Api) -> None:
         data = await api.logs(
             run_id,
             task_id,
-            map_index=map_index,
+            map_index=max(map_index, round_number),
             try_number=try_number,
             offset=offset,
             limit=limit,

@@ -66,9 +66,8 @@ def test_one_instant_is_another_wall_time_in_another_zone():
 
 
 def test_the_whole_context_has_every_name():
-    assert resolve("context", RUN).keys() == (INJECTED | {"cause", "conf", "run_logical_date"}) - {
-        "context"
-    }
+    kept_for_authors = {"cause", "conf", "round", "run_logical_date"}
+    assert resolve("context", RUN).keys() == (INJECTED | kept_for_authors) - {"context"}
 
 
 def test_every_attribute_of_current_can_be_resolved():

@@ -86,7 +86,7 @@ def test_a_loop_goes_round_until_it_is_good():
 
 
 def test_a_round_begins_with_its_first_task_alone():
-    world, run = begin()
+    world, _ = begin()
 
     go_round(world, again=True)
 
@@ -158,7 +158,7 @@ def test_rules_see_a_loop_as_one_task_that_ended_as_its_last_round_did(rule, exp
 
 
 def test_nothing_that_follows_is_judged_between_two_rounds():
-    world, run = begin(*loop(task("after", 1, 2, 3, rule=R.ONE_DONE)))
+    world, _ = begin(*loop(task("after", 1, 2, 3, rule=R.ONE_DONE)))
     for _ in range(3):
         go_round(world, again=True)
         assert not world.started("after")
@@ -292,7 +292,7 @@ def test_a_turn_that_is_taken_back_begins_the_round_once():
 
 
 def test_a_late_report_of_what_decides_begins_no_round():
-    world, run = begin()
+    world, _ = begin()
     world.succeed("try", 0)
     world.succeed("check", 0)
     effect = world.started("until", 0)

@@ -40,6 +40,7 @@ from aioflow import (
     sleep,
     step,
     task,
+    task_group,
     uuid,
     wait,
 )
@@ -244,6 +245,18 @@ def orders(day: date = current.logical_day, count: int = 3) -> None:
     assert_type([first, fetched] >> path, Ref[str])
     path << by_slot.override(task_id="gate")("/gate")
     approval(placed[0])
+
+
+@task_group(until=lambda total: total > 9, max_rounds=5)
+def refined(total: float, previous: float = 0) -> Ref[float]:
+    return add(1, scale=previous)
+
+
+@dag
+def looped() -> None:
+    last = refined(1.5)
+    assert_type(last.rounds, Ref[Sequence[float]])
+    report([last, last.rounds], {})
 
 
 @dag
