@@ -11,6 +11,7 @@ from aioflow.model import Instant, ValueKind
 __all__ = (
     "CancelRun",
     "ClearTasks",
+    "CountTasks",
     "CreateRun",
     "EmitEvent",
     "Explain",
@@ -77,6 +78,12 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tasks: tuple[tuple[int, int], ...] = ()
 
 
+class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask how the tasks of a live run stand. Answered with ``[(position, state, count)]``."""
+
+    run_id: str
+
+
 class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Limit a pool, or lift its limit. Answered with whether that changed anything.
 
@@ -138,6 +145,7 @@ Request: TypeAlias = (
     | SetPool
     | ShowPools
     | Explain
+    | CountTasks
     | Unquarantine
     | EmitEvent
     | SetValue

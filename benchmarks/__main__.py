@@ -29,6 +29,7 @@ from benchmarks import (
     throughput,
     turn,
     waiting,
+    wide,
 )
 from benchmarks.summary import write_summary
 
@@ -44,6 +45,7 @@ MODULES: Mapping[str, ModuleType] = {
         handed_over,
         restart,
         fanout,
+        wide,
         streams,
         fairness,
         density,

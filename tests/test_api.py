@@ -6,6 +6,7 @@ import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +33,7 @@ from aioflow.model import RunState, TaskState
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
-from aioflow.store import open_store
+from aioflow.store import Store, open_store
 from aioflow.tasklog import LogKey, TaskLog
 from tests.web.node import CHAIN, FAN, STREAM, node
 
@@ -42,6 +43,21 @@ def states(run) -> dict[str, str]:
         task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]": task.state
         for task in run.tasks
     }
+
+
+class CountedStore:
+    """A store that says how often it had to count."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.counts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def count_states(self, run_no: int) -> list[tuple[int, TaskState, int]]:
+        self.counts += 1
+        return await self._store.count_states(run_no)
 
 
 # ── starting ────────────────────────────────────────────────────────────────────────────
@@ -208,6 +224,31 @@ async def test_children_are_counted_and_paged_in_map_order_before_they_have_rows
     assert sum(pages[0].counts.values()) == width + 2
     assert pages[0].counts["pending"] > width / 2
     assert tasks[2_000].waiting_on.kind == "slot"
+
+
+async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_one_once(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(width=3)
+        reads = n.api.store = CountedStore(n.store)
+        live = (await n.api.show_run("r")).counts
+        for _ in range(4):
+            await n.succeed()
+        await n.engine.wait_until_idle()
+        ended = [(await n.api.show_run("r")).counts for _ in range(2)]
+        await n.api.clear("r", ["each"], map_index=1)
+        again = (await n.api.show_run("r")).counts
+        assert reads.counts == 1
+        await n.succeed()
+        await n.engine.wait_until_idle()
+        anew = (await n.api.show_run("r")).counts
+
+    assert live == {"pending": 2, "running": 2, "success": 1}
+    assert ended == [{"success": 5}] * 2
+    assert again == {"running": 1, "success": 4}
+    assert anew == {"success": 5}
+    assert reads.counts == 2
 
 
 async def test_a_small_list_that_is_expanded_over_is_read_from_its_file(tmp_path):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.reader import Counted
 from aioflow.api.views import CauseView, wait_view
 from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow, TaskRow
@@ -35,6 +36,7 @@ class Chain:
     """Walks from what waits to what it waits for; every task is met once.
 
     Args:
+        count: Tells how its tasks stand, see ``RunReader.states``; asked once, where it matters.
         explain: Asks the engine what tasks of the run wait for, a level at a time.
     """
 
@@ -42,11 +44,14 @@ class Chain:
         self,
         run: RunRow,
         layout: Layout,
+        count: Callable[[], Awaitable[Counted]],
         store: Store,
         explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]],
     ) -> None:
         self._run = run
         self._layout = layout
+        self._count = count
+        self._counted: Counted | None = None
         self._store = store
         self._explain = explain
         self._seen: set[Place] = set()
@@ -139,12 +144,17 @@ class Chain:
         rows = await self._store.list_tasks_between(place.task_no, place.task_no + 1)
         return rows[0].state if rows else absent_state(self._run.state)
 
+    async def _states(self) -> Counted:
+        if self._counted is None:
+            self._counted = await self._count()
+        return self._counted
+
     async def _group_state(self, position: int) -> TaskState:
         """Return the state of a mapped task as a whole: that of its least finished children."""
         counted = {
             state: count
-            for at, state, count in await self._store.count_states(self._run.run_no)
-            if at == position
+            for at, state, count in await self._states()
+            if at == position and state is not TaskState.PENDING
         }
         if sum(counted.values()) < self._layout.width(position):
             return TaskState.RUNNING if counted else absent_state(self._run.state)
@@ -167,10 +177,9 @@ class Chain:
         return await self._unfinished_children(position)
 
     async def _unfinished_children(self, position: int) -> list[Place]:
-        counted = await self._store.count_states(self._run.run_no)
         ended = sum(
             count
-            for at, state, count in counted
+            for at, state, count in await self._states()
             if at == position and state not in LIVE_TASK_STATES
         )
         left = self._layout.width(position) - ended

@@ -132,9 +132,7 @@ class Layout:
         counts: dict[str, int] = {}
         for _, state, count in rows:
             counts[state.label] = counts.get(state.label, 0) + count
-        # What was removed has no place any more: the children of a fan-out that was made anew.
-        placed = sum(count for _, state, count in rows if state is not TaskState.REMOVED)
-        absent = self.total - placed
+        absent = self.total - sum(count for _, _, count in rows)
         if absent > 0:
             label = absent_state(run_state).label
             counts[label] = counts.get(label, 0) + absent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
@@ -24,14 +24,14 @@ from aioflow.api.views import (
 )
 from aioflow.core import timetable
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
-from aioflow.model import DagSpec, Instant, RunState, TaskNo, TaskSpec, TaskState, Wait
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.results import read_items, result_path
 from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -45,6 +45,9 @@ _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
 
 _SPECS_KEPT = 256
+_COUNTS_KEPT = 1024
+
+Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
 class RunReader:
@@ -55,6 +58,7 @@ class RunReader:
         self._tasklog = tasklog
         self._results = results
         self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._counted: dict[tuple[RunNo, Instant | None], Counted] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
@@ -128,8 +132,7 @@ class RunReader:
         found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
         if found is None:
             raise UnknownDag(dag_id)
-        while len(self._specs) >= _SPECS_KEPT:
-            del self._specs[next(iter(self._specs))]
+        _make_room(self._specs, _SPECS_KEPT)
         self._specs[version, dag_id] = found
         return found
 
@@ -176,8 +179,23 @@ class RunReader:
     async def counts(self, run: RunRow) -> dict[str, int]:
         """Return how many tasks of a run are in each state."""
         # The counts first: children are never counted without their expansion.
-        rows = await self.store.count_states(run.run_no)
+        rows = await self.states(run)
         return (await self.layout(run)).counts(rows, run.state)
+
+    async def states(self, run: RunRow) -> Counted:
+        """Return ``(position, state, count)`` of a run's tasks; without a row they may be left out.
+
+        All rows of a run are read for that. Of one that has ended it is kept, until the run is
+        cleared and ends another time.
+        """
+        known = self._counted.get((run.run_no, run.ended_at))
+        if known is not None:
+            return known
+        counted = await self.store.count_states(run.run_no)
+        if run.ended_at is not None and not any(state.is_live for _, state, _ in counted):
+            _make_room(self._counted, _COUNTS_KEPT)
+            self._counted[run.run_no, run.ended_at] = counted
+        return counted
 
     async def layout(self, run: RunRow) -> Layout:
         """Return where the tasks of a run lie."""
@@ -187,7 +205,7 @@ class RunReader:
     async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
         """Return a run, its counts, and one page of its tasks."""
         run = await self.run(run_id)
-        states = await self.store.count_states(run.run_no)
+        states = await self.states(run)
         layout = await self.layout(run)
         places = layout.page(offset, min(limit, PAGE))
         tasks = await self._tasks(run, layout, places)
@@ -297,6 +315,12 @@ class RunReader:
                 if map_index < 0:  # of a mapped task as a whole
                     return Place(position, -1, run.first_task_no + position)
         raise UnknownTask(run.run_id, task_id, map_index)
+
+
+def _make_room(kept: dict[Any, Any], limit: int) -> None:
+    """Let go of what was kept first."""
+    while len(kept) >= limit:
+        del kept[next(iter(kept))]
 
 
 def _import_error(file: DagFileRow | None) -> str | None:

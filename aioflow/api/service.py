@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +14,10 @@ import msgspec
 
 from aioflow.api.causes import Chain, Explained
 from aioflow.api.events import NamedEvents
+from aioflow.api.metrics import Metrics, measured
 from aioflow.api.params import check_params
-from aioflow.api.parked import Parked, kind_of
-from aioflow.api.reader import PAGE, RunReader
+from aioflow.api.parked import Parked
+from aioflow.api.reader import PAGE, Counted, RunReader
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
@@ -30,7 +32,6 @@ from aioflow.api.views import (
 )
 from aioflow.author.codec import encode
 from aioflow.clock import Clock, SystemClock
-from aioflow.core.memory import Memory
 from aioflow.core.stalls import Staller
 from aioflow.engine import Engine
 from aioflow.errors import (
@@ -42,10 +43,11 @@ from aioflow.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from aioflow.model import Instant, RunNo, RunState, TriggerNo, TriggerState, Wait, WaitKind
+from aioflow.model import Instant, RunNo, RunState, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
     CancelRun,
     ClearTasks,
+    CountTasks,
     CreateRun,
     Explain,
     Request,
@@ -58,7 +60,7 @@ from aioflow.rows import Batch, PoolRow, RunRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 
-__all__ = ("Api", "Metrics")
+__all__ = ("Api",)
 
 _ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
 _KEY_LENGTH = 250
@@ -73,34 +75,6 @@ _STUCK_US = 10_000_000
 
 _HOSTS = frozenset({"async", "triggers"})
 _NODE_NO = 1
-
-
-class Metrics(msgspec.Struct, kw_only=True):
-    """Numbers to watch a node by, as of now.
-
-    Attributes:
-        parked: Trigger rows by kind.
-        stalls: How often user code held up a loop, by ``trigger`` and ``task``.
-        changes: Row changes committed in all; with ``commits`` the size of a batch.
-    """
-
-    turns: int
-    commits: int
-    changes: int
-    commit_seconds: float
-    waiting_inputs: int
-    slots: int
-    slots_used: int
-    coroutine_slots: int
-    coroutine_slots_used: int
-    tasks_waiting_for_slots: int
-    live_runs: int
-    live_tasks: int
-    parked: dict[str, int]
-    stalls: dict[str, int]
-    quarantined_classes: int
-    is_store_away: bool
-    uptime_seconds: float
 
 
 class Api(RunReader):
@@ -295,6 +269,13 @@ class Api(RunReader):
 
     # ── asking memory ───────────────────────────────────────────────────────────────────
 
+    async def states(self, run: RunRow) -> Counted:
+        """Of a live run memory knows, and is asked: its rows may be a million."""
+        if self._engine is not None and run.state.is_live and not self._engine.store_away_since:
+            with anyio.move_on_after(_EXPLAIN_SECONDS), suppress(UnknownRun):  # it may have ended
+                return cast(Counted, await self._ask(CountTasks(run_id=run.run_id)))
+        return await super().states(run)
+
     async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if self._engine is None or not tasks or not run.state.is_live:
             return {}
@@ -330,7 +311,8 @@ class Api(RunReader):
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
             return await self._waits(run, tasks)
 
-        chain = Chain(run, await self.layout(run), self.store, explain)
+        count = partial(self.states, run)
+        chain = Chain(run, await self.layout(run), count, self.store, explain)
         if task_id is None:
             causes, more = await chain.of_run()
         else:
@@ -421,37 +403,8 @@ class Api(RunReader):
             DaemonAway: If there is no daemon.
         """
         engine = self._running
-        memory, slots = engine.memory, engine.slots
-        return Metrics(
-            turns=engine.turns,
-            commits=self._commits,
-            changes=self._changes,
-            commit_seconds=memory.commit_us / 1e6,
-            waiting_inputs=engine.waiting_inputs,
-            slots=len(slots.workers),
-            slots_used=sum(not worker.is_idle for worker in slots.workers),
-            coroutine_slots=slots.coroutines,
-            coroutine_slots_used=slots.running_coroutines,
-            tasks_waiting_for_slots=slots.ready.count(),
-            live_runs=len(memory.runs),
-            live_tasks=len(memory.live),
-            parked=_parked(memory),
-            stalls=memory.stalls.counts(),
-            quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
-            is_store_away=engine.store_away_since is not None,
-            uptime_seconds=(self.clock.monotonic_us() - self._began_us) / 1e6,
-        )
-
-
-def _parked(memory: Memory) -> dict[str, int]:
-    waits = memory.waits.objects.values()
-    paths = Counter(wait.row.class_path for wait in waits if wait.state is TriggerState.WAITING)
-    for form, count in memory.parking.forms.counts():
-        paths[form.class_path] += count
-    kinds: Counter[str] = Counter()
-    for class_path, count in paths.items():
-        kinds[kind_of(class_path)] += count
-    return dict(kinds)
+        uptime_us = self.clock.monotonic_us() - self._began_us
+        return measured(engine, commits=self._commits, changes=self._changes, uptime_us=uptime_us)
 
 
 def _slow(known: Staller) -> SlowView:

@@ -38,6 +38,7 @@ from aioflow.core.attempt import (
 )
 from aioflow.core.cancel import cancel, cancel_tasks, run_due
 from aioflow.core.clear import clear
+from aioflow.core.counting import counted
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
@@ -94,6 +95,7 @@ from aioflow.model import Instant, RunState, TaskState, Wait
 from aioflow.requests import (
     CancelRun,
     ClearTasks,
+    CountTasks,
     CreateRun,
     EmitEvent,
     Explain,
@@ -426,19 +428,28 @@ def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 answer = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool() as request:
                 answer = _set_pool(request, draft, slots)
-            case ShowPools():
-                answer = [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
             case EmitEvent() as request:
                 answer = named_events.emit(request, draft)
             case SetValue() as request:
                 named_values.keep(request, draft)
             case Unquarantine(class_path=class_path):
                 answer = quarantine.release(class_path, draft)
-            case Explain() as request:
-                answer = _explain(request, draft.memory, slots)
+            case Explain() | CountTasks() | ShowPools() as request:
+                answer = _tell(request, draft.memory, slots)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
     return Acknowledge(asked.ticket, answer)
+
+
+def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slots) -> object:
+    """Answer what changes nothing."""
+    match request:
+        case Explain():
+            return _explain(request, memory, slots)
+        case CountTasks(run_id=run_id):
+            return counted(_find(run_id, memory))
+        case ShowPools():
+            return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
 
 
 def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:

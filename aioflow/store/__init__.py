@@ -153,7 +153,10 @@ class Store(Protocol):
         """Return those that there are of many tasks, in no order; 500 with one statement."""
 
     async def count_states(self, run_no: RunNo) -> list[tuple[int, TaskState, int]]:
-        """Return ``(position, state, count)`` of the task rows of a run."""
+        """Return ``(position, state, count)`` of the task rows of a run, all but removed ones.
+
+        It reads every one of them: of a live run memory knows, see ``CountTasks``.
+        """
 
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
         """Return the expansions of a run by position."""

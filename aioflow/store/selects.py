@@ -20,7 +20,7 @@ from sqlalchemy import (
     select,
 )
 
-from aioflow.model import RecordState
+from aioflow.model import RecordState, TaskState
 from aioflow.store import tables
 
 __all__ = (
@@ -225,7 +225,10 @@ TASKS_BETWEEN = (
 )
 STATE_COUNTS = (
     select(_task.c.position, _task.c.state, func.count())
-    .where(_task.c.run_no == _number("run_no"))
+    .where(
+        _task.c.run_no == _number("run_no"),
+        _task.c.state != literal_column(str(int(TaskState.REMOVED))),
+    )
     .group_by(_task.c.position, _task.c.state)
     .order_by(_task.c.position, _task.c.state)
 )

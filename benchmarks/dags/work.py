@@ -56,6 +56,21 @@ def fan_in_def(count: int = 1_000) -> None:
     total(double.expand(number=numbers(count)))
 
 
+@task
+def walk(results: Any) -> int:
+    return sum(1 for _ in results)
+
+
+@dag
+def wide_async(count: int = 1_000) -> None:
+    walk(async_noop.override(task_id="child").expand(number=numbers(count)))
+
+
+@dag
+def wide_def(count: int = 1_000) -> None:
+    walk(noop.override(task_id="child").expand(number=numbers(count)))
+
+
 @task(map_limit=1_000_000)
 def fifty_milliseconds(number: int) -> None:
     time.sleep(0.05)

@@ -16,7 +16,7 @@ from aioflow.inputs import Effect, HostTrigger, StartTry
 from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import called, following, limits, oracle, parked, stored, streaming
+from tests.sim import called, counting, following, limits, oracle, parked, stored, streaming
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -82,6 +82,7 @@ def check(node: Any, turn: Turn) -> None:
         tasks_start_when_their_rule_says(node, run_no)
         runs_end_with_their_tasks(node, run_no)
         tallies_are_recounts(node, run_no)
+        counting.counts_are_recounts(node, run_no)
         what_waits_says_for_what(node, run_no)
 
 

@@ -506,7 +506,8 @@ async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
     children = [
         replace(TASK, task_no=100 + i, position=1, map_index=i, state=S.SUCCESS) for i in range(5)
     ]
-    await store.commit(batch(2, new_tasks=children))
+    gone = replace(TASK, task_no=200, position=1, map_index=0, state=S.REMOVED)
+    await store.commit(batch(2, new_tasks=[*children, gone]))
 
     assert await store.list_tasks(1, limit=2) == [TASK, children[0]]
     assert await store.list_tasks(1, after=100, limit=2) == children[1:3]

@@ -1,0 +1,77 @@
+"""Numbers to watch a node by."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from aioflow.api.parked import kind_of
+from aioflow.core.memory import Memory
+from aioflow.engine import Engine
+from aioflow.model import TriggerState
+
+__all__ = ("Metrics", "measured")
+
+
+class Metrics(msgspec.Struct, kw_only=True):
+    """Numbers to watch a node by, as of now.
+
+    Attributes:
+        parked: Trigger rows by kind.
+        stalls: How often user code held up a loop, by ``trigger`` and ``task``.
+        changes: Row changes committed in all; with ``commits`` the size of a batch.
+    """
+
+    turns: int
+    commits: int
+    changes: int
+    commit_seconds: float
+    waiting_inputs: int
+    slots: int
+    slots_used: int
+    coroutine_slots: int
+    coroutine_slots_used: int
+    tasks_waiting_for_slots: int
+    live_runs: int
+    live_tasks: int
+    parked: dict[str, int]
+    stalls: dict[str, int]
+    quarantined_classes: int
+    is_store_away: bool
+    uptime_seconds: float
+
+
+def measured(engine: Engine, *, commits: int, changes: int, uptime_us: int) -> Metrics:
+    """Return what there is to count, as of now."""
+    memory, slots = engine.memory, engine.slots
+    return Metrics(
+        turns=engine.turns,
+        commits=commits,
+        changes=changes,
+        commit_seconds=memory.commit_us / 1e6,
+        waiting_inputs=engine.waiting_inputs,
+        slots=len(slots.workers),
+        slots_used=sum(not worker.is_idle for worker in slots.workers),
+        coroutine_slots=slots.coroutines,
+        coroutine_slots_used=slots.running_coroutines,
+        tasks_waiting_for_slots=slots.ready.count(),
+        live_runs=len(memory.runs),
+        live_tasks=len(memory.live),
+        parked=_parked(memory),
+        stalls=memory.stalls.counts(),
+        quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
+        is_store_away=engine.store_away_since is not None,
+        uptime_seconds=uptime_us / 1e6,
+    )
+
+
+def _parked(memory: Memory) -> dict[str, int]:
+    waits = memory.waits.objects.values()
+    paths = Counter(wait.row.class_path for wait in waits if wait.state is TriggerState.WAITING)
+    for form, count in memory.parking.forms.counts():
+        paths[form.class_path] += count
+    kinds: Counter[str] = Counter()
+    for class_path, count in paths.items():
+        kinds[kind_of(class_path)] += count
+    return dict(kinds)

@@ -1,0 +1,245 @@
+"""Is a child of a million as cheap as one of ten thousand, and does the daemon stay at hand?
+
+Claims under test: 1,000,000 no-op ``async def`` children and one task that walks through all
+their results are done in 120 s, and 50,000 ``def`` children on two slots; the daemon stays
+below 400 MiB; the first child starts within 1 s of its list; an answer of the API takes at most
+500 ms at p99 all the while; and each child between 100,000 and 1,000,000 costs what each between
+10,000 and 100,000 does, within a quarter.
+
+Method: for each width a fresh daemon at ``durability=full``. Seconds are between the instants of
+the rows of run and tasks. Processor time is what the kernel charged the daemon, and all its
+children, from the request to the end of the run; on a machine that others use that is the figure
+to compare, not the seconds. Memory is the daemon's highest ever (``VmHWM``), and what it holds
+some seconds after the end. Every 50 ms one question is put to the API, by turns: the run, a page
+from the middle of its children, why one of the last does not start, the list of runs, the metrics.
+Disk is the database with its log, after the end. Yardstick: bare ``sqlite3`` writes the same task
+rows and journal in as many commits.
+
+    python -m benchmarks.wide --widths 10000,100000,1000000 --def-widths 10000,50000
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import psutil
+
+from benchmarks.daemon import DaemonProcess, fsync_ms
+from benchmarks.fanout import peak_mib
+from benchmarks.harness import Figure, command, percentiles, report
+from benchmarks.throughput import DAGS, commit_no
+from benchmarks.yardsticks import rows_seconds, written_since
+
+FULL = {
+    "widths": [10_000, 100_000, 1_000_000],
+    "def_widths": [10_000, 50_000],
+    "settle_seconds": 5.0,
+}
+TINY = {"widths": [20, 60], "def_widths": [20], "settle_seconds": 0.1}
+CLAIM_WIDTH = 1_000_000
+SLOPE_BOUND = 1.25
+ASK_SECONDS = 0.05
+
+
+class Fan(NamedTuple):
+    """One run.
+
+    Attributes:
+        first_ms: From the end of the list to the first start of a child.
+        daemon_cpu: Seconds of processor time; ``children_cpu`` those of all other processes.
+        rest_mib: What the daemon holds some seconds after the end; ``idle_mib`` before it.
+        disk_bytes: The growth of the database and its log.
+        asked_ms: Percentiles of the answers of the API.
+        slowest: Which question took longest.
+    """
+
+    seconds: float
+    first_ms: float
+    daemon_cpu: float
+    children_cpu: float
+    peak_mib: float
+    idle_mib: float
+    rest_mib: float
+    commits: float
+    disk_bytes: float
+    journal_bytes: float
+    asked_ms: dict[str, float]
+    slowest: dict[str, float]
+    bare_seconds: float
+
+
+def fan(folder: Path, kind: str, width: int, settle_seconds: float) -> Fan:
+    """Run one fan-out with its fan-in on a fresh daemon."""
+    with DaemonProcess(folder, DAGS, flags=("--cpu-slots", "2")) as daemon:
+        daemon.wait(daemon.trigger(f"wide_{kind}", {"count": 10}))  # imports are warm after this
+        before, disk = commit_no(daemon), _disk_bytes(daemon)
+        idle, cpu = _resident_mib(daemon), _cpu_seconds(daemon)
+        run_id = daemon.trigger(f"wide_{kind}", {"count": width})
+        with Asking(daemon, run_id, width) as asking:
+            asking.until_ended(timeout=60 + width / 1_000)
+        used = _cpu_seconds(daemon)
+        seconds, first_ms = _instants(daemon, run_id, width)
+        written = written_since(daemon, before)
+        time.sleep(settle_seconds)
+        result = Fan(
+            seconds=seconds,
+            first_ms=first_ms,
+            daemon_cpu=round(used[0] - cpu[0], 3),
+            children_cpu=round(used[1] - cpu[1], 3),
+            peak_mib=peak_mib(daemon.process.pid),
+            idle_mib=idle,
+            rest_mib=_resident_mib(daemon),
+            commits=written.commits,
+            disk_bytes=_disk_bytes(daemon) - disk,
+            journal_bytes=sum(map(len, written.bodies)),
+            asked_ms=percentiles(list(itertools.chain(*asking.took_ms.values()))),
+            slowest={name: max(took) for name, took in asking.took_ms.items()},
+            bare_seconds=0.0,
+        )
+    return result._replace(bare_seconds=round(rows_seconds(folder, written), 3))
+
+
+class Asking:
+    """Puts questions to the API while a run goes on, and takes the time of each answer."""
+
+    def __init__(self, daemon: DaemonProcess, run_id: str, width: int) -> None:
+        child = f"/api/v1/runs/{run_id}/tasks/child"
+        self._daemon = daemon
+        self._questions = {
+            "run": f"/api/v1/runs/{run_id}?limit=1",
+            "page": f"/api/v1/runs/{run_id}?offset={width // 2}&limit=100",
+            "why": f"{child}/why?map_index={width - 1}",
+            "runs": "/api/v1/runs",
+            "metrics": "/metrics",
+        }
+        self.took_ms: dict[str, list[float]] = {name: [] for name in self._questions}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on)
+        self._state = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def until_ended(self, timeout: float) -> None:
+        """Wait for the end of the run; it has to be a success."""
+        assert self._ended.wait(timeout), f"not within {timeout} s"
+        assert self._state == "success", self._state
+
+    def _ask_on(self) -> None:
+        for name in itertools.cycle(self._questions):
+            began = time.perf_counter()
+            status, answer = self._daemon.get(self._questions[name], status=None)
+            self.took_ms[name].append(round((time.perf_counter() - began) * 1000, 3))
+            if name == "run" and answer["state"] not in {"queued", "running"}:
+                self._state = answer["state"]
+                self._ended.set()
+            elif status != 200 and name != "why":  # there is no child before there is a list
+                self._state = f"{name}: {status} {answer}"
+                self._ended.set()
+            if self._ended.wait(ASK_SECONDS):
+                return
+
+
+def _instants(daemon: DaemonProcess, run_id: str, width: int) -> tuple[float, float]:
+    with daemon.database() as database:
+        run_no, began, ended = database.execute(
+            "SELECT run_no, created_at, ended_at FROM run WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        (listed,) = database.execute(
+            "SELECT ended_at FROM task WHERE run_no = ? AND position = 0", (run_no,)
+        ).fetchone()
+        first, last = database.execute(
+            "SELECT first_task_no, first_task_no + width FROM expansion WHERE run_no = ?", (run_no,)
+        ).fetchone()
+        started, count = database.execute(
+            "SELECT min(started_at), count(*) FROM task WHERE task_no >= ? AND task_no < ?",
+            (first, last),
+        ).fetchone()
+    assert count == width, (count, width)
+    return (ended - began) / 1e6, (started - listed) / 1e3
+
+
+def _cpu_seconds(daemon: DaemonProcess) -> tuple[float, float]:
+    """Of the daemon, and of all its descendants that live."""
+    own, *others = [sum(process.cpu_times()[:2]) for process in daemon.tree()]
+    return own, sum(others)
+
+
+def _resident_mib(daemon: DaemonProcess) -> float:
+    return round(psutil.Process(daemon.process.pid).memory_info().rss / 2**20, 1)
+
+
+def _disk_bytes(daemon: DaemonProcess) -> int:
+    return sum(path.stat().st_size for path in daemon.home.glob("aioflow.db*"))
+
+
+def measure(
+    folder: Path, *, widths: list[int], def_widths: list[int], settle_seconds: float
+) -> dict[str, Any]:
+    """Measure every width once, narrow ones first, and report."""
+    fans: dict[str, dict[int, Fan]] = {"async": {}, "def": {}}
+    for kind, of_kind in (("async", widths), ("def", def_widths)):
+        for width in of_kind:
+            fans[kind][width] = fan(folder / f"{kind}-{width}", kind, width, settle_seconds)
+    return report(
+        "wide",
+        figures=[figure for kind, seen in fans.items() for figure in _figures(kind, seen)],
+        widths=widths,
+        def_widths=def_widths,
+        durability="full",
+        fsync_ms=fsync_ms(folder),
+        runs={
+            f"{kind} {width}": one._asdict()
+            for kind, seen in fans.items()
+            for width, one in seen.items()
+        },
+    )
+
+
+def _figures(kind: str, seen: dict[int, Fan]) -> list[Figure]:
+    figures = [figure for width, one in seen.items() for figure in _of_one(kind, width, one)]
+    slopes = [_slope(narrow, wide) for narrow, wide in itertools.pairwise(seen.items())]
+    for (narrow, wide), slope in zip(itertools.pairwise(seen), slopes, strict=True):
+        name = f"each {kind} child between {narrow:,} and {wide:,}"
+        figures.append(Figure(f"{name}, processor time of the daemon", slope, "us"))
+    for before, after in itertools.pairwise(slopes):
+        name = f"{kind}: the last of these over the one before it"
+        figures.append(Figure(name, round(after / before, 2), "x", at_most=SLOPE_BOUND))
+    return figures
+
+
+def _slope(narrow: tuple[int, Fan], wide: tuple[int, Fan]) -> float:
+    """Microseconds of the daemon for each child that ``wide`` has more."""
+    more = wide[1].daemon_cpu - narrow[1].daemon_cpu
+    return max(0.1, round(1e6 * more / (wide[0] - narrow[0]), 1))
+
+
+def _of_one(kind: str, width: int, one: Fan) -> list[Figure]:
+    is_claim = width == CLAIM_WIDTH
+    name = f"{width:,} {kind}"
+    against = "bare sqlite3: the same rows in as many commits"
+    return [
+        Figure(
+            name, round(one.seconds, 2), "s", one.bare_seconds, against, 120 if is_claim else None
+        ),
+        Figure(f"{name}, list to first start", round(one.first_ms, 1), "ms", at_most=1_000),
+        Figure(f"{name}, answers at p99", one.asked_ms["p99"], "ms", at_most=500),
+        Figure(f"{name}, daemon", round(1e6 * one.daemon_cpu / width, 1), "us"),
+        Figure(f"{name}, children", round(1e6 * one.children_cpu / width, 1), "us"),
+        Figure(f"{name}, peak", one.peak_mib, "MiB", at_most=400),
+        Figure(f"{name}, after the end", one.rest_mib, "MiB", one.idle_mib, "before the run"),
+        Figure(f"{name}, disk", round(one.disk_bytes / width), "bytes"),
+    ]
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)

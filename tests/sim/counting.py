@@ -1,0 +1,30 @@
+"""I9: what people are told of a live run, without its rows being read, is what these say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from aioflow.core.counting import counted
+from aioflow.model import RunState, TaskState
+from tests.sim.broken import Broken
+
+__all__ = ("counts_are_recounts",)
+
+_UNCOUNTED = {TaskState.PENDING, TaskState.REMOVED}
+"""What is pending may have no row, what is removed has no place."""
+
+
+def counts_are_recounts(node: Any, run_no: int) -> None:
+    """I9: memory counts the tasks of a run as the rows do."""
+    run = node.memory.runs.get(run_no)
+    if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
+        return
+    told = {(at, state): count for at, state, count in counted(run) if state not in _UNCOUNTED}
+    rows = Counter(
+        (row.position, row.state)
+        for row in node.tables.tasks_of(run_no)
+        if row.state not in _UNCOUNTED
+    )
+    if told != rows:
+        raise Broken("I9 counts", f"run {run_no} tells {told}, the rows say {rows}")
