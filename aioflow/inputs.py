@@ -23,6 +23,7 @@ from aioflow.messages import (
     Failed,
     Fired,
     Item,
+    Labelled,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -284,6 +285,7 @@ Input: TypeAlias = (
     | RunCalled
     | NotParked
     | RecordDropped
+    | Labelled
     | StreamOpened
     | Recalled
     | Fired

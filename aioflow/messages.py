@@ -29,6 +29,7 @@ __all__ = (
     "Fired",
     "Inspected",
     "Item",
+    "Labelled",
     "Left",
     "NextWanted",
     "NotParked",
@@ -68,6 +69,12 @@ class Began(TaskReport, frozen=True):
     """User code of this start begins now."""
 
     at: Instant
+
+
+class Labelled(TaskReport, frozen=True):
+    """What people are to call this child; told before its body begins, in each try again."""
+
+    label: str
 
 
 class Succeeded(TaskReport, frozen=True):
@@ -469,6 +476,7 @@ Report: TypeAlias = (
     | RunCalled
     | NotParked
     | RecordDropped
+    | Labelled
     | Recalled
     | Output
     | Left

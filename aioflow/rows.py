@@ -431,6 +431,7 @@ class Batch(msgspec.Struct, kw_only=True):
         at: When it was decided.
         steps: The ways between: ``(task_no, state)`` for each step a task took, in order,
             for the journal; the changes hold only the net.
+        labels: ``(task_no, run_no, label)``; replace what an earlier try said.
         results: Replace what an earlier try of the task left.
         dags: Whole rows, inserted or replaced.
         dag_files: Whole rows, inserted or replaced.
@@ -461,6 +462,7 @@ class Batch(msgspec.Struct, kw_only=True):
     gone_results: list[TaskNo] = msgspec.field(default_factory=list)
     gone_expansions: list[tuple[RunNo, int]] = msgspec.field(default_factory=list)
     new_tries: list[TryRow] = msgspec.field(default_factory=list)
+    labels: list[tuple[TaskNo, RunNo, str]] = msgspec.field(default_factory=list)
     results: list[ResultRow] = msgspec.field(default_factory=list)
     new_triggers: list[TriggerRow] = msgspec.field(default_factory=list)
     trigger_changes: list[TriggerChange] = msgspec.field(default_factory=list)

@@ -123,17 +123,20 @@ class Chain:
         asked = [(link.place.position, link.place.map_index) for link in links]
         waits = await self._explain(asked)
         return [
-            self._view(link, await self._state(link.place), wait)
+            self._view(link, await self._state(link.place), await self._label(link.place), wait)
             for link, wait in zip(links, map(waits.get, asked), strict=True)
         ]
 
-    def _view(self, link: _Link, state: TaskState, wait: Wait | None) -> CauseView:
+    def _view(
+        self, link: _Link, state: TaskState, label: str | None, wait: Wait | None
+    ) -> CauseView:
         map_index, round_number = self._layout.shown(link.place)
         return CauseView(
             depth=link.depth,
             task_id=self._layout.spec.tasks[link.place.position].task_id,
             map_index=map_index,
             round=round_number,
+            map_label=label,
             state=state.label,
             waiting_on=wait_view(wait),
         )
@@ -148,6 +151,12 @@ class Chain:
         if self._counted is None:
             self._counted = await self._count()
         return self._counted
+
+    async def _label(self, place: Place) -> str | None:
+        if place.map_index < 0:
+            return None
+        found = await self._store.list_labels(place.task_no, place.task_no + 1)
+        return found.get(place.task_no)
 
     async def _group_state(self, position: int) -> TaskState:
         """Return the state of a mapped task as a whole: that of its least finished children."""

@@ -225,16 +225,18 @@ class RunReader:
     async def _tasks(self, run: RunRow, layout: Layout, places: Sequence[Place]) -> list[TaskView]:
         rows: dict[TaskNo, TaskRow] = {}
         results: dict[TaskNo, Any] = {}
+        labels: dict[TaskNo, str] = {}
         for first, end in layout.ranges(places, _ROWS_AT_ONCE):
             found = await self.store.list_tasks_between(first, end, limit=end - first)
             rows |= {row.task_no: row for row in found}
             if any(row.state is TaskState.SUCCESS for row in found):
                 for row in await self.store.list_results(first, end, limit=end - first):
                     results[row.task_no] = await self._result(row)
+            labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
         waits = await self._waits(run, _waiting(places, rows, absent))
         return [
-            _task_view(layout, place, rows.get(place.task_no), absent, waits, results)
+            _task_view(layout, place, rows.get(place.task_no), absent, waits, results, labels)
             for place in places
         ]
 
@@ -401,6 +403,7 @@ def _task_view(
     absent: TaskState,
     waits: Mapping[tuple[int, int], Wait | None],
     results: Mapping[TaskNo, Any],
+    labels: Mapping[TaskNo, str],
 ) -> TaskView:
     task = layout.spec.tasks[place.position]
     map_index, round_number = layout.shown(place)
@@ -410,7 +413,7 @@ def _task_view(
         task_id=task.task_id,
         map_index=map_index,
         round=round_number,
-        map_label=None,
+        map_label=labels.get(place.task_no),
         state=state.label,
         try_number=0 if row is None else row.try_number,
         max_tries=task.retry.tries,

@@ -168,6 +168,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         map_index: -1 for one that is not mapped.
         round: Of a loop, counted from 0, which is that of a task in no loop.
+        map_label: What its author has it called; ``None`` until its body has begun.
         try_number: 0 before the first try.
         result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
@@ -215,6 +216,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     map_index: int
     round: int
+    map_label: str | None = None
     state: str
     waiting_on: WaitView | None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
+from string import Formatter
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -65,6 +67,7 @@ class OperatorOptions(TypedDict, total=False):
     priority_weight: int
     map_limit: int
     window: int | None
+    map_label: str | Callable[..., object] | None
     execution_timeout: Duration | None
     deadline: Duration | None
     max_active_tis_per_dagrun: int | None
@@ -126,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     map_limit: int = 50_000
     window: int | None = None
+    map_label: str | Callable[..., object] | None = None
     execution_timeout_us: int | None = None
     deadline_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
@@ -186,6 +190,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             priority=_count(said, "priority", 0, least=-(1 << 31)),
             map_limit=_count(said, "map_limit", 50_000, least=1),
             window=_count_or_none(said, "window"),
+            map_label=_map_label(said),
             execution_timeout_us=_positive(said, "execution_timeout"),
             deadline_us=_positive(said, "deadline"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
@@ -272,6 +277,19 @@ def _values(said: Mapping[str, Any]) -> tuple[tuple[ValueKind, str], ...]:
     return tuple(
         dict.fromkeys(of for kind in ValueKind for of in declared(kind, said.get(f"{kind}s", ())))
     )
+
+
+def _map_label(said: Mapping[str, Any]) -> str | Callable[..., object] | None:
+    label = said.get("map_label")
+    if label is None or (callable(label) and not iscoroutinefunction(label)):
+        return label
+    if not isinstance(label, str):
+        raise ValueError(f"map_label must be text or a plain function, got {label!r}")  # noqa: TRY004 - see settled()
+    try:
+        list(Formatter().parse(label))
+    except ValueError as exc:
+        raise ValueError(f"map_label={label!r}: {exc}") from None
+    return label
 
 
 def _one_of(said: Mapping[str, Any], name: str, default: str, allowed: tuple[str, ...]) -> str:

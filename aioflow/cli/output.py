@@ -92,10 +92,11 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 
 def task_name(task: dict[str, Any]) -> str:
-    """Return a task as people write it."""
+    """Return a task as people write it; a child with a name has that behind it."""
     name, index, number = str(task["task_id"]), task["map_index"], task.get("round", 0)
     if index >= 0:
-        return f"{name}[{index}]"
+        label = task.get("map_label")
+        return f"{name}[{index}]" + (f" {label}" if label else "")
     return f"{name}, round {number}" if number else name
 
 

@@ -220,7 +220,7 @@ def _why(arguments: argparse.Namespace) -> int:
         since = f" (since {wait['since']})" if wait is not None and wait["since"] else ""
         what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
         indent = "  " * cause["depth"]
-        print(f"{indent}{task_name(cause)} is {state(cause['state'])}{safe(what)}")
+        print(f"{indent}{safe(task_name(cause))} is {state(cause['state'])}{safe(what)}")
     if found["more"]:
         hint(f"{found['more']} more")
     return 0

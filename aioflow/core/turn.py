@@ -80,6 +80,7 @@ from aioflow.messages import (
     Failed,
     Fired,
     Item,
+    Labelled,
     NextWanted,
     NotParked,
     NotReadyYet,
@@ -202,7 +203,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_report(entry, draft, slots)
         case Item() | CallAnswered() | StreamOpened() | NextWanted() | EventEmitted() | RunCalled():
             _take_call(entry, draft, slots)
-        case NotParked() | RecordDropped():
+        case NotParked() | RecordDropped() | Labelled():
             _take_call(entry, draft, slots)
         case Fired() | TriggerEnded() | RoomChanged() | Rehost() | MoveClass():
             _take_trigger_report(entry, draft, slots)
@@ -299,7 +300,8 @@ def _take_call(
     | EventEmitted
     | RunCalled
     | NotParked
-    | RecordDropped,
+    | RecordDropped
+    | Labelled,
     draft: Draft,
     slots: Slots,
 ) -> None:
@@ -323,6 +325,9 @@ def _take_call(
             calls.not_parked(live, report, draft, slots)
         case RecordDropped():
             drop_record(live, report, draft, slots)
+        case Labelled():
+            if not live.looks:  # a sensor that looks again has its name already
+                draft.batch.labels.append((live.task_no, live.run.run_no, report.label))
 
 
 def _learn_duration(live: Live, took_us: int) -> None:

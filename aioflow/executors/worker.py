@@ -24,6 +24,7 @@ from aioflow.messages import (
     Ended,
     EventsHandled,
     Failed,
+    Labelled,
     NotReadyYet,
     Recalled,
     Report,
@@ -283,6 +284,8 @@ class Worker:
                 self._take_begin(report, passed, is_told=_key_of(report) in over)
             elif isinstance(report, _ENDED):
                 self._take_end(report, passed)
+            elif isinstance(report, Labelled):
+                self._take_label(report, passed)
             elif isinstance(report, Recalled):
                 self._take_back(report, passed)
             elif isinstance(report, Ask):
@@ -308,6 +311,11 @@ class Worker:
         if found.is_stopped:
             self._kill()  # the recall came too late
         elif not is_told:
+            passed.append(report)
+
+    def _take_label(self, report: Labelled, passed: list[Input]) -> None:
+        found = self._sent.get(_key_of(report))
+        if found is not None and not found.is_stopped:
             passed.append(report)
 
     def _take_end(self, report: Ended, passed: list[Input]) -> None:
@@ -412,7 +420,7 @@ def _key(effect: StartTry) -> TryKey:
     return (effect.start.task_no, effect.start.start_no)
 
 
-def _key_of(report: Began | Ended) -> TryKey:
+def _key_of(report: Began | Ended | Labelled) -> TryKey:
     return (report.task_no, report.start_no)
 
 

@@ -18,6 +18,7 @@ from aioflow.host.items import Giver
 from aioflow.host.outcome import is_ignored, sensor_saw
 from aioflow.host.pages import FetchPage, fetch_ahead
 from aioflow.host.questions import ResultsPage
+from aioflow.messages import Labelled
 from aioflow.model import SensorSpec
 from aioflow.orders import Start
 
@@ -29,6 +30,7 @@ class Attempt:
 
     Args:
         expire: Called when a body, or one check of a sensor, has used up its time.
+        tell: Called with what people are to call it, before its body runs.
         giver: Gives on what a generator yields; without one that becomes a list.
 
     Attributes:
@@ -43,6 +45,7 @@ class Attempt:
         fetch: FetchPage,
         results: Path,
         expire: Callable[[], None],
+        tell: Callable[[Labelled], None],
         giver: Giver | None = None,
     ) -> None:
         self._run = run
@@ -51,8 +54,10 @@ class Attempt:
         self._fetch = fetch
         self._results = results
         self._expire = expire
+        self._tell = tell
         self._giver = giver
         self._pages: PagesOfRun = _no_page
+        self._label: str | None = None
         self.operator: Any = None
 
     async def value(self) -> Any:
@@ -80,6 +85,9 @@ class Attempt:
     def _begin(self) -> Body:
         body = begin(self._run, self._node, self._start, self._pages, self._results)
         self.operator = body.operator
+        if body.label is not None and body.label != self._label:
+            self._label = body.label
+            self._tell(Labelled(self._start.task_no, self._start.start_no, body.label))
         return body
 
     async def _sense(self, sensor: SensorSpec) -> Any:

@@ -15,6 +15,7 @@ from aioflow.author.node import Node
 from aioflow.author.trigger import TriggerEvent
 from aioflow.host.arguments import Arguments, KnownRun, spec_of
 from aioflow.host.items import all_items
+from aioflow.host.labels import label_of
 from aioflow.host.questions import ResultsPage
 from aioflow.orders import Start
 
@@ -30,11 +31,13 @@ class Body(msgspec.Struct, frozen=True):
     Attributes:
         operator: The instance, if the task is one.
         is_check: One look of a sensor; what it returns says whether it is the last.
+        label: What people are to call it, if it is a child that has a name.
     """
 
     call: Callable[[], Any]
     operator: Any = None
     is_check: bool = False
+    label: str | None = None
 
 
 def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: Path) -> Body:
@@ -48,8 +51,9 @@ def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: P
         return Body(node.fn, None, is_check)
     context = run.context(node, start)
     arguments = Arguments(run, node, start, context, partial(pages, start.run_no), results).all()
+    label = label_of(node, start, arguments)
     if node.fn is not None:
-        return Body(partial(node.fn, **arguments), None, is_check)
+        return Body(partial(node.fn, **arguments), None, is_check, label)
     operator = node.make_operator(arguments)
     values = resolve("context", context)
     values["task"] = operator
@@ -58,7 +62,7 @@ def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: P
         return Body(lambda: all_items(pages_of_run, start.task_no), operator)
     if not start.method:
         first = operator.poke if is_check else operator.execute
-        return Body(partial(first, values), operator, is_check)
+        return Body(partial(first, values), operator, is_check, label)
     kwargs = {} if start.kwargs is None else decode(start.kwargs)
     if start.upto:
         return Body(_taking_events(operator, node, start, values, kwargs), operator)

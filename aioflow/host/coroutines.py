@@ -285,7 +285,10 @@ class CoroutineHost:
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
         expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
         hosted.giver = Giver(hosted) if spec_of(node).streams else None
-        attempt = Attempt(run, node, hosted.start, self._page, self._results, expire, hosted.giver)
+        attempt = Attempt(
+            *(run, node, hosted.start, self._page, self._results),
+            *(expire, self._line.report, hosted.giver),
+        )
         problem: BaseException
         try:
             if names := spec_of(node).values:

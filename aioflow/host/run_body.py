@@ -27,7 +27,7 @@ from aioflow.host.outcome import (
 )
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
-from aioflow.messages import Ended, NotReadyYet
+from aioflow.messages import Ended, Labelled, NotReadyYet
 from aioflow.model import RunNo, ValueKind
 from aioflow.orders import Answer, Start
 
@@ -37,13 +37,16 @@ AskDaemon: TypeAlias = Callable[[RunNo, str, bytes], Answer]
 """``(run, kind, body)`` to the answer; see ``questions``."""
 
 
-def run_body(start: Start, runs: Runs, ask: AskDaemon, results: Path) -> Ended:
+def run_body(
+    start: Start, runs: Runs, ask: AskDaemon, tell: Callable[[Labelled], None], results: Path
+) -> Ended:
     """Run it in this thread, and return what is to be reported, whatever user code does.
 
     Args:
         runs: Has been told of its run.
         ask: Asks the daemon for results of its parents and for what it declares. Blocks, and may
             be called from threads of user code.
+        tell: Called with what people are to call it, before its body runs.
         results: Folder of the large results.
     """
     try:
@@ -56,6 +59,8 @@ def run_body(start: Start, runs: Runs, ask: AskDaemon, results: Path) -> Ended:
     try:
         in_process(_values(ask, start, spec_of(node).values))
         body = begin(run, node, start, partial(_page, ask), results)
+        if body.label is not None:
+            tell(Labelled(start.task_no, start.start_no, body.label))
         value = body.call()
         if inspect.iscoroutine(value):
             value.close()

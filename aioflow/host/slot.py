@@ -24,7 +24,7 @@ from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
-from aioflow.messages import Ask, Began, Ended, Recalled
+from aioflow.messages import Ask, Began, Ended, Labelled, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
 __all__ = ("Slot",)
@@ -137,7 +137,7 @@ class Slot:
         self._descriptors.write(b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
         stdout, stderr = sys.stdout, sys.stderr
         try:
-            return run_body(start, self._runs, self._ask, self._results)
+            return run_body(start, self._runs, self._ask, self._tell, self._results)
         finally:
             flush()
             put_back(stdout, stderr)
@@ -152,6 +152,9 @@ class Slot:
     def _send(self, messages: Sequence[object]) -> None:
         with self._send_lock:
             self._link.send(messages)
+
+    def _tell(self, labelled: Labelled) -> None:
+        self._send([labelled])
 
     def _ask(self, run_no: int, kind: str, body: bytes) -> Answer:
         """See ``AskDaemon``."""

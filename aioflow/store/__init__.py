@@ -164,6 +164,9 @@ class Store(Protocol):
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
 
+    async def list_labels(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> dict[TaskNo, str]:
+        """Return what children are called, by task number, ``end`` excluded."""
+
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """Return the kept tries of a task, in the order of their starts."""
 

@@ -209,6 +209,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("new try", tables.try_, Action.INSERT, run_rows.new_tries),
     _kind("gone result", tables.result, Action.DISCARD, growth.gone_results, guards=("task_no",)),
     _kind("result", tables.result, Action.REPLACE, run_rows.results),
+    _kind("map label", tables.map_label, Action.REPLACE, run_rows.labels),
     _kind("new trigger", tables.trigger_wait, Action.INSERT, wait_rows.new_triggers),
     _kind(
         "moved trigger",

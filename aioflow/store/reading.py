@@ -331,6 +331,12 @@ class Reading(ABC):
             rows.result_row, selects.RESULTS_BETWEEN, first=first, end=end, limit=limit
         )
 
+    async def list_labels(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> dict[TaskNo, str]:
+        """See ``Store``."""
+        return dict(
+            await self._all(tuple, selects.LABELS_BETWEEN, first=first, end=end, limit=limit)
+        )
+
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)

@@ -9,6 +9,7 @@ from aioflow.secrets import Vault
 from aioflow.store.packing import last_of_each, packed_failure
 
 __all__ = (
+    "labels",
     "new_runs",
     "new_tasks",
     "new_tries",
@@ -105,6 +106,11 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (*key, int(row.state), row.started_at, row.ended_at, packed_failure(row.failure))
 
     return [values(row) for row in batch.new_tries]
+
+
+def labels(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what children are called, of several names of one the last."""
+    return list(last_of_each(batch.labels, lambda row: row[0]))
 
 
 def results(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

@@ -35,6 +35,7 @@ __all__ = (
     "ITEMS_OF_RUN",
     "ITEMS_OF_TASK",
     "JOURNAL",
+    "LABELS_BETWEEN",
     "LIVE_EVENTS",
     "LIVE_EXPANSIONS",
     "LIVE_ITEMS",
@@ -71,6 +72,7 @@ __all__ = (
 )
 
 _run, _task, _result = tables.run, tables.task, tables.result
+_label = tables.map_label
 _trigger, _expansion, _version = tables.trigger_wait, tables.expansion, tables.version
 
 
@@ -262,6 +264,12 @@ RECORDS_OF_TASK = (
     select(_record)
     .where(_record.c.task_no == _number("task_no"), _record.c.ordinal > _number("after"))
     .order_by(_record.c.ordinal)
+    .limit(_number("limit"))
+)
+LABELS_BETWEEN = (
+    select(_label.c.task_no, _label.c.label)
+    .where(and_(_label.c.task_no >= _number("first"), _label.c.task_no < _number("end")))
+    .order_by(_label.c.task_no)
     .limit(_number("limit"))
 )
 RESULTS_BETWEEN = (

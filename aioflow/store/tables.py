@@ -28,6 +28,7 @@ __all__ = (
     "event",
     "expansion",
     "journal",
+    "map_label",
     "meta",
     "metadata",
     "named_event",
@@ -253,6 +254,15 @@ result = Table(
 )
 _wide = result.c.width.is_not(None)
 Index("result_wide", result.c.run_no, sqlite_where=_wide, postgresql_where=_wide)
+
+map_label = Table(
+    "map_label",
+    metadata,
+    Column("task_no", _NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
+    _number("run_no"),
+    _text("label"),
+    sqlite_strict=True,
+)
 
 trigger_wait = Table(
     "trigger_wait",

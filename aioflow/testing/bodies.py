@@ -143,7 +143,7 @@ class BodyHost:
         start = self._claimed.pop(next(iter(self._claimed)))
         self._line.report(Began(start.task_no, start.start_no, now()))
         self._announce(start)
-        work = partial(run_body, start, self._runs, self._ask, self._results)
+        work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
         self._running = _Turns(work, self._end)
         self._loop.call_soon(self._running.begin)  # what has begun is told before
 

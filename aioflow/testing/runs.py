@@ -102,6 +102,11 @@ class SimTask:
         return next(state for state in _ENDINGS if state in states)
 
     @property
+    def label(self) -> str | None:
+        """What a child is called, as its ``map_label`` says; ``None`` before its body begins."""
+        return next((view.map_label for view in self._views()), None)
+
+    @property
     def tries(self) -> int:
         """The number of its last try; 0 before the first. Of a mapped task the highest."""
         return max(view.try_number for view in self._views())

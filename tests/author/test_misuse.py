@@ -166,6 +166,8 @@ def test_a_body_that_cannot_run(body: Callable[[], object], complaint: str):
         ({"slots": 0}, "slots"),
         ({"priority": "high"}, "priority"),
         ({"map_limit": 0}, "map_limit"),
+        ({"map_label": 3}, "map_label must be text or a plain function"),
+        ({"map_label": "{n"}, "map_label=.*expected"),
         ({"window": 0}, "window"),
         ({"execution_timeout": 0}, "execution_timeout"),
         ({"execution_timeout": "-5m"}, "execution_timeout"),

@@ -37,6 +37,7 @@ from aioflow.messages import (
     CallAnswered,
     Deferred,
     Fired,
+    Labelled,
     NotReadyYet,
     Recalled,
     Succeeded,
@@ -405,6 +406,21 @@ def test_a_claimed_try_begins_in_the_slot_of_the_one_before_it():
 
     states = [world.rows.tasks[start.task_no].state.label for start in (first, second)]
     assert states == ["success", "running"]
+
+
+def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_nothing():
+    world = World(cpu_slots=1)
+    world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=2)
+    start = world.started("work", 0).start
+
+    world.turn(Labelled(start.task_no, start.start_no, "anna"))
+    world.turn(Labelled(start.task_no, start.start_no - 1, "bert"))
+    assert world.rows.labels == {start.task_no: "anna"}
+
+    world.fail("work", 0, retryable=False)
+    world.turn(Labelled(start.task_no, start.start_no, "carl"))
+    assert world.rows.labels == {start.task_no: "anna"}
 
 
 def test_recalled_tries_wait_again_uncharged():

@@ -69,6 +69,7 @@ class Rows:
         self.named_events: dict[int, NamedEventRow] = {}
         self.items: dict[tuple[int, int], ItemRow] = {}
         self.tries: list[Any] = []
+        self.labels: dict[int, str] = {}
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
         self.versions: dict[str, Any] = {}
@@ -146,6 +147,9 @@ class Rows:
         for result in batch.results:
             self.results[result.task_no] = result
         self.tries.extend(batch.new_tries)
+        for task_no, run_no, label in batch.labels:
+            assert self.tasks[task_no].run_no == run_no
+            self.labels[task_no] = label
 
     def _apply_triggers(self, batch: Batch) -> None:
         for row in batch.new_triggers:

@@ -35,7 +35,7 @@ def numbers() -> list[int]:
     return list(range(WIDTH))
 
 
-@task(retries=5, retry_delay=0)
+@task(retries=5, retry_delay=0, map_label="number {n}")
 def double(folder: str, n: int) -> int:
     while n >= WIDTH // 2 and not Path(folder, "go-on").exists():
         sleep(0.01)
@@ -44,7 +44,7 @@ def double(folder: str, n: int) -> int:
     return 2 * n
 
 
-@task(retries=5, retry_delay=0)
+@task(retries=5, retry_delay=0, map_label=lambda pair: f"{pair[0]}-{pair[1]}")
 async def text(folder: str, pair: tuple[int, str]) -> str:
     note(folder, "texts", pair[0])
     return f"{pair[0]}{pair[1]}"
@@ -120,14 +120,23 @@ def test_children_follow_each_other_index_by_index_to_one_fan_in(
         ended = daemon.wait(run_id)
         texts = tasks_named(daemon, run_id, "text" if dag == "followed" else "both.text")
         [total] = tasks_named(daemon, run_id, "total")
+        doubles = tasks_named(daemon, run_id, "double" if dag == "followed" else "both.double")
 
     states = {task["map_index"]: task["state"] for task in texts}
     assert states == {n: "skipped" if n == 3 else "success" for n in range(WIDTH)}
+    assert [task["map_label"] for task in doubles] == [f"number {n}" for n in range(WIDTH)]
+    end = "b" if dag == "followed" else "g"
+    shift = 1 if dag == "followed" else 0
+    assert {task["map_index"]: task["map_label"] for task in texts[2:6]} == {
+        2: f"{4 + shift}-{end}",
+        3: None,  # it never began
+        4: f"{8 + shift}-{end}",
+        5: f"{10 + shift}-{end}",
+    }
     last = f"{2 * WIDTH - 1}b" if dag == "followed" else f"{2 * WIDTH - 2}g"
     assert total["result"] == [WIDTH - 1, WIDTH, [0, 1, 2, 4], last]
     assert ended["state"] == "success"
     assert set(lines(out / "totals")) == {str(WIDTH - 1)}
-    shift = 1 if dag == "followed" else 0
     assert set(lines(out / "texts")) == {str(2 * n + shift) for n in range(WIDTH) if n != 3}
     if not is_killed:
         assert len(lines(out / "texts")) == WIDTH - 1

@@ -109,6 +109,7 @@ def first_batch(number: int = 1) -> Batch:
         new_tasks=[TASK],
         new_expansions=[EXPANSION],
         new_tries=[TRY],
+        labels=[(10, 1, "merchant 7")],
         results=[RESULT],
         new_triggers=[TRIGGER],
         new_outbox=[OUTBOX],

@@ -315,6 +315,7 @@ REFUSED = {
     "expansion-there-already": {"new_expansions": [EXPANSION]},
     "task-of-no-run": {"new_tasks": [replace(TASK, task_no=11, run_no=9)]},
     "run-of-no-version": {"new_runs": [replace(RUN, run_no=2, run_id="x", version="no")]},
+    "label-of-no-task": {"labels": [(11, 1, "no one")]},
     "result-of-no-task": {"results": [replace(RESULT, task_no=11)]},
     "state-unknown": {"new_tasks": [replace(TASK, task_no=11, state=12)]},
     "slot-taken": {
@@ -514,6 +515,19 @@ async def test_tasks_come_in_pages_and_ranges_and_are_counted(store):
     assert await store.list_tasks_between(101, 103) == children[1:3]
     assert await store.list_tasks_between(101, 105, 1) == children[1:2]
     assert await store.count_states(1) == [(0, S.RUNNING, 1), (1, S.SUCCESS, 5)]
+
+
+async def test_what_children_are_called_is_what_the_last_try_said(store):
+    await store.commit(first_batch())
+    child = replace(TASK, task_no=100, position=1, map_index=0)
+    await store.commit(batch(2, new_tasks=[child], labels=[(100, 1, "a"), (100, 1, "b")]))
+
+    assert await store.list_labels(0, 1000) == {10: "merchant 7", 100: "b"}
+
+    await store.commit(batch(3, labels=[(100, 1, "c")]))
+
+    assert await store.list_labels(100, 101) == {100: "c"}
+    assert await store.list_labels(0, 100) == {10: "merchant 7"}
 
 
 async def test_triggers_and_the_journal_come_in_pages(store):
