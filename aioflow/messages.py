@@ -66,7 +66,10 @@ class TaskReport(_Wire, frozen=True):
 
 
 class Began(TaskReport, frozen=True):
-    """User code of this start begins now."""
+    """User code of this start begins now, in a worker: a claimed try has its slot from here on.
+
+    A coroutine has had its place since it was ordered, and says nothing.
+    """
 
     at: Instant
 

@@ -79,9 +79,12 @@ class Explain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask how the tasks of a live run stand. Answered with ``[(position, state, count)]``."""
+    """Ask how the tasks of runs stand. Answered with ``{run_id: [(position, state, count)]}``.
 
-    run_id: str
+    Those that are not live are left out.
+    """
+
+    run_ids: tuple[str, ...]
 
 
 class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):

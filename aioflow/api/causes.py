@@ -36,7 +36,7 @@ class Chain:
     """Walks from what waits to what it waits for; every task is met once.
 
     Args:
-        count: Tells how its tasks stand, see ``RunReader.states``; asked once, where it matters.
+        count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
         explain: Asks the engine what tasks of the run wait for, a level at a time.
     """
 

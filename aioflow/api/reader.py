@@ -176,18 +176,25 @@ class RunReader:
             raise UnknownRun(run_id)
         return row
 
-    async def counts(self, run: RunRow) -> dict[str, int]:
-        """Return how many tasks of a run are in each state."""
+    async def counts(self, runs: Sequence[RunRow]) -> list[dict[str, int]]:
+        """Return how many tasks of each run are in each state."""
         # The counts first: children are never counted without their expansion.
-        rows = await self.states(run)
-        return (await self.layout(run)).counts(rows, run.state)
+        states = await self.states(runs)
+        layouts = [await self.layout(run) for run in runs]
+        return [
+            layout.counts(rows, run.state)
+            for run, layout, rows in zip(runs, layouts, states, strict=True)
+        ]
 
-    async def states(self, run: RunRow) -> Counted:
-        """Return ``(position, state, count)`` of a run's tasks; without a row they may be left out.
+    async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
+        """Return ``(position, state, count)`` of each run's tasks.
 
-        All rows of a run are read for that. Of one that has ended it is kept, until the run is
-        cleared and ends another time.
+        What is pending without a row may be left out.
         """
+        return [await self._count(run) for run in runs]
+
+    async def _count(self, run: RunRow) -> Counted:
+        """Read all rows of a run for that; of one that has ended, once until it ends again."""
         known = self._counted.get((run.run_no, run.ended_at))
         if known is not None:
             return known
@@ -205,7 +212,7 @@ class RunReader:
     async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
         """Return a run, its counts, and one page of its tasks."""
         run = await self.run(run_id)
-        states = await self.states(run)
+        (states,) = await self.states([run])
         layout = await self.layout(run)
         places = layout.page(offset, min(limit, PAGE))
         tasks = await self._tasks(run, layout, places)

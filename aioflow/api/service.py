@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -269,12 +267,14 @@ class Api(RunReader):
 
     # ── asking memory ───────────────────────────────────────────────────────────────────
 
-    async def states(self, run: RunRow) -> Counted:
-        """Of a live run memory knows, and is asked: its rows may be a million."""
-        if self._engine is not None and run.state.is_live and not self._engine.store_away_since:
-            with anyio.move_on_after(_EXPLAIN_SECONDS), suppress(UnknownRun):  # it may have ended
-                return cast(Counted, await self._ask(CountTasks(run_id=run.run_id)))
-        return await super().states(run)
+    async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
+        """Of live runs memory knows, and is asked once for all: their rows may be a million."""
+        live = tuple(run.run_id for run in runs if run.state.is_live)
+        known: Mapping[str, Counted] = {}
+        if live and self._engine is not None and not self._engine.store_away_since:
+            with anyio.move_on_after(_EXPLAIN_SECONDS):
+                known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
+        return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if self._engine is None or not tasks or not run.state.is_live:
@@ -311,7 +311,10 @@ class Api(RunReader):
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
             return await self._waits(run, tasks)
 
-        count = partial(self.states, run)
+        async def count() -> Counted:
+            (counted,) = await self.states([run])
+            return counted
+
         chain = Chain(run, await self.layout(run), count, self.store, explain)
         if task_id is None:
             causes, more = await chain.of_run()

@@ -451,8 +451,9 @@ def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slot
     match request:
         case Explain():
             return _explain(request, memory, slots)
-        case CountTasks(run_id=run_id):
-            return counted(_find(run_id, memory))
+        case CountTasks(run_ids=run_ids):
+            runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
+            return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
         case ShowPools():
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
 

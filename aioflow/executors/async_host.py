@@ -17,7 +17,6 @@ from aioflow.inputs import ConfirmCall, Input, StartTry, StopTry
 from aioflow.messages import (
     Ask,
     Awaiting,
-    Began,
     CallAnswered,
     Deferred,
     EventEmitted,
@@ -56,7 +55,6 @@ _ENDED = (
 )
 
 _PASSED = (
-    Began,
     CallAnswered,
     EventEmitted,
     Item,

@@ -48,7 +48,6 @@ from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.messages import (
     Awaiting,
-    Began,
     Ended,
     Left,
     NextWanted,
@@ -214,7 +213,6 @@ class CoroutineHost:
         hosted.key = (order.task_no, order.start_no)
         self._hosted[hosted.key] = hosted
         hosted.began_at = now()
-        self._line.report(Began(order.task_no, order.start_no, hosted.began_at))
         hosted.calls.answered(order.answer, order.failure)
 
     def _confirm(self, order: CallRecorded) -> None:
@@ -272,7 +270,6 @@ class CoroutineHost:
             self._report(hosted, not_begun(start, exc))
             return
         hosted.began_at = now()
-        self._line.report(Began(start.task_no, start.start_no, hosted.began_at))
         if node.sensor is None:
             recorded = await self._records(start) if start.recorded else []
             code = self._code / run.info.version

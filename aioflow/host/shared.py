@@ -24,13 +24,17 @@ from aioflow.host.watchdog import Watchdog, announcer
 from aioflow.messages import Ask, Pong, Report, Withdraw
 from aioflow.orders import Answer, Order, Ping, Welcome
 
-__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "Line", "Role", "RoleFactory", "serve")
+__all__ = ("ABANDONED_LIMIT", "GIVEN_UP", "REPORTS_AT_ONCE", "Line", "Role", "RoleFactory", "serve")
 
 ABANDONED_LIMIT = 100
 """Coroutines that outlived their cancellation, from which on a host asks to be replaced."""
 
 GIVEN_UP = 70
 """The exit status for that."""
+
+REPORTS_AT_ONCE = 250
+"""Of a thousand coroutines that are stepped in one iteration, the first to end are reported while
+the others run: the daemon decides what follows meanwhile, and neither waits for the other."""
 
 Of = TypeVar("Of")
 
@@ -40,7 +44,7 @@ _log = logging.getLogger("aioflow.host")
 class Line:
     """A shared host's end of the link: reports gather here until the loop comes round.
 
-    All that is reported within one iteration of the loop is sent together.
+    What is reported within one iteration of the loop is sent together, unless that is very much.
     """
 
     def __init__(self) -> None:
@@ -66,6 +70,8 @@ class Line:
         message = packed(report)
         self._flush_soon()
         self._reports.append(message)
+        if len(self._reports) >= REPORTS_AT_ONCE:
+            self._flush()
 
     def gather(self, send: Callable[[], None]) -> None:
         """Have ``send`` called once the loop comes round; what it reports leaves first.

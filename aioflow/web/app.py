@@ -80,11 +80,11 @@ def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         runs = await api.list_runs(limit=_RUNS_SHOWN)
-        counted = [(run, await api.counts(await api.run(run.run_id))) for run in runs]
+        counts = await api.counts([await api.run(run.run_id) for run in runs])
         now = api.metrics()
         html = render(
             await api.list_dags(),
-            counted,
+            list(zip(runs, counts, strict=True)),
             await api.list_triggers(limit=_TRIGGERS_SHOWN),
             parked=sum(now.parked.values()),
             is_store_away=now.is_store_away,

@@ -8,7 +8,8 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import ResultsPage, RunEnded, RunEnding, RunsWanted
-from aioflow.messages import Ask, Began, Deferred, Failed, Output, Skipped, Succeeded
+from aioflow.host.shared import REPORTS_AT_ONCE
+from aioflow.messages import Ask, Deferred, Failed, Output, Skipped, Succeeded
 from aioflow.orders import Answer, ForgetRun, Start, Stop
 from aioflow.results import result_path
 from tests.host.peer import Child, kinds, result_of, run_info, start, write_version
@@ -56,7 +57,17 @@ def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
     ended = {child.expect(Succeeded).task_no, child.expect(Succeeded).task_no}
 
     assert ended == {100, 101}
-    assert kinds(child.frames[0])[:2] == ["Began", "Began"]
+    assert kinds(child.frames[0]) == ["Succeeded", "Succeeded"]
+
+
+def test_of_very_many_the_first_to_end_are_reported_while_the_others_run(host):
+    child = host(tasks("return 1"))
+
+    child.send(*(start(0, task_no=200 + i) for i in range(2 * REPORTS_AT_ONCE + 7)))
+    for _ in range(2 * REPORTS_AT_ONCE + 7):
+        child.expect(Succeeded)
+
+    assert max(map(len, child.frames)) == REPORTS_AT_ONCE
 
 
 @pytest.mark.parametrize(
@@ -136,11 +147,11 @@ def test_a_flood_of_output_is_bounded_and_what_was_dropped_is_said(host):
 
 def test_a_stopped_coroutine_reports_nothing_but_what_it_still_prints_and_that_it_left(host, home):
     child = host(tasks(
-        f"try: await asyncio.sleep(3600)\nfinally:\n    print('bye')\n"
+        f"print('hello')\ntry: await asyncio.sleep(3600)\nfinally:\n    print('bye')\n"
         f"    open({str(home / 'ended')!r}, 'w')", "return 1"
     ))  # fmt: skip
     child.send(start(0))
-    child.expect(Began)
+    child.expect(Output)
 
     child.send(Stop(100, 1, "cancelled"))
     child.send(start(1))
@@ -149,7 +160,7 @@ def test_a_stopped_coroutine_reports_nothing_but_what_it_still_prints_and_that_i
     child.close()
     assert (home / "ended").exists()
     said = [report for frame in child.frames for report in frame if report.task_no == 100]
-    assert kinds(said) == ["Began", "Output", "Left"]
+    assert kinds(said) == ["Output", "Output", "Left"]
     assert said[1].data.startswith(b"bye\n")
 
 
@@ -260,7 +271,7 @@ def pipeline(): ready()
     child.send(start(0))
 
     assert result_of(child.expect(Succeeded)) == 5
-    assert [kind for frame in child.frames for kind in kinds(frame)] == ["Began", "Succeeded"]
+    assert [kind for frame in child.frames for kind in kinds(frame)] == ["Succeeded"]
 
 
 @pytest.mark.parametrize(
@@ -453,10 +464,11 @@ def test_a_forgotten_run_is_told_anew(host):
 
 def test_the_host_ends_when_the_link_closes_whatever_it_hosts(host):
     child = host(tasks(
+        "print('hello')\n"
         "while True:\n    with contextlib.suppress(BaseException): await asyncio.sleep(3600)"
     ))  # fmt: skip
     child.send(start(0))
-    child.expect(Began)
+    child.expect(Output)
 
     assert child.close() == 0
 

@@ -15,6 +15,7 @@ import msgspec
 
 from aioflow.inputs import HostLost, Input, StartTry
 from aioflow.messages import Began, Deferred, Failed, NotReadyYet, Recalled, Skipped, Succeeded
+from aioflow.model import Body as Made
 from aioflow.model import Failure, SensorSpec, TaskSpec
 from aioflow.orders import Host
 from tests.sim.faults import Faults
@@ -92,17 +93,17 @@ class Body:
         rng = self._stage.rng
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
-        line.say(Began(*self.key, self.began_at))
+        if self.effect.body is Made.FUNCTION:
+            line.say(Began(*self.key, self.began_at))
         limit = self.effect.timeout_us
         if limit is not None and self._stage.faults.happens("try hangs"):
             return None
         return rng.choice((0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND))
 
-    def begin_again(self, line: Line) -> None:
+    def begin_again(self) -> None:
         """Go on as another start, after a wait."""
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
-        line.say(Began(*self.key, self.began_at))
 
     def end(self) -> Any:
         """Return the report of its end."""

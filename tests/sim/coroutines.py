@@ -245,7 +245,7 @@ class Coroutine:
 
     def resume(self, order: Resume) -> None:
         """Go on as another start: the call it is parked in is answered."""
-        self.body.begin_again(self._host.line)
+        self.body.begin_again()
         self.answered(order.answer, order.failure)
 
     # ── calls ───────────────────────────────────────────────────────────────────────────
