@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -131,3 +132,53 @@ async def test_a_fan_out_that_is_killed_at_any_commit_has_each_child_and_one_agg
     plays = 1 + 2 * commits
     # A crash before the commit of its end has it begin again; no other crash does.
     assert next(begun) == plays + 1
+
+
+@task
+def pages_of(book: int) -> list[tuple[int, int]]:
+    return [(book, page) for page in range(book)]
+
+
+@task
+def lines_of(page: tuple[int, int]) -> list[str]:
+    book, number = page
+    return [f"{book}.{number}.{line}" for line in range(number)]
+
+
+@task
+async def together(lists: Sequence[list[Any]]) -> list[Any]:
+    return [item for items in lists for item in items]
+
+
+@task
+async def loud(line: str) -> str:
+    return f"{line}!"
+
+
+@task
+def told(lines: Sequence[str]) -> list[str]:
+    return list(lines)
+
+
+@dag
+def library() -> None:
+    pages = together(pages_of.expand(book=[1, 2, 3]))
+    lines = together(lines_of.expand(page=pages))
+    told(loud.expand(line=lines))
+
+
+async def test_lists_that_children_return_are_expanded_again_wherever_the_node_crashes(sim: Sim):
+    run = await (await sim.start(library)).finished()
+    assert run["told"].result == ["2.1.0!", "3.1.0!", "3.2.0!", "3.2.1!"]
+
+    assert await Sim.crash_everywhere(library) > 8
+
+
+async def test_lists_that_are_too_wide_together_fail_where_they_are_put_together(sim: Sim):
+    sim.replace(pages_of, lambda book: [(book, page) for page in range(20_000)])
+
+    run = await (await sim.start(library)).finished()
+
+    assert run["together"].error is not None
+    assert run["together"].error.reason == "fanout_cap"
+    assert [run[name].state for name in ("lines_of", "told")] == ["upstream_failed"] * 2
