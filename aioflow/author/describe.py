@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from aioflow.author.binding import Literal
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
-from aioflow.author.node import Node, Part, Source
+from aioflow.author.node import CHOOSING, Node, Part, Source
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
@@ -189,6 +189,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
     for node in dag.nodes:
         yield from _too_wide(node)
         yield from _mixed_stream(node)
+        yield from _late_choice(node, dag.nodes)
     yield from misfits(dag.nodes)
 
 
@@ -218,6 +219,21 @@ def _mixed_stream(node: Node) -> Iterator[DagError]:
                 f"task {node.task_id!r} expands over the stream of {maker.task_id!r} and "
                 "over something else; a stream is expanded over alone. Give the rest by partial(), "
                 "or let a task return all of the stream as a list"
+            )
+
+
+def _late_choice(node: Node, nodes: Sequence[Node]) -> Iterator[DagError]:
+    """What a child skips has to be there: all of its group expands at once, with its items."""
+    if node.part not in CHOOSING or not node.is_mapped:
+        return
+    group = node.along | {node.position}
+    makers = {maker.position for source in node.sources for maker in source.parents}
+    for position in sorted(group):
+        for outside in sorted(nodes[position].parents - group - makers):
+            yield DagError(
+                f"task {node.task_id!r} chooses what runs in a mapped group, so its tasks can come "
+                f"after each other and their items alone, but {nodes[position].task_id!r} comes "
+                f"after {nodes[outside].task_id!r}; let that come before the list"
             )
 
 

@@ -119,10 +119,9 @@ class TaskFunction(Generic[P, R_co]):
     def _add(self, taken: Taken) -> Node:
         name = self.fn.__name__
         dag = open_dag(f"{name}()")
-        if self._part in CHOOSING and dag.mapped_group is not None:
-            raise wrong(
-                f"{name}(): a task that chooses what runs cannot be in a mapped group, or a loop"
-            )
+        outer = dag.mapped_group
+        if self._part in CHOOSING and outer is not None and outer.is_loop:
+            raise wrong(f"{name}(): a task that chooses what runs cannot be in a loop")
         options = dag.options_for(self._options, is_sensor=self._is_sensor)
         task_id = dag.free_task_id(options.get("task_id", name))
         node = Node(

@@ -46,7 +46,11 @@ class Chosen:
             return row.map_index < 0 and row.position in self.anew
         if row.state is TaskState.PENDING or row.task_no in self._kept:
             return False
-        return row.position in self.whole or row.map_index in self.children.get(row.position, ())
+        return self.includes(row.position, row.map_index)
+
+    def includes(self, position: int, map_index: int) -> bool:
+        """Whether a task is among those that are meant."""
+        return position in self.whole or map_index in self.children.get(position, ())
 
     def keep(self, row: TaskRow) -> None:
         """Leave a task as it is."""
@@ -168,12 +172,16 @@ def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
 
     Its rule would have let it run, and it never has.
     """
-    if row.state is not TaskState.SKIPPED or row.try_number > 0 or row.map_index >= 0:
+    if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
     tasks, position = run.spec.tasks, row.position
     choosers = {p for p in run.graph.parents[position] if tasks[p].chooses}
     above = reached({position}, run.graph.parents)
     choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
+    if row.map_index >= 0:
+        choosers &= run.graph.indexed[position]
+        stay = any(not chosen.includes(chooser, row.map_index) for chooser in choosers)
+        return stay and verdict(run, position, row.map_index) is Verdict.RUN
     if not choosers - chosen.positions or _is_empty(position, run):
         return False
     return verdict(run, position) is Verdict.RUN

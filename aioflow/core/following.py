@@ -27,6 +27,7 @@ __all__ = (
     "is_known",
     "may_go_on",
     "may_open",
+    "may_skip",
     "restore",
     "widths",
 )
@@ -99,6 +100,12 @@ def child_verdict(group: Group, index: int) -> Verdict:
             if state < TaskState.SUCCESS:
                 return Verdict.WAIT
     return said
+
+
+def may_skip(group: Group, index: int) -> bool:
+    """Whether a child has not begun, and no rule has let it."""
+    is_let = group.lockstep is not None and group.lockstep.may_start(index)
+    return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, position: int, index: int) -> Iterator[Entry]:

@@ -88,7 +88,8 @@ def end(
 
     Args:
         at: When it ended; now by default.
-        skips: Tasks that are skipped by it unless they have begun, before any rule is judged.
+        skips: Tasks that are skipped by it unless they have begun, before any rule is judged; by
+            a child, those at its own index.
         again: The loop it decides over goes round again.
     """
     draft.move(live, state)
@@ -108,11 +109,21 @@ def end(
         for group in grown:
             follows += _judge_children(group, draft, slots)
         for position in skips:
-            if run.states[position] == TaskState.PENDING:
-                end_unstarted(run, position, TaskState.SKIPPED, draft)
-                follows += _ended(run, position, -1, TaskState.SKIPPED, draft)
+            follows += _skip(run, position, live.map_index, draft)
         _step(run, follows, draft, slots)
         slots.unblock(live)
+
+
+def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:
+    """Skip a task that has not begun, or the child at the index of whoever says so."""
+    if map_index >= 0:
+        group = run.groups.get(position)
+        if group is None or not following.may_skip(group, map_index):
+            return []
+    elif run.states[position] != TaskState.PENDING:
+        return []
+    end_unstarted(run, position, TaskState.SKIPPED, draft, map_index=map_index)
+    return _ended(run, position, map_index, TaskState.SKIPPED, draft)
 
 
 def leave(live: Live, draft: Draft, slots: Slots) -> None:

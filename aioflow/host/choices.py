@@ -41,12 +41,13 @@ def skipped_by(node: Node, value: object) -> tuple[int, ...]:
     after = _children(nodes, node.position)
     if node.part is Part.SHORT_CIRCUIT:
         after = _after(nodes, after)
+    after = _at_its_index(node, after)
     return tuple(sorted(p for p in after if not nodes[p].is_teardown))
 
 
 def _not_chosen(node: Node, value: object) -> tuple[int, ...]:
     nodes = node.dag.nodes
-    children = _children(nodes, node.position)
+    children = _at_its_index(node, _children(nodes, node.position))
     names = _names(nodes, children)
     if value is not None and not isinstance(value, str | list | tuple | set | frozenset):
         raise BadChoice(node.task_id, value, sorted(names))
@@ -57,6 +58,11 @@ def _not_chosen(node: Node, value: object) -> tuple[int, ...]:
         chosen |= names[name]
     # What comes after a chosen task as well is one of its ways on, not another branch.
     return tuple(sorted(children - _after(nodes, chosen)))
+
+
+def _at_its_index(node: Node, positions: set[int]) -> set[int]:
+    """Return those that a child of a mapped group has a say in: what is in the group with it."""
+    return positions & node.along if node.is_mapped else positions
 
 
 def _names(nodes: Sequence[Node], children: Iterable[int]) -> dict[str, set[int]]:

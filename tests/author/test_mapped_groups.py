@@ -10,7 +10,7 @@ import pytest
 from aioflow import DAG, DagError, task, task_group
 from aioflow.author.binding import FromSource, FromTask
 from aioflow.author.describe import describe
-from aioflow.model import DagSpec, MapSource
+from aioflow.model import Chooses, DagSpec, MapSource
 
 NUMBER: Any = 5
 
@@ -110,18 +110,6 @@ def mapped_inside() -> None:
     outer.expand(x=[1])
 
 
-def branched_inside() -> None:
-    @task.branch
-    def choose() -> str:
-        return ""
-
-    @task_group
-    def inner(x: Any) -> None:
-        choose()
-
-    inner.expand(x=[1])
-
-
 def leaked() -> None:
     kept: list[Any] = []
 
@@ -139,7 +127,6 @@ def leaked() -> None:
     [
         pytest.param(fanned_inside, "expands inside the mapped group", id="expand"),
         pytest.param(mapped_inside, "cannot be in another", id="mapped-group"),
-        pytest.param(branched_inside, "chooses what runs", id="branch"),
         pytest.param(leaked, "outside of its mapped group", id="leaked"),
         pytest.param(lambda: work.expand(), "at least one", id="nothing"),
         pytest.param(lambda: work.partial(x=1).expand(x=[1]), "'x' from partial", id="twice"),
@@ -161,3 +148,34 @@ def test_it_cannot_go_over_a_stream():
 
     _, failures = describe(made)
     assert "expands over the stream of 'pages'" in failures[0].message
+
+
+@task.branch
+def choose(x: Any = 0) -> str:
+    return ""
+
+
+def chosen_after(outside: Any) -> None:
+    @task_group
+    def inner(x: Any) -> Any:
+        first(x).after(choose(x))
+        return second(x).after(*outside)
+
+    total(inner.expand(x=listed()))
+
+
+def test_a_branch_may_choose_in_a_mapped_group():
+    spec = described(lambda: chosen_after([]))
+
+    assert spec.tasks[2].chooses is Chooses.CHILDREN
+    assert spec.tasks[1].mapped is not None
+
+
+def test_where_a_branch_chooses_in_a_mapped_group_all_of_it_expands_at_once():
+    with DAG("made") as made:
+        chosen_after([total(0)])
+
+    spec, failures = describe(made)
+
+    assert spec is None
+    assert "'inner.second' comes after 'total'" in failures[0].message

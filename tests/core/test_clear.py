@@ -458,6 +458,36 @@ def test_what_a_branch_did_not_choose_stays_skipped_unless_that_is_cleared(clear
     assert world.state(run, "b") == after
 
 
+@pytest.mark.parametrize(
+    ("cleared", "index", "after"),
+    [
+        pytest.param(("b",), 0, ["skipped", "success"], id="without-its-branch"),
+        pytest.param(("choose", "b"), 0, ["pending", "success"], id="with-its-branch"),
+        pytest.param(("choose", "b"), -1, ["pending", "pending"], id="all-of-them"),
+    ],
+)
+def test_what_a_branch_in_a_mapped_group_did_not_choose_stays_so_index_by_index(
+    cleared, index, after
+):
+    over = (MapSource("x", -1, 2),)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("choose", chooses=Chooses.CHILDREN, mapped=MapSpec(over, (1, 2))),
+        task("a", 0, mapped=MapSpec(over, (0, 2))),
+        task("b", 0, mapped=MapSpec(over, (0, 1))),
+    )
+    world.succeed("choose", 0, skips=(2,))
+    world.succeed("choose", 1, skips=(1,))
+    world.finish_all()
+    assert [world.state(run, "b", i) for i in range(2)] == ["skipped", "success"]
+
+    clear(world, run, *cleared, map_index=index)
+
+    assert [world.state(run, "b", i) for i in range(2)] == after
+    world.finish_all()
+    assert world.run_state(run) == "success"
+
+
 # ── what goes wrong ─────────────────────────────────────────────────────────────────────
 
 

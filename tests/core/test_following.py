@@ -329,3 +329,86 @@ def test_a_child_is_told_how_wide_its_lists_are_and_asks_for_the_rest():
     started = world.started("b", 2)
     assert started is not None
     assert (started.start.sources, started.start.widths) == ((), (3,))
+
+
+# ── branches ────────────────────────────────────────────────────────────────────────────
+
+
+def branching(**fields: Any) -> tuple[TaskSpec, ...]:
+    """A mapped group: ``pick``, then ``a`` and ``b``, then ``join``; and a fan-in outside."""
+
+    def inside(name: str, number: int, *parents: int, **more: Any) -> TaskSpec:
+        along = tuple({0, 1, 2, 3} - {number})
+        mapped = MapSpec((MapSource("x", -1, 3),), along)
+        return task(name, *parents, mapped=mapped, **more)
+
+    return (
+        inside("pick", 0),
+        inside("a", 1, 0),
+        inside("b", 2, 0, **fields),
+        inside("join", 3, 1, 2, rule=R.NONE_FAILED_MIN_ONE_SUCCESS),
+        task("sum", 3, rule=R.ALL_DONE),
+    )
+
+
+def picked(world: World, run: int) -> None:
+    """Each child of ``pick`` chooses otherwise: a, b, neither."""
+    for index, skips in enumerate([(2,), (1,), (1, 2)]):
+        world.succeed("pick", index, skips=skips)
+
+
+def states(world: World, run: int, name: str) -> list[str]:
+    return [world.state(run, name, index) for index in range(3)]
+
+
+def test_a_branch_in_a_mapped_group_skips_at_its_own_index_alone():
+    world = World(cpu_slots=9)
+    run = world.begin(*branching())
+
+    picked(world, run)
+    world.finish_all()
+
+    assert states(world, run, "a") == ["success", "skipped", "skipped"]
+    assert states(world, run, "b") == ["skipped", "success", "skipped"]
+    assert states(world, run, "join") == ["success", "success", "skipped"]
+    assert world.run_state(run) == "success"
+
+
+def test_what_a_child_has_skipped_stays_so_after_a_restart():
+    world = World(cpu_slots=9)
+    run = world.begin(*branching())
+    picked(world, run)
+
+    world.restart()
+    world.finish_all()
+
+    assert states(world, run, "a") == ["success", "skipped", "skipped"]
+    assert states(world, run, "join") == ["success", "success", "skipped"]
+    assert world.run_state(run) == "success"
+
+
+def test_a_child_that_its_rule_has_let_is_not_skipped_though_it_has_no_slot_yet():
+    world = World(cpu_slots=1)
+    run = world.begin(*branching(rule=R.ALWAYS))
+    assert states(world, run, "b") == ["pending"] * 3
+
+    world.succeed("pick", 0, skips=(1, 2))
+    world.finish_all()
+
+    assert states(world, run, "a") == ["skipped", "success", "success"]
+    assert states(world, run, "b") == ["success"] * 3
+    assert world.run_state(run) == "success"
+
+
+def test_a_child_that_could_not_be_judged_yet_is_skipped(monkeypatch):
+    """The batch was full before it was looked at, and what it waits for has ended since."""
+    monkeypatch.setattr(draft, "BATCH_ROWS", 1)
+    world = World(cpu_slots=9)
+    run = world.begin(*branching())
+
+    picked(world, run)
+    world.finish_all()
+
+    assert states(world, run, "b") == ["skipped", "success", "skipped"]
+    assert states(world, run, "join") == ["success", "success", "skipped"]
+    assert world.run_state(run) == "success"

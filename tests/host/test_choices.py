@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioflow import DAG, DagError, chain, task
+from aioflow import DAG, DagError, chain, task, task_group
 from aioflow.author.dag import forget_registered
 from aioflow.host.choices import BadChoice, skipped_by
 
@@ -106,3 +106,43 @@ def test_what_any_other_task_returns_skips_nothing():
 def test_a_task_that_chooses_cannot_be_mapped(chooses: Any):
     with DAG("d"), pytest.raises(DagError, match="cannot be mapped itself"):
         chooses.partial().expand(x=[1])
+
+
+# ── in a mapped group ───────────────────────────────────────────────────────────────────
+
+
+def mapped(first: Any) -> DAG:
+    """The task chooses between a and b, which b's follower comes after, and a fan-in outside."""
+
+    @task_group
+    def inside(x: int) -> Any:
+        chooser = first()
+        a, b, last = (work.override(task_id=name)() for name in ("a", "b", "last"))
+        chain(chooser, [a, b])
+        chain(b, last)
+        return last
+
+    with DAG("d") as made:
+        chain(inside.expand(x=[1, 2]), work.override(task_id="outside")())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("value", "skipped"),
+    [("inside.a", {"inside.b"}), (None, {"inside.a", "inside.b"})],
+)
+def test_a_branch_in_a_mapped_group_chooses_among_its_tasks_alone(value: Any, skipped: set[str]):
+    assert skips(mapped(pick), value) == skipped
+
+
+@pytest.mark.parametrize(
+    ("first", "skipped"),
+    [
+        (goes_on, {"inside.a", "inside.b", "inside.last"}),
+        (goes_on_gently, {"inside.a", "inside.b"}),
+    ],
+)
+def test_a_short_circuit_in_a_mapped_group_skips_nothing_outside_of_it(
+    first: Any, skipped: set[str]
+):
+    assert skips(mapped(first), 0) == skipped

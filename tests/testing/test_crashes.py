@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aioflow import dag, sleep, step, task
+from aioflow import dag, sleep, step, task, task_group
 from aioflow.testing import Sim
 
 
@@ -182,3 +182,42 @@ async def test_lists_that_are_too_wide_together_fail_where_they_are_put_together
     assert run["together"].error is not None
     assert run["together"].error.reason == "fanout_cap"
     assert [run[name].state for name in ("lines_of", "told")] == ["upstream_failed"] * 2
+
+
+@task.branch
+async def by_parity(number: int) -> str:
+    return "each.even" if number % 2 == 0 else "each.odd"
+
+
+@task
+def even(number: int) -> str:
+    return f"{number} is even"
+
+
+@task
+def odd(number: int) -> str:
+    return f"{number} is odd"
+
+
+@task(trigger_rule="none_failed_min_one_success")
+def either(one: str | None, other: str | None) -> str | None:
+    return one or other
+
+
+@task_group
+def each(number: int) -> Any:
+    chosen = by_parity(number)
+    return either(even(number).after(chosen), odd(number).after(chosen))
+
+
+@dag
+def parities() -> None:
+    told(each.expand(number=numbers(4)))
+
+
+async def test_what_a_branch_in_a_mapped_group_skips_is_skipped_wherever_the_node_crashes(sim: Sim):
+    run = await (await sim.start(parities)).finished()
+    assert run["told"].result == ["0 is even", "1 is odd", "2 is even", "3 is odd"]
+    assert [child.state for child in run["each.even"].children] == ["success", "skipped"] * 2
+
+    assert await Sim.crash_everywhere(parities) > 8
