@@ -81,11 +81,13 @@ class OpenGroup(Protocol):
         group_id: With the ids of the groups around it.
         prefix: What the ids of its tasks begin with.
         sources: What it is mapped over; empty for nothing.
+        is_loop: Its tasks are mapped over their rounds.
     """
 
     group_id: str
     prefix: str
     sources: tuple[Source, ...]
+    is_loop: bool
     default_args: SensorClassOptions
 
     @property

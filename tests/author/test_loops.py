@@ -235,7 +235,7 @@ def leaked() -> None:
         pytest.param(fanned_inside, "expands inside the loop 'inner'", id="expand"),
         pytest.param(mapped_inside, "or in a loop", id="mapped-group"),
         pytest.param(looped_inside, "in another loop", id="loop"),
-        pytest.param(chosen_inside, "or a loop", id="branch"),
+        pytest.param(chosen_inside, "cannot be in a loop", id="branch"),
         pytest.param(leaked, "outside of its loop", id="leaked"),
         pytest.param(lambda: refine.expand(value=[1]), "cannot be mapped", id="mapped"),
         pytest.param(lambda: returning(None), "it returned None", id="nothing"),
