@@ -91,11 +91,12 @@ class Restoring:
             self._make_whole(task_no)
         for expansion in self._expansions:
             growing.restore(run, expansion)
+        for group in run.groups.values():
+            if group.is_over:
+                run.end_group(group)
         following.restore(run)
         for group in run.groups.values():
             rewind(group)
-            if group.is_over:
-                run.end_group(group)
         # Cleared, or left behind when the run was cancelled, children wait for their rule again.
         cleared = {position for position, _ in cleared_places(run)}
         idle = [p for p, one in run.groups.items() if not (one.is_over or one.unfinished)]

@@ -256,6 +256,21 @@ def test_what_maps_over_the_rounds_begins_when_there_are_no_more():
     assert world.run_state(run) == "success"
 
 
+def test_what_maps_over_the_rounds_goes_on_after_a_crash():
+    after = task("each", 2, 3, mapped=MapSpec((MapSource("x", 2, -1),)))
+    world = World(cpu_slots=1)
+    run = world.begin(*loop(after))
+    world.succeed("first")
+    go_round(world, again=True)
+    go_round(world, again=False)
+    assert [bool(world.started("each", i)) for i in range(2)] == [True, False]
+
+    world.restart()
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+
+
 @pytest.mark.parametrize("crash_after", range(10))
 def test_a_crash_anywhere_on_the_way_changes_no_round(crash_after):
     world = World(cpu_slots=2)

@@ -20,6 +20,7 @@ from aioflow.model import Failure, SensorSpec, TaskSpec
 from aioflow.orders import Host
 from tests.sim.faults import Faults
 from tests.sim.ledger import Ledger
+from tests.sim.loops import goes_on
 from tests.sim.script import UNSTORABLE, carried
 from tests.sim.streaming import end_of_stream, follow, handled
 from tests.sim.tables import Tables
@@ -150,7 +151,10 @@ class Body:
             body = msgspec.msgpack.encode((*self.key, bytes(padding)))
             size = len(body)
         self._stage.ledger.succeed(*self.key, body, width)
-        return Succeeded(*times, body, size, width)
+        again = goes_on(self.spec, rng)
+        if again:
+            self._stage.ledger.again.add(self.key)
+        return Succeeded(*times, body, size, width, again=again)
 
     def _failed(self, rng: random.Random, times: tuple[int, int, int, int]) -> Failed:
         failure = Failure(type="ValueError", message="no", reason="raised")

@@ -156,6 +156,9 @@ def _width_of(node: Any, run_no: int, position: int) -> int | None:
 
 def _children(node: Any, run_no: int, mapped: MapSpec) -> list[Taken] | None:
     """What each child takes; ``None`` while that is open."""
+    if mapped.until >= 0:
+        row = node.tables.expansions.get((run_no, mapped.until))
+        return [frozenset()] * (1 if row is None else row.width)
     sources = []
     for source in mapped.sources:
         items = _items(node, run_no, source)
@@ -299,7 +302,10 @@ def _whole(
     ]
     open_too = any(state.is_live for state in others)
     may_open = _children(node, run_no, mapped) is not None and all(
-        _width_of(node, run_no, p) is not None or not any(s.is_live for s in ends[p]) for p in along
+        _width_of(node, run_no, p) is not None
+        or not any(s.is_live for s in ends[p])
+        or (p in mapped.along and p in expanded)
+        for p in along
     )
     early = spec.tasks[position].rule is TriggerRule.ALWAYS and not any(
         s >= TaskState.SUCCESS for p in spec.tasks[position].parents for s in ends[p]

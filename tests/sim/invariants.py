@@ -16,7 +16,17 @@ from aioflow.inputs import Effect, HostTrigger, StartTry
 from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import called, counting, following, limits, oracle, parked, stored, streaming
+from tests.sim import (
+    called,
+    counting,
+    following,
+    limits,
+    loops,
+    oracle,
+    parked,
+    stored,
+    streaming,
+)
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
@@ -69,6 +79,7 @@ def check(node: Any, turn: Turn) -> None:
     parked.hold(node, turn)
     called.runs_answer_their_callers(node)
     streaming.hold(node, turn)
+    loops.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)
@@ -149,7 +160,8 @@ def widths_never_change(node: Any, turn: Turn) -> None:
     tables = node.tables
     for row in turn.batch.new_expansions:
         task = _spec(node, row.run_no).tasks[row.position]
-        if streaming.source_of(_spec(node, row.run_no), row.position) >= 0:
+        spec = _spec(node, row.run_no)
+        if streaming.source_of(spec, row.position) >= 0 or loops.is_round(spec, row.position):
             continue  # see there
         if not 0 < row.width <= task.map_limit:
             raise Broken("I8 widths", f"{row} with a limit of {task.map_limit}")
@@ -193,13 +205,17 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
     for look, parents in counted:
         at = look.tally * TALLY
         for parent in parents:
-            fresh[at] += node.tables.widths.get((run_no, parent), 1)
             mark = streaming.marker(node, run_no, parent)
+            if loops.is_round(spec, parent):
+                mark = loops.whole(node, run_no, parent)
+                fresh[at] += mark is None  # it counts as one, begun or not
+            else:
+                fresh[at] += node.tables.widths.get((run_no, parent), 1)
             fresh[at] += mark is not None
             if mark in offsets:
                 fresh[at + offsets[mark]] += 1
     for row in rows:
-        if row.state in offsets:
+        if row.state in offsets and not (row.map_index >= 0 and loops.is_round(spec, row.position)):
             for look, parents in counted:
                 if row.position in parents:
                     fresh[look.tally * TALLY + offsets[row.state]] += 1
@@ -358,6 +374,8 @@ def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskSta
 def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> list[TaskState]:
     width = node.tables.widths.get((run_no, position))
     states = [row.state for row in rows]
+    if width is not None and loops.is_round(_spec(node, run_no), position):
+        return [loops.whole(node, run_no, position) or TaskState.PENDING]
     if width is None:
         return states or [TaskState.PENDING]
     mark = streaming.marker(node, run_no, position)

@@ -29,6 +29,7 @@ class Ledger:
         storms: Tries behind which one was called back again and again.
         told: What the coroutines were told.
         spoken: The last reports of any process, heard or not.
+        again: Starts that asked for another round of their loop.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Ledger:
         self.storms: list[tuple[int, int]] = []
         self.spoken: deque[Input] = deque(maxlen=_REMEMBERED)
         self.told = Told()
+        self.again: set[tuple[int, int]] = set()
         self._open: list[tuple[int, int]] = []
         self._deferrals: Counter[tuple[int, int]] = Counter()
         self._called_back: Counter[tuple[int, int]] = Counter()

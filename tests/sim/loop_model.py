@@ -41,6 +41,7 @@ from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SeededLoop, cancelled_in_order
 from tests.sim.loop_faults import LoopFaults
+from tests.sim.loops import with_loops
 from tests.sim.misbehaving import NAMED
 from tests.sim.model import Verdict
 from tests.sim.pipe import host_clock
@@ -471,7 +472,9 @@ def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
     if streamed.random() < 0.5:
         dags = [with_generators(dag, streamed) for dag in dags]
     joined = random.Random(f"joins {seed}")
-    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
+    dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
+    looped = random.Random(f"loops {seed}")
+    return [with_loops(dag, looped) for dag in dags] if looped.random() < 0.15 else dags
 
 
 @contextmanager

@@ -75,6 +75,7 @@ from tests.sim.coroutines import AsyncHost
 from tests.sim.faults import Fault, Faults
 from tests.sim.following import with_joins
 from tests.sim.ledger import Ledger
+from tests.sim.loops import with_loops
 from tests.sim.people import People
 from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
@@ -143,6 +144,9 @@ class Node:
         joined = random.Random(f"joins {seed}")
         if joined.random() < 0.4:
             self.dags = [with_joins(dag, joined) for dag in self.dags]
+        looped = random.Random(f"loops {seed}")
+        if looped.random() < 0.3:
+            self.dags = [with_loops(dag, looped) for dag in self.dags]
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
         self.mono = 0
@@ -463,6 +467,7 @@ class Node:
         self.points["run called"] += len(self.tables.called)
         self.points["item given on"] += len(self.tables.items)
         self.points["open fan-out"] += self.tables.opened
+        self.points["another round"] += len(self.ledger.again)
         self.points["event handled"] += self.tables.handled
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
@@ -507,4 +512,7 @@ def dags_of(seed: int) -> list[DagSpec]:
     if streamed.random() < 0.5:
         dags = [with_streams(dag, streamed) for dag in dags]
     joined = random.Random(f"joins {seed}")
-    return [with_joins(dag, joined) for dag in dags] if joined.random() < 0.4 else dags
+    if joined.random() < 0.4:
+        dags = [with_joins(dag, joined) for dag in dags]
+    looped = random.Random(f"loops {seed}")
+    return [with_loops(dag, looped) for dag in dags] if looped.random() < 0.3 else dags

@@ -47,6 +47,7 @@ LEAST_MODEL = {
     "event handled": 20,
     "item given on": 20,
     "open fan-out": 5,
+    "another round": 5,
     "expansion": 20,
     "run ended": 50,
 }

@@ -47,8 +47,10 @@ def without(spec: DagSpec, position: int) -> DagSpec:
             continue
         mapped = task.mapped
         if mapped is not None:
-            sources = _without(mapped.sources, position)
-            mapped = MapSpec(sources, moved(mapped.along)) if sources else None
+            sources, until = _without(mapped.sources, position), mapped.until
+            is_undecided = until == position  # what was a loop is none
+            along, until = moved(mapped.along), until - (until > position)
+            mapped = MapSpec(sources, along, until) if sources and not is_undecided else None
         tasks.append(
             msgspec.structs.replace(
                 task,
