@@ -23,6 +23,7 @@ from aioflow.author.deferrable import default_deferrable
 from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
 from aioflow.author.group import TaskGroup, task_group
+from aioflow.author.latest import latest_only
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
@@ -109,6 +110,7 @@ __all__ = (
     "fetch_connection",
     "fetch_secret",
     "fetch_variable",
+    "latest_only",
     "named_events",
     "now",
     "run_dag",

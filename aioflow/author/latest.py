@@ -1,0 +1,67 @@
+"""A task that lets its children run in the newest run of a schedule alone."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from aioflow.author.context import current
+from aioflow.author.dag import open_dag
+from aioflow.author.node import Part
+from aioflow.author.ref import Ref
+from aioflow.author.schedule import Schedule, schedule_spec
+from aioflow.author.task import TaskFunction
+from aioflow.model import Instant
+
+__all__ = ("latest_only",)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def latest_only(task_id: str = "latest_only") -> Ref[bool]:
+    """Add a task that skips its children where a later slot of the schedule has come already.
+
+    That is seen when it runs: a run that catches up, or is cleared much later, skips them. A run
+    that a person or another run started never does.
+
+    Raises:
+        DagError: If no DAG is being written.
+    """
+    dag = open_dag("latest_only()")
+    options = {"task_id": task_id}
+    part = Part.GENTLE_SHORT_CIRCUIT
+    task: TaskFunction[..., bool] = TaskFunction(is_latest, options, is_sensor=False, part=part)
+    return task(
+        dag.schedule,
+        dag.timezone,
+        first=dag.start_date,
+        last=dag.end_date,
+        cause=current.cause,
+        slot=current.logical_date,
+    )
+
+
+def is_latest(
+    schedule: Schedule,
+    timezone: str,
+    *,
+    first: Instant | None,
+    last: Instant | None,
+    cause: str,
+    slot: datetime,
+) -> bool:
+    """Let what comes after this task run, unless a later slot of the schedule has come."""
+    # The calendar is loaded where it is used: most children never ask.
+    from aioflow.core.timetable import CRON_NAMES, next_slot
+
+    spec = schedule_spec(schedule, CRON_NAMES, anchor=first or 0)
+    if spec is None or cause != "schedule":
+        return True
+    following = next_slot(spec, timezone, after=_instant(slot))
+    if following is None or (last is not None and following > last):
+        return True
+    return following > time.time_ns() // 1_000  # noqa: TID251 - in a process of user code
+
+
+def _instant(moment: datetime) -> Instant:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

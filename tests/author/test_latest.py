@@ -1,0 +1,70 @@
+"""What lets its children run in the newest run of a schedule alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from aioflow import DAG, Every, dag, latest_only, task
+from aioflow.author.binding import FromContext, Literal
+from aioflow.author.describe import describe
+from aioflow.author.latest import is_latest
+from aioflow.host.choices import skipped_by
+from aioflow.model import Chooses
+
+NOW = datetime.now(UTC)
+FAR = timedelta(days=4000)
+
+
+@task
+def work() -> None: ...
+
+
+def said(slot: datetime, *, schedule: Any = "@daily", cause: str = "schedule", last: Any = None):
+    end = None if last is None else int(last.timestamp() * 1e6)
+    first = int(slot.timestamp() * 1e6)
+    return is_latest(schedule, "UTC", first=first, last=end, cause=cause, slot=slot)
+
+
+@pytest.mark.parametrize(
+    ("slot", "options", "expected"),
+    [
+        pytest.param(NOW, {}, True, id="the-newest-slot"),
+        pytest.param(NOW - timedelta(days=3), {}, False, id="one-that-is-caught-up"),
+        pytest.param(NOW - timedelta(days=3), {"cause": "manual"}, True, id="started-by-hand"),
+        pytest.param(NOW - FAR, {"cause": "manual", "schedule": None}, True, id="no-schedule"),
+        pytest.param(NOW - FAR, {"schedule": Every("5000d")}, True, id="a-long-interval"),
+        pytest.param(NOW - FAR, {"schedule": timedelta(hours=1)}, False, id="a-short-one"),
+        pytest.param(NOW - FAR, {"last": NOW - FAR}, True, id="the-last-of-a-schedule-that-ended"),
+    ],
+)
+def test_a_run_is_the_latest_until_the_next_slot_has_come(slot, options, expected):
+    assert said(slot, **options) is expected
+
+
+def test_it_skips_its_children_alone_and_asks_the_run_for_its_slot():
+    @dag(schedule="@daily", timezone="Asia/Kolkata")
+    def daily() -> None:
+        latest_only() >> work() >> work.override(task_id="behind")()
+
+    spec, failures = describe(daily)
+
+    assert not failures
+    assert spec is not None
+    assert spec.tasks[0].chooses is Chooses.CHILDREN
+    assert skipped_by(daily.nodes[0], value=False) == (1,)
+    arguments = daily.nodes[0].arguments
+    assert (arguments["cause"], arguments["slot"]) == (
+        FromContext("cause"),
+        FromContext("logical_date"),
+    )
+    assert arguments["timezone"] == Literal("Asia/Kolkata")
+
+
+def test_it_may_be_called_otherwise():
+    with DAG("d") as made:
+        latest_only("newest")
+
+    assert made.nodes[0].task_id == "newest"
