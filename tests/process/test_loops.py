@@ -1,0 +1,108 @@
+"""A loop on a real daemon that is killed between two rounds: each round once, with what it said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+from collections.abc import Sequence
+from pathlib import Path
+
+from aioflow import current, dag, sleep, task, task_group
+
+
+@task
+def add(previous: int, folder: str, number: int = current.round) -> int:
+    print(f"round {number} adds to {previous}")
+    with open(Path(folder, "rounds"), "a") as file:
+        file.write(f"{number}\\n")
+    return previous + 10
+
+
+@task
+async def pause(total: int, folder: str, number: int = current.round) -> int:
+    while number == 2 and not Path(folder, "go-on").exists():
+        await sleep(0.05)
+    return total
+
+
+@task
+def told(last: int, rounds: Sequence[int]) -> list[int]:
+    return [last, *rounds]
+
+
+def enough(total: int) -> bool:
+    print(f"asked about {total}")
+    return total >= 50
+
+
+@task_group(until=enough, max_rounds=9)
+def rounds(folder: str, previous: int = 10) -> int:
+    return pause(add(previous, folder), folder)
+
+
+@dag
+def going_round(folder: str) -> None:
+    last = rounds(folder)
+    told(last, last.rounds)
+"""
+
+
+def asked(daemon: DaemonProcess, *words: str) -> str:
+    """What the command line says."""
+    command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def standing(daemon: DaemonProcess) -> dict[tuple[str, int], str]:
+    tasks = daemon.run("loop")["tasks"]
+    assert {task["map_index"] for task in tasks} == {-1}
+    return {(task["task_id"], task["round"]): task["state"] for task in tasks}
+
+
+def test_a_loop_goes_on_with_its_round_after_a_kill(tmp_path: Path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "loops.py").write_text(DAGS)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+
+    def waits() -> dict[tuple[str, int], str] | None:
+        states = standing(daemon)
+        return states if states.get(("rounds.pause", 2)) == "deferred" else None
+
+    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
+        daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
+        before: Any = eventually(waits)
+        assert before["rounds.until", 1] == "success"
+        daemon.kill()
+        daemon.start()
+        (folder / "go-on").touch()
+        daemon.wait("loop")
+
+        states = standing(daemon)
+        assert set(states.values()) == {"success"}
+        assert sorted(round_ for name, round_ in states if name == "rounds.until") == [0, 1, 2, 3]
+        results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
+        assert results["told"] == [50, 20, 30, 40, 50]
+        assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3"]
+
+        said = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "1")
+        assert said == "round 1 adds to 20\n"
+        assert asked(daemon, "runs", "logs", "loop", "rounds.until") == "asked about 50\n"
+        assert "rounds.until, round 3" in asked(daemon, "runs", "show", "loop")
+        why = json.loads(
+            asked(daemon, "runs", "why", "loop", "rounds.add", "--round", "2", "--json")
+        )
+        assert [(cause["task_id"], cause["round"]) for cause in why["causes"]] == [
+            ("rounds.add", 2)
+        ]
