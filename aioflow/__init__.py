@@ -24,6 +24,7 @@ from aioflow.author.duration import Duration, as_timedelta
 from aioflow.author.events import emit
 from aioflow.author.group import TaskGroup, task_group
 from aioflow.author.latest import latest_only
+from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
@@ -69,6 +70,7 @@ __all__ = (
     "DagRunFailed",
     "DataInterval",
     "Duration",
+    "EmailNotifier",
     "Every",
     "Fail",
     "NamedEvent",
@@ -98,6 +100,7 @@ __all__ = (
     "UnknownValue",
     "Unserializable",
     "Watch",
+    "WebhookNotifier",
     "all_of",
     "any_of",
     "as_timedelta",

@@ -21,11 +21,13 @@ from aioflow.api import Api
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
+from aioflow.catalog.snapshot import write_snapshot
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
@@ -35,11 +37,13 @@ from aioflow.inputs import Drain
 from aioflow.masking import Masks
 from aioflow.owed import Alert
 from aioflow.routing import Routes
+from aioflow.rows import VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
+from aioflow.threads import in_thread
 from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
@@ -196,7 +200,8 @@ class _Node:
             cycle=self._answers.cycle,
         )
         executors = self._slot, self._async, self._triggerers
-        engine.connect(Routes(engine, *executors, self._answers, self._api, on_alert=_alert))
+        self._deliveries = _deliveries(wiring, store, settings)
+        engine.connect(Routes(*executors, self._deliveries, self._answers, self._api))
 
     async def start(self, services: TaskGroup) -> None:
         """Start every service, each when those it needs are there."""
@@ -213,6 +218,7 @@ class _Node:
                 starting.start_soon(services.start, triggerer.run)
             await services.start(self._engine.run)
             starting.start_soon(services.start, catalog.run)
+            starting.start_soon(services.start, self._deliveries.run)
             starting.start_soon(self._start_web, services)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
@@ -292,8 +298,10 @@ class _Node:
     async def drain(self) -> None:
         """Start nothing more, and let what runs end for a while."""
         self._engine.report([Drain()])
+        self._deliveries.drain()
         with anyio.move_on_after(self._settings.grace_seconds):
             await self._engine.wait_until_still()
+            await self._deliveries.quiet()
         self._engine.report([Drain(is_over=True)])
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._engine.wait_until_still()
@@ -312,7 +320,35 @@ class _Node:
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()
         await self._engine.wait_until_idle()
+        while any(lane.waiting for lane in self._engine.memory.lanes.values()):
+            await self._engine.next_turn()
+        await self._deliveries.quiet()
         self.stopped.set()
+
+
+def _deliveries(wiring: Wiring, store: Store, settings: Settings) -> Deliveries:
+    async def restore(row: VersionRow) -> None:
+        await in_thread(write_snapshot, settings.code_folder, row.version, row.sources)
+
+    return Deliveries(
+        wiring,
+        store,
+        pace=Pace(
+            processes=settings.callback_processes,
+            per_second=settings.callbacks_per_second,
+            timeout_seconds=settings.callback_timeout_seconds,
+        ),
+        targets=Targets(
+            webhook=settings.alert_webhook,
+            webhook_secret=settings.alert_webhook_secret,
+            signing_secret=settings.alert_signing_secret,
+            email=settings.alert_email,
+            sender=settings.alert_sender,
+            connection=settings.alert_connection,
+        ),
+        restore=restore,
+        on_alert=_alert,
+    )
 
 
 def _alert(alert: Alert) -> None:

@@ -19,13 +19,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.core import restart, undo
+from aioflow.core import owing, restart, undo
 from aioflow.core.clear import portion
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import Restoring, restore
+from aioflow.core.run import alert
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
@@ -38,12 +39,13 @@ from aioflow.inputs import (
     HandOver,
     Input,
     MoveClass,
+    ReadOwed,
     Rehost,
     Restarted,
     WakeAt,
     Warn,
 )
-from aioflow.model import TaskState
+from aioflow.model import Failure, TaskState
 from aioflow.outlets import Outlets, send
 from aioflow.recalling import recall
 from aioflow.requests import Request
@@ -290,7 +292,7 @@ class Engine:
                     self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
-                case Continue() | HandOver() | Rehost() | MoveClass():
+                case Continue() | HandOver() | Rehost() | MoveClass() | ReadOwed():
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
@@ -337,7 +339,7 @@ class Engine:
     def _remember(self, snapshot: Snapshot) -> None:
         memory = self.memory
         undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
-        memory.outbox = {owed.outbox_no: (owed.kind, owed.body) for owed in snapshot.outbox}
+        owing.begin(memory, snapshot.outbox, snapshot.owed)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)
             for spec in version.dags:
@@ -411,9 +413,12 @@ class Engine:
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
         """Start nothing more of these runs; people see why, and may cancel them."""
+        await self._lease_numbers()
         quarantine = self._draft()
         for run in runs:
             quarantine.change_run(run, quarantine=reason[:1000])
+            failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
+            alert(run, -1, failure, quarantine)
         await self._commit_if_any(quarantine)
 
     def _draft(self) -> Draft:
@@ -424,6 +429,7 @@ class Engine:
         if not batch.is_empty:
             await self._commit(batch, draft)
             draft.settle()
+            self._act(draft.effects)
 
 
 class _Refused(AioflowError):

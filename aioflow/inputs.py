@@ -69,6 +69,7 @@ __all__ = (
     "HostUp",
     "Input",
     "MoveClass",
+    "ReadOwed",
     "RecallTries",
     "Rehost",
     "Restarted",
@@ -263,9 +264,16 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """An owed effect was done."""
+    """An owed effect was done, or nothing will come of it any more."""
 
     outbox_no: int
+    is_failed: bool = False
+
+
+class ReadOwed(msgspec.Struct, frozen=True):
+    """More of what is owed of a kind may be handed out: its rows have been read."""
+
+    kind: str
 
 
 Input: TypeAlias = (
@@ -305,6 +313,7 @@ Input: TypeAlias = (
     | MoveClass
     | Stalled
     | Delivered
+    | ReadOwed
 )
 
 
@@ -426,6 +435,7 @@ Effect: TypeAlias = (
     | Continue
     | HandOver
     | MoveClass
+    | ReadOwed
     | Rehost
     | Warn
 )

@@ -20,6 +20,7 @@ __all__ = (
     "Awaiting",
     "Began",
     "CallAnswered",
+    "Called",
     "DagFailure",
     "Deferred",
     "Ended",
@@ -414,6 +415,18 @@ class Pong(_Wire, frozen=True):
     """The answer to a ``Ping``: the loop turns. For whoever watches the host, never the engine."""
 
 
+class Called(_Wire, frozen=True):
+    """The answer to a ``Call`` or a ``Notify``; never for the engine.
+
+    Attributes:
+        may_pass: Whether it failed of something that may be over later.
+    """
+
+    number: int
+    failure: Failure | None = None
+    may_pass: bool = False
+
+
 # ── reports of parsers ──────────────────────────────────────────────────────────────────
 
 
@@ -488,6 +501,7 @@ Report: TypeAlias = (
     | Ask
     | Withdraw
     | Pong
+    | Called
     | Parsed
     | Inspected
 )

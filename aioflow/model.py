@@ -26,6 +26,7 @@ __all__ = (
     "DEFAULT_POOL",
     "LIVE_TASK_STATES",
     "Body",
+    "CallbackSpec",
     "Chooses",
     "DagSpec",
     "EdgeGroup",
@@ -340,6 +341,18 @@ class ValueKind(StrEnum):
     VARIABLE = "variable"
 
 
+class CallbackSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """For which events of a task, or a run, its author wants something called.
+
+    Attributes:
+        events: Of ``success``, ``failure``, ``retry``, ``skip`` and ``deadline``.
+        values: Which secrets, connections and variables what is called may be told, each once.
+    """
+
+    events: tuple[str, ...]
+    values: tuple[tuple[ValueKind, str], ...] = ()
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a DAG, as the engine needs it. Values and code stay with the children.
 
@@ -397,6 +410,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     events: EventsSpec | None = None
     streams: bool = False
     values: tuple[tuple[ValueKind, str], ...] = ()
+    callbacks: CallbackSpec | None = None
     doc: str = ""
     line: int = 0
 
@@ -450,6 +464,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_active_tasks: int | None = None
     run_timeout_us: int | None = None
     deadline_us: int | None = None
+    callbacks: CallbackSpec | None = None
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

@@ -9,10 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo, ValueKind
 
 __all__ = (
     "Answer",
+    "Call",
     "CallRecorded",
     "End",
     "EventsTaken",
@@ -20,6 +21,7 @@ __all__ = (
     "Host",
     "Inspect",
     "ItemsTaken",
+    "Notify",
     "Order",
     "Parse",
     "Ping",
@@ -254,6 +256,49 @@ class Answer(_Wire, frozen=True):
     error: str = ""
 
 
+class Call(_Wire, frozen=True):
+    """Call what an author gave for an event. Answered by ``Called``.
+
+    Attributes:
+        number: Of the outbox row; the same where it is called again.
+        body: msgpack of the ``owed.Callback``.
+        names: Which secrets, connections and variables it is told.
+        values: These, msgpack each.
+    """
+
+    number: int
+    run_no: RunNo
+    body: bytes
+    names: tuple[tuple[ValueKind, str], ...] = ()
+    values: tuple[bytes, ...] = ()
+
+
+class Notify(_Wire, frozen=True):
+    """Tell the people on call. Answered by ``Called``.
+
+    Attributes:
+        number: Of the outbox row.
+        body: msgpack of the ``owed.Alert``.
+        webhook: A URL; empty for none.
+        webhook_secret: The name of the secret that is the URL, instead.
+        signing_secret: The name of the secret to sign with; empty for none.
+        email: Addresses.
+        connection: The name of the connection to send mail over.
+        names: See ``Call``; so are ``values``.
+    """
+
+    number: int
+    body: bytes
+    webhook: str = ""
+    webhook_secret: str = ""
+    signing_secret: str = ""
+    email: tuple[str, ...] = ()
+    sender: str = ""
+    connection: str = ""
+    names: tuple[tuple[ValueKind, str], ...] = ()
+    values: tuple[bytes, ...] = ()
+
+
 class Ping(_Wire, frozen=True):
     """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
 
@@ -274,5 +319,7 @@ Order: TypeAlias = (
     | End
     | EventsTaken
     | Answer
+    | Call
+    | Notify
     | Ping
 )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model import Instant, RunNo
+from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo
 
-__all__ = ("DEADLINE", "Alert", "Deadline")
+__all__ = ("ALERT", "DEADLINE", "Alert", "Callback", "Deadline", "callback_kind", "is_callback")
 
 DEADLINE = "deadline"
 """The kind of the outbox rows that wait for an instant, see ``Deadline``."""
+
+ALERT = "alert"
+
+_CALLBACK = "callback:"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,3 +31,36 @@ class Deadline(msgspec.Struct, frozen=True, array_like=True):
 
     run_no: RunNo
     at: Instant
+
+
+class Callback(msgspec.Struct, frozen=True, array_like=True):
+    """An owed call of what an author gave for an event: the body of such a row.
+
+    Attributes:
+        event: ``success``, ``failure``, ``retry``, ``skip`` or ``deadline``.
+        position: Of the task; -1 for the run itself.
+        state: What the task or run went into, as people read it; in a deadline what it is in.
+        at: When that was.
+        failure: Why, of a try that failed.
+    """
+
+    event: str
+    run_no: RunNo
+    position: int
+    state: str
+    at: Instant
+    task_no: TaskNo = -1
+    map_index: int = -1
+    try_number: int = 0
+    start_no: StartNo = 0
+    failure: Failure | None = None
+
+
+def callback_kind(dag_id: str) -> str:
+    """Return the kind of the rows that hold the callbacks of a DAG: none waits for another's."""
+    return _CALLBACK + dag_id
+
+
+def is_callback(kind: str) -> bool:
+    """Whether rows of that kind hold callbacks."""
+    return kind.startswith(_CALLBACK)

@@ -9,6 +9,7 @@ import msgspec
 from aioflow.model import Instant, ValueKind
 
 __all__ = (
+    "OF_RUN",
     "CancelRun",
     "ClearTasks",
     "CountTasks",
@@ -22,6 +23,10 @@ __all__ = (
     "ShowPools",
     "Unquarantine",
 )
+
+
+OF_RUN = "@run"
+"""Where a task is named: none of them, but the run itself."""
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):

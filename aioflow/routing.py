@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.core.draft import Draft
-from aioflow.engine import Engine
+from aioflow.deliveries import Deliveries
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.inputs import (
     ConfirmCall,
     Deliver,
-    Delivered,
     EndHosting,
     HostTrigger,
     RecallTries,
@@ -24,7 +21,6 @@ from aioflow.inputs import (
     TakeEvents,
 )
 from aioflow.model import Body, RunNo
-from aioflow.owed import Alert
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import Triggerer
 
@@ -36,29 +32,26 @@ class Routes:
 
     Args:
         triggerers: By role.
-        on_alert: Tells on-call.
         on_commit: Called with each durable batch, after those who follow inside the node.
     """
 
     def __init__(
         self,
-        engine: Engine,
         slot: SlotExecutor,
         coroutines: AsyncExecutor,
         triggerers: Mapping[str, Triggerer],
+        deliveries: Deliveries,
         answers: Answers,
         api: Api,
         *,
-        on_alert: Callable[[Alert], None],
         on_commit: Callable[[Batch], None] = lambda _: None,
     ) -> None:
-        self._engine = engine
         self._slot = slot
         self._async = coroutines
         self._triggerers = triggerers
+        self._deliveries = deliveries
         self._answers = answers
         self._api = api
-        self._on_alert = on_alert
         self._on_commit = on_commit
 
     def start_try(self, effect: StartTry) -> None:
@@ -99,8 +92,7 @@ class Routes:
 
     def deliver(self, effect: Deliver) -> None:
         """See ``Outlets``."""
-        self._on_alert(msgspec.msgpack.decode(effect.body, type=Alert))
-        self._engine.report([Delivered(effect.outbox_no)])
+        self._deliveries.put(effect)
 
     def committed(self, batch: Batch, draft: Draft) -> None:
         """See ``Outlets``."""

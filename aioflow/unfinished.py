@@ -71,6 +71,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         versions: The newest of each DAG and those of the live runs, without sources.
         runs: Those that have not ended. A cancelled run ends with its last task.
+        outbox: What waits for an instant.
+        owed: What else is owed: by kind how many rows there are, and the lowest number of these.
         stray_triggers: Rows of runs that have ended before a host had let go of them.
     """
 
@@ -80,6 +82,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[LiveRun]
     pools: list[PoolRow]
     outbox: list[OutboxRow]
+    owed: dict[str, tuple[int, int]] = {}
     stray_triggers: list[TriggerRow] = []
 
 

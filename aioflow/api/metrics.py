@@ -7,11 +7,13 @@ from collections import Counter
 import msgspec
 
 from aioflow.api.parked import kind_of
+from aioflow.core.lanes import backlog
 from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.model import TriggerState
+from aioflow.owed import is_callback
 
-__all__ = ("Metrics", "measured")
+__all__ = ("Metrics", "measured", "owed")
 
 
 class Metrics(msgspec.Struct, kw_only=True):
@@ -19,6 +21,7 @@ class Metrics(msgspec.Struct, kw_only=True):
 
     Attributes:
         parked: Trigger rows by kind.
+        owed: How many callbacks and alerts are to be delivered.
         stalls: How often user code held up a loop, by ``trigger`` and ``task``.
         changes: Row changes committed in all; with ``commits`` the size of a batch.
     """
@@ -38,6 +41,8 @@ class Metrics(msgspec.Struct, kw_only=True):
     parked: dict[str, int]
     stalls: dict[str, int]
     quarantined_classes: int
+    owed: dict[str, int]
+    callbacks_failed: int
     is_store_away: bool
     uptime_seconds: float
 
@@ -61,9 +66,19 @@ def measured(engine: Engine, *, commits: int, changes: int, uptime_us: int) -> M
         parked=_parked(memory),
         stalls=memory.stalls.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
+        owed=owed(memory),
+        callbacks_failed=memory.callbacks_failed,
         is_store_away=engine.store_away_since is not None,
         uptime_seconds=uptime_us / 1e6,
     )
+
+
+def owed(memory: Memory) -> dict[str, int]:
+    """Return how many callbacks and alerts are to be delivered."""
+    found = {"alerts": 0, "callbacks": 0}
+    for kind, count in backlog(memory.lanes).items():
+        found["callbacks" if is_callback(kind) else "alerts"] += count
+    return found
 
 
 def _parked(memory: Memory) -> dict[str, int]:

@@ -25,6 +25,7 @@ from aioflow.api.views import (
 from aioflow.core import timetable
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
+from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
 from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
@@ -36,6 +37,7 @@ __all__ = ("PAGE", "RESULT_BYTES", "Counted", "RunReader")
 PAGE = 1_000
 """Task rows in one answer."""
 
+_RUN = Place(-1, -1, -1)
 _ITEMS = 100
 
 RESULT_BYTES = 4 * 1024
@@ -292,9 +294,9 @@ class RunReader:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what a task printed, of all its tries or one."""
+        """Return what a task printed, of all its tries or one; or the callbacks of the run."""
         run = await self.run(run_id)
-        place = await self.place(run, task_id, map_index)
+        place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
         return await self._tasklog.read(
             run.run_no,
             place.position,

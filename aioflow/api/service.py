@@ -12,7 +12,7 @@ import msgspec
 
 from aioflow.api.causes import Chain, Explained
 from aioflow.api.events import NamedEvents
-from aioflow.api.metrics import Metrics, measured
+from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked
 from aioflow.api.reader import PAGE, Counted, RunReader
@@ -390,7 +390,8 @@ class Api(RunReader):
             "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
             "hosts": engine.memory.hosts_up >= _HOSTS,
         }
-        return HealthView(status="ready" if all(checks.values()) else "not_ready", checks=checks)
+        status = "ready" if all(checks.values()) else "not_ready"
+        return HealthView(status=status, checks=checks, owed=owed(engine.memory))
 
     async def _reads(self) -> bool:
         try:

@@ -285,10 +285,15 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the daemon can do its work."""
+    """Whether the daemon can do its work.
+
+    Attributes:
+        owed: How many callbacks and alerts are still to be delivered.
+    """
 
     status: str
     checks: dict[str, bool]
+    owed: dict[str, int]
 
 
 def iso(at: Instant | None) -> str | None:

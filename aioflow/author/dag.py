@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 from aioflow.author.annotations import hints
 from aioflow.author.arguments import Taken
 from aioflow.author.binding import FromContext, Literal
+from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.context import ContextValue
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.node import Node, Source
@@ -53,7 +54,8 @@ class DagOptions(TypedDict, total=False):
     parameters with their defaults, besides those of the function; ``reads`` are files, or
     patterns of them, that have to be there before a run can do anything, from the folder of the
     DAG file; ``description`` is Airflow's name for ``doc``,
-    ``dagrun_timeout`` the one for ``run_timeout``.
+    ``dagrun_timeout`` the one for ``run_timeout``, ``on_failure_callback`` for ``on_failure``.
+    What is called is told of the run, not of its tasks.
     """
 
     schedule: Schedule
@@ -66,6 +68,11 @@ class DagOptions(TypedDict, total=False):
     run_timeout: Duration | None
     dagrun_timeout: Duration | None
     deadline: Duration | None
+    on_success: Callbacks
+    on_failure: Callbacks
+    on_deadline: Callbacks
+    on_success_callback: Callbacks
+    on_failure_callback: Callbacks
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -148,6 +155,7 @@ class DAG:
         most = options.get("max_active_tasks")
         self.run_timeout_us = _length(options, "run_timeout", "dagrun_timeout")
         self.deadline_us = _length(options, "deadline")
+        self.callbacks = _callbacks(options)
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
@@ -275,6 +283,14 @@ def _length(options: DagOptions, *names: str) -> int | None:
             raise wrong(f"{name} must be longer than nothing")
         return length
     return None
+
+
+def _callbacks(options: DagOptions) -> dict[str, tuple[Callback, ...]]:
+    said = {name.removesuffix("_callback"): value for name, value in options.items()}
+    try:
+        return callbacks_of(said, RUN_EVENTS)
+    except ValueError as exc:
+        raise wrong(str(exc)) from exc
 
 
 def _texts(texts: Sequence[str], name: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from aioflow.author.binding import Literal
+from aioflow.author.callbacks import callback_spec
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
@@ -64,6 +65,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         max_active_tasks=dag.max_active_tasks,
         run_timeout_us=dag.run_timeout_us,
         deadline_us=dag.deadline_us,
+        callbacks=callback_spec(dag.callbacks),
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
         params=tuple(_params(dag)),
@@ -110,6 +112,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         chooses=_CHOOSES.get(node.part, Chooses.NOTHING),
         retry=RetryPolicy() if node.retry is None else node.retry.policy(),
         values=settings.values,
+        callbacks=callback_spec(settings.callbacks, settings.values),
         pool=settings.pool,
         slots=settings.slots,
         priority=settings.priority,

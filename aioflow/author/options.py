@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.place import wrong
 from aioflow.author.retry import Retry
@@ -52,7 +53,8 @@ class OperatorOptions(TypedDict, total=False):
     """Options of every task.
 
     ``retries`` and ``retry_delay`` are Airflow's way to say ``retry``; ``pool_slots`` and
-    ``priority_weight`` are its names for ``slots`` and ``priority``.
+    ``priority_weight`` are its names for ``slots`` and ``priority``, those that end in
+    ``_callback`` for ``on_success`` and the like.
     """
 
     retry: Retry
@@ -76,6 +78,15 @@ class OperatorOptions(TypedDict, total=False):
     secrets: Sequence[str]
     connections: Sequence[str]
     variables: Sequence[str]
+    on_success: Callbacks
+    on_failure: Callbacks
+    on_retry: Callbacks
+    on_skip: Callbacks
+    on_deadline: Callbacks
+    on_success_callback: Callbacks
+    on_failure_callback: Callbacks
+    on_retry_callback: Callbacks
+    on_skipped_callback: Callbacks
     doc: str
 
 
@@ -115,6 +126,10 @@ _SAME = {
     "priority_weight": "priority",
     "poke_interval": "interval",
     "max_wait": "max_interval",
+    "on_success_callback": "on_success",
+    "on_failure_callback": "on_failure",
+    "on_retry_callback": "on_retry",
+    "on_skipped_callback": "on_skip",
 }
 
 
@@ -136,6 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_active_tis_per_dag: int | None = None
     on_code_change: str = "fail"
     values: tuple[tuple[ValueKind, str], ...] = ()
+    callbacks: Mapping[str, tuple[Callback, ...]] = {}
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -197,6 +213,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             max_active_tis_per_dag=_count_or_none(said, "max_active_tis_per_dag"),
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
             values=_values(said),
+            callbacks=callbacks_of(said, TASK_EVENTS),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )

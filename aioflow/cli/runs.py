@@ -22,6 +22,7 @@ from aioflow.cli.output import (
     wait_text,
 )
 from aioflow.cli.reading import Source, read, read_run
+from aioflow.requests import OF_RUN
 
 __all__ = ("add_parser",)
 
@@ -92,11 +93,11 @@ def _add_logs(verbs: Nouns) -> None:
         verbs,
         "logs",
         _logs,
-        text="print what a task printed",
+        text="print what a task, or a callback of the run, printed",
         example="aioflow runs logs RUN settle --map 7 --follow",
     )
     logs.add_argument("run_id", metavar="RUN")
-    logs.add_argument("task", metavar="TASK")
+    logs.add_argument("task", metavar="TASK", nargs="?", default=OF_RUN, help="else of the run")
     _add_index(logs)
     logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
     logs.add_argument("--follow", action="store_true", help="on until the task ends")
@@ -252,7 +253,7 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    if arguments.follow:
+    if arguments.follow and arguments.task != OF_RUN:
         from aioflow.cli.watching import follow_logs
 
         return follow_logs(arguments)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from aioflow.core import callbacks
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -29,7 +30,7 @@ def owe(run: Run, draft: Draft) -> None:
     lengths = {task.deadline_us for task in run.spec.tasks} | {run.spec.deadline_us}
     for length in sorted(length for length in lengths if length is not None):
         at = run.row.created_at + length
-        number = draft.owe(DEADLINE, _encode(Deadline(run.run_no, at)))
+        number = draft.owing.owe(DEADLINE, _encode(Deadline(run.run_no, at)))
         draft.memory.deadlines.setdefault(run.run_no, {})[number] = at
         draft.wake_run(run.run_no, at)
 
@@ -77,7 +78,7 @@ def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
     run = memory.runs.get(run_no)
     for number in [number for number, due in owed.items() if due == at]:
         del owed[number]
-        draft.write_off(number)
+        draft.owing.write_off(number)
         if run is not None and run.state.is_live:
             _tell(run, at - run.row.created_at, draft)
 
@@ -85,15 +86,21 @@ def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
 def _tell(run: Run, length: int, draft: Draft) -> None:
     if run.spec.deadline_us == length:
         _alert(run, "", f"the run has not ended {length / 1e6:g} s after it was made", draft)
+        _call_back(run, -1, draft)
     for position, task in enumerate(run.spec.tasks):
         if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
             message = f"the task has not ended {length / 1e6:g} s after its run was made"
             _alert(run, task.task_id, message, draft)
+            _call_back(run, position, draft)
+
+
+def _call_back(run: Run, position: int, draft: Draft) -> None:
+    draft.owing.call_back(run.row.dag_id, callbacks.of_deadline(run, position, draft.now))
 
 
 def _alert(run: Run, task_id: str, message: str, draft: Draft) -> None:
     row = run.row
-    draft.alert(
+    draft.owing.alert(
         Alert(
             reason="deadline",
             dag_id=row.dag_id,
@@ -107,4 +114,4 @@ def _alert(run: Run, task_id: str, message: str, draft: Draft) -> None:
 def write_off(run_no: RunNo, draft: Draft) -> None:
     """A run has ended: what is owed for its deadlines is not any more."""
     for number in draft.memory.deadlines.pop(run_no, {}):
-        draft.write_off(number)
+        draft.owing.write_off(number)

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from aioflow.core import callbacks
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
+from aioflow.core.owing import Owing
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
-from aioflow.inputs import Continue, Deliver, Due, Effect, TakeEvents, WakeAt
+from aioflow.inputs import Continue, Due, Effect, TakeEvents, WakeAt
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -29,13 +31,11 @@ from aioflow.model import (
     TriggerState,
 )
 from aioflow.orders import EventsTaken
-from aioflow.owed import Alert
 from aioflow.rows import (
     Batch,
     ExpansionChange,
     ExpansionRow,
     ItemRow,
-    OutboxRow,
     PoolRow,
     RecordChange,
     RecordRow,
@@ -67,7 +67,7 @@ class Draft:
         chance: Draws from [0, 1); the engine's dice.
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
-        delivered: Owed effects it wrote off.
+        owing: What it does to what is owed.
         pools_before: What the pools it changed were.
         strays: Rows of ended runs that it sweeps.
         pruned: Plans that nobody needs once it is durable.
@@ -84,7 +84,7 @@ class Draft:
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
-        self.delivered: dict[int, tuple[str, bytes]] = {}
+        self.owing = Owing(memory, numbers.take, self.effects)
         self.pools_before: dict[str, PoolRow | None] = {}
         self.strays: list[TriggerRow] = []
         self.pruned: dict[tuple[str, str], Plan] = {}
@@ -102,7 +102,6 @@ class Draft:
         self._credits: dict[int, EventsTaken] = {}
         self._groups: dict[tuple[RunNo, int], tuple[Group, int]] = {}
         self._new_records: dict[tuple[int, int], RecordRow] = {}
-        self._owed: dict[int, OutboxRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
 
     @property
@@ -135,6 +134,8 @@ class Draft:
         self.batch.steps.append((live.task_no, state))
         if live.map_index >= 0:
             live.run.groups[live.position].note(live.map_index, state)
+        if (called := live.spec.callbacks) is not None:
+            self.owing.call_back(live.run.row.dag_id, callbacks.of_task(live, called, self.now))
         self.touch(live)
 
     def new_run(self, run: Run) -> None:
@@ -161,6 +162,8 @@ class Draft:
         if state is not None and not is_legal_run(row.state, state):
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
         self._run_states.setdefault(run.run_no, row.state)
+        if state is not None:
+            self.owing.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set
         run.row = msgspec.structs.replace(
@@ -302,36 +305,12 @@ class Draft:
             self._put_off.add(run.run_no)
             self.effects.append(Continue(run.run_no))
 
-    def alert(self, alert: Alert) -> None:
-        """Owe the people on call a word."""
-        body = msgspec.msgpack.encode(alert)
-        self.effects.append(Deliver(self.owe("alert", body), "alert", body))
-
-    def owe(self, kind: str, body: bytes) -> int:
-        """Owe an effect from this batch on; return its number."""
-        number = self.numbers.take()
-        self._owed[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
-        self.memory.outbox[number] = (kind, body)
-        return number
-
-    @property
-    def owed(self) -> Iterable[int]:
-        """What began to be owed in it, and still is."""
-        return self._owed
-
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
         """``memory.refused``, to be changed; what it was is kept."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused
-
-    def write_off(self, outbox_no: int) -> None:
-        """An owed effect was done. A second word of it changes nothing."""
-        owed = self.memory.outbox.pop(outbox_no, None)
-        if self._owed.pop(outbox_no, None) is None and owed is not None:
-            self.delivered[outbox_no] = owed
-            self.batch.done_outbox.append(outbox_no)
 
     @property
     def touched(self) -> Iterable[Live]:
@@ -351,7 +330,8 @@ class Draft:
         for group, width in self._groups.values():
             self._close_group(group, width)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
-        self.batch.new_outbox.extend(self._owed.values())
+        self.batch.new_outbox.extend(self.owing.new)
+        self.batch.done_outbox.extend(self.owing.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         return self.batch
@@ -376,6 +356,7 @@ class Draft:
     def put_back(self) -> None:
         """The batch never was: the memory has the waits, refusals and plans it had before."""
         self.memory.plans.update(self.pruned)
+        self.owing.put_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)

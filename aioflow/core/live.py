@@ -44,6 +44,7 @@ __all__ = (
     "Run",
     "RunTasks",
     "WaitRecord",
+    "run_info",
 )
 
 NOWHERE = (-1, False, False)
@@ -283,6 +284,26 @@ class Group(Siblings):
         self.run = run
 
 
+def run_info(row: RunRow, file: str) -> RunInfo:
+    """Return what all tasks of a run share.
+
+    Args:
+        file: That of its DAG.
+    """
+    return RunInfo(
+        run_no=row.run_no,
+        run_id=row.run_id,
+        dag_id=row.dag_id,
+        version=row.version,
+        file=file,
+        logical_date=row.logical_date,
+        created_at=row.created_at,
+        conf=row.conf,
+        first_task_no=row.first_task_no,
+        cause=row.cause,
+    )
+
+
 class Run:
     """One live run.
 
@@ -353,18 +374,7 @@ class Run:
         self.source_starts: dict[int, StartNo] = {}
         self.items: dict[TaskNo, Given] = {}
         self.durations = plan.durations
-        self.info = RunInfo(
-            run_no=row.run_no,
-            run_id=row.run_id,
-            dag_id=row.dag_id,
-            version=row.version,
-            file=graph.spec.file,
-            logical_date=row.logical_date,
-            created_at=row.created_at,
-            conf=row.conf,
-            first_task_no=row.first_task_no,
-            cause=row.cause,
-        )
+        self.info = run_info(row, graph.spec.file)
         self.blocked: list[tuple[int, int, int, Live | Group]] = []
         self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
         self.is_forgotten = False

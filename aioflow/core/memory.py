@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
+from aioflow.core.lanes import Lane
 from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
 from aioflow.model import DagSpec, Instant, RunNo, TaskNo
-from aioflow.rows import DagFileRow, DagRow, TriggerRow
+from aioflow.rows import DagFileRow, DagRow, OutboxRow, TriggerRow
 from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory")
@@ -38,6 +39,11 @@ class Memory:
             class path. Kept for the versions whose triggers are hosted; not over a restart.
         held: Tasks that have given on items and may go on when there is room, see ``streaming``.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
+        outbox: What is owed, kind and body by number: all that waits for an instant, and what is
+            handed out of the rest.
+        lanes: How much is owed of each kind that waits for no instant.
+        found_owed: Rows of these that were read for this turn.
+        callbacks_failed: How many came to nothing; not over a restart.
         deadlines: Those that are owed, by run: numbers of the outbox, and their instants.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
@@ -67,6 +73,9 @@ class Memory:
         self.held: dict[TaskNo, Live] = {}
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.found_owed: dict[str, list[OutboxRow]] = {}
+        self.callbacks_failed = 0
         self.deadlines: dict[RunNo, dict[int, Instant]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()

@@ -37,4 +37,5 @@ class Plan:
         spec = self.graph.spec
         deadlines = sum(task.deadline_us is not None for task in tasks)
         deadlines += spec.deadline_us is not None
-        return mapped + len(tasks) + deadlines + 3
+        called = sum(task.callbacks is not None for task in tasks)
+        return mapped + len(tasks) + deadlines + 2 * called + 5

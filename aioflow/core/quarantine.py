@@ -22,6 +22,7 @@ from aioflow.errors import RequestError
 from aioflow.inputs import EndHosting, HostLost, MoveClass, Stalled, Warn
 from aioflow.model import Failure, TriggerNo, TriggerState
 from aioflow.orders import End
+from aioflow.owed import Alert
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 
@@ -70,6 +71,8 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         found.is_quarantined = entry.is_quarantined
         what = "goes into" if entry.is_quarantined else "comes out of"
         draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
+        if entry.is_quarantined:
+            _alert(found, draft)
     numbers = list(islice(_misplaced(entry, memory), REHOST_AT_ONCE + 1))
     for number in numbers[:REHOST_AT_ONCE]:
         wait = memory.waits[number]
@@ -79,6 +82,19 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
             host(wait, draft)
     if len(numbers) > REHOST_AT_ONCE:
         draft.effects.append(msgspec.structs.replace(entry, after=numbers[-2]))
+
+
+def _alert(found: Staller, draft: Draft) -> None:
+    message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
+    draft.owing.alert(
+        Alert(
+            reason="quarantine",
+            dag_id="",
+            run_id=found.run_id,
+            task_id=found.task_id,
+            message=message,
+        )
+    )
 
 
 def blame(lost: HostLost, draft: Draft) -> None:

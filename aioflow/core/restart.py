@@ -17,9 +17,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
-from aioflow.inputs import Deliver, Due, Input, Restarted, WakeAt
+from aioflow.inputs import Due, Input, Restarted, WakeAt
 from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.owed import DEADLINE
 from aioflow.rows import RunChange, RunRow, TriggerChange
 
 __all__ = ("give_up", "in_parts", "restarted")
@@ -114,6 +113,5 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
     deadlines.arm(draft)
-    for number, (kind, body) in memory.outbox.items():
-        if kind != DEADLINE:
-            draft.effects.append(Deliver(number, kind, body))
+    for kind in list(memory.lanes):
+        draft.owing.read_on(kind)

@@ -409,7 +409,7 @@ def _without_source(parent: int) -> TaskState:
 
 def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
     """Owe the people on call a word about a task, or at -1 about the run."""
-    draft.alert(
+    draft.owing.alert(
         Alert(
             reason=failure.reason,
             dag_id=run.row.dag_id,

@@ -64,6 +64,7 @@ from aioflow.inputs import (
     HostUp,
     Input,
     MoveClass,
+    ReadOwed,
     Rehost,
     Restarted,
     RoomChanged,
@@ -213,11 +214,13 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             processes.take(entry, draft, slots)
-        case Asked() | Due() | Delivered() | Continue():
+        case Asked() | Due() | Delivered() | ReadOwed() | Continue():
             _take_word(entry, draft, slots)
 
 
-def _take_word(entry: Asked | Due | Delivered | Continue, draft: Draft, slots: Slots) -> None:
+def _take_word(
+    entry: Asked | Due | Delivered | ReadOwed | Continue, draft: Draft, slots: Slots
+) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked():
@@ -225,7 +228,10 @@ def _take_word(entry: Asked | Due | Delivered | Continue, draft: Draft, slots: S
         case Due():
             _take_due(entry, draft, slots)
         case Delivered():
-            draft.write_off(entry.outbox_no)
+            draft.owing.write_off(entry.outbox_no)
+            draft.memory.callbacks_failed += entry.is_failed
+        case ReadOwed():
+            draft.owing.take_read(entry)
         case Continue():
             _take_continue(entry, draft, slots)
 

@@ -48,9 +48,6 @@ def forget(memory: Memory, draft: Draft) -> Places:
         memory.drop_run(run)
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
-    for number in draft.owed:
-        memory.outbox.pop(number, None)
-    memory.outbox.update(draft.delivered)
     deadlines.index(memory)
     return places
 

@@ -44,6 +44,7 @@
         ├── CallMismatch
         ├── DagRunFailed
         ├── UnknownValue
+        ├── NotificationFailed
         └── FanOutCapped
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: retrying cannot
@@ -104,6 +105,7 @@ from aioflow.errors.tasks import (
     CallMismatch,
     DagRunFailed,
     FanOutCapped,
+    NotificationFailed,
     StepFailed,
     TaskError,
     TaskTimeout,
@@ -134,6 +136,7 @@ __all__ = (
     "HomeBusy",
     "LinkClosed",
     "NoSuchValue",
+    "NotificationFailed",
     "PoolTooNarrow",
     "PortInUse",
     "ReferenceMisused",

@@ -9,6 +9,7 @@ __all__ = (
     "CallMismatch",
     "DagRunFailed",
     "FanOutCapped",
+    "NotificationFailed",
     "StepFailed",
     "TaskError",
     "TaskTimeout",
@@ -100,6 +101,20 @@ class UnknownValue(TaskError):
     """A secret, connection or variable is not there, not declared, or no key at hand opens it."""
 
     code = "task.value"
+
+
+class NotificationFailed(TaskError):
+    """A webhook or an e-mail was not taken.
+
+    Attributes:
+        may_pass: Whether it may be, later.
+    """
+
+    code = "task.notification"
+
+    def __init__(self, message: str, *, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class FanOutCapped(TaskError):

@@ -53,6 +53,10 @@ def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket
             from aioflow.host.slot import Slot
 
             Slot(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()).run(first)
+        case "callbacks":
+            from aioflow.host.callbacks import CallbackHost
+
+            CallbackHost(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "")).run(first)
         case "async":
             from aioflow.host.coroutines import CoroutineHost
             from aioflow.host.shared import serve

@@ -66,15 +66,19 @@ class KnownRun:
         Raises:
             BadConf: If the conf does not fit the DAG's parameters.
         """
-        if self._context is None:
-            self._context = self._of_run()
         return replace(
-            self._context,
+            self.own_context(),
             task_id=node.task_id,
             try_number=start.try_number,
             map_index=start.map_index if node.loop is None else -1,
             round=None if node.loop is None else start.map_index,
         )
+
+    def own_context(self) -> RunContext:
+        """Return what the run knows of itself; see ``context``."""
+        if self._context is None:
+            self._context = self._of_run()
+        return self._context
 
     def _of_run(self) -> RunContext:
         info = self.info

@@ -42,14 +42,18 @@ class Runs:
             RunUnknown: If nobody told of it.
             CodeMissing: If its version is not on this machine.
         """
-        known = self._known.get(start.run_no)
+        return self.known(start.run_no)
+
+    def known(self, run_no: int) -> KnownRun:
+        """See ``of``."""
+        known = self._known.get(run_no)
         if known is not None:
             return known
-        info = self._infos.get(start.run_no)
+        info = self._infos.get(run_no)
         if info is None:
-            raise RunUnknown(start.run_no)
+            raise RunUnknown(run_no)
         dag = self._shelf.version(info.version).dag(info.file, info.dag_id)
-        known = self._known[start.run_no] = KnownRun(info, dag)
+        known = self._known[run_no] = KnownRun(info, dag)
         return known
 
     def versions(self) -> Collection[str]:

@@ -11,7 +11,7 @@ from aioflow.host.questions import ValuesFound, ValuesWanted
 from aioflow.masking import Masks, secret_texts
 from aioflow.model import ValueKind
 
-__all__ = ("hidden", "masks", "question", "told")
+__all__ = ("held_of", "hidden", "masks", "question", "told")
 
 masks = Masks()
 """Of this process: what it was ever told is in no failure it reports."""
@@ -24,7 +24,11 @@ def question(position: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
 
 def told(names: tuple[tuple[ValueKind, str], ...], answer: bytes) -> Held:
     """Return what the daemon answered, by kind and name."""
-    found = msgspec.msgpack.decode(answer, type=ValuesFound).values
+    return held_of(names, msgspec.msgpack.decode(answer, type=ValuesFound).values)
+
+
+def held_of(names: tuple[tuple[ValueKind, str], ...], found: tuple[bytes, ...]) -> Held:
+    """Return what was told, by kind and name; it is hidden from now on."""
     held = {of: _restored(of[0], body) for of, body in zip(names, found, strict=True)}
     for (kind, name), body in zip(names, found, strict=True):
         masks.hide(secret_texts(kind, name, msgspec.msgpack.decode(body)))

@@ -56,6 +56,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_cap_bytes: int = 10 * 1024 * 1024
     parse_timeout_seconds: float = 30.0
     default_deferrable: bool = False
+    callback_processes: int = 2
+    callbacks_per_second: float = 100.0
+    callback_timeout_seconds: float = 60.0
+    alert_webhook: str = ""
+    alert_webhook_secret: str = ""
+    alert_signing_secret: str = ""
+    alert_email: tuple[str, ...] = ()
+    alert_sender: str = ""
+    alert_connection: str = "smtp"
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
 

@@ -71,6 +71,30 @@ class _Operators(_Section):
     default_deferrable: bool = False
 
 
+class _Callbacks(_Section):
+    processes: Annotated[int, Field(ge=1, le=64)] = 2
+    per_second: Annotated[float, Field(gt=0, le=100_000)] = 100.0
+    timeout_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = 60.0
+
+
+class _Alerts(_Section):
+    webhook: Annotated[str, Field(pattern=r"^(https?://.+)?$")] = ""
+    webhook_secret: str = ""
+    signing_secret: str = ""
+    email: Annotated[tuple[str, ...], NoDecode] = ()
+    sender: str = ""
+    connection: str = "smtp"
+
+    @field_validator("email", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, tuple | list) and not all("@" in str(part) for part in value):
+            raise ValueError("these are no addresses")
+        return value
+
+
 class _Document(BaseSettings):
     """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
@@ -88,6 +112,8 @@ class _Document(BaseSettings):
     log: _Log = _Log()
     parse: _Parse = _Parse()
     operators: _Operators = _Operators()
+    callbacks: _Callbacks = _Callbacks()
+    alerts: _Alerts = _Alerts()
 
     @field_validator("dags", mode="before")
     @classmethod
@@ -119,6 +145,8 @@ def read(home: Path, home_source: str, overrides: Mapping[str, Any]) -> Settings
 
 def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settings:
     web = document.web
+    if document.alerts.webhook and document.alerts.webhook_secret:
+        raise SettingsError("say either alerts.webhook or alerts.webhook_secret, not both")
     if not is_loopback(web.host) and not web.allow_remote:
         raise SettingsError(
             f"web.host is {web.host}, which other machines can reach; "
@@ -155,6 +183,15 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         log_cap_bytes=document.log.cap_bytes,
         parse_timeout_seconds=document.parse.timeout_seconds,
         default_deferrable=document.operators.default_deferrable,
+        callback_processes=document.callbacks.processes,
+        callbacks_per_second=document.callbacks.per_second,
+        callback_timeout_seconds=document.callbacks.timeout_seconds,
+        alert_webhook=document.alerts.webhook,
+        alert_webhook_secret=document.alerts.webhook_secret,
+        alert_signing_secret=document.alerts.signing_secret,
+        alert_email=document.alerts.email,
+        alert_sender=document.alerts.sender,
+        alert_connection=document.alerts.connection,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

@@ -26,6 +26,7 @@ from aioflow.rows import (
     ItemRow,
     JournalRow,
     NamedEventRow,
+    OutboxRow,
     RecordRow,
     ResultRow,
     RunRow,
@@ -116,6 +117,12 @@ class Store(Protocol):
 
     async def find_run(self, run_id: str) -> RunRow | None:
         """Return the run of that id."""
+
+    async def find_run_no(self, run_no: RunNo) -> RunRow | None:
+        """Return the run of that number."""
+
+    async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
+        """Return what is owed of a kind, by number, behind ``after``."""
 
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run a request with that idempotency key made."""

@@ -19,6 +19,7 @@ from aioflow.rows import (
     ItemRow,
     JournalRow,
     NamedEventRow,
+    OutboxRow,
     RecordRow,
     ResultRow,
     RunRow,
@@ -52,7 +53,8 @@ _WHOLE = (
     selects.ALL_DAG_FILES,
     selects.NEEDED_VERSIONS,
     selects.ALL_POOLS,
-    selects.ALL_OUTBOX,
+    selects.ARMED_OUTBOX,
+    selects.OWED_COUNTS,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -157,7 +159,8 @@ class Reading(ABC):
 
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
-        dags, dag_files, versions, pools, outbox = [await _everything(fetch) for fetch in of_all]
+        whole = [await _everything(fetch) for fetch in of_all]
+        dags, dag_files, versions, pools, outbox, owed = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -165,6 +168,7 @@ class Reading(ABC):
             runs=[],
             pools=[rows.pool_row(row) for row in pools],
             outbox=[rows.outbox_row(row) for row in outbox],
+            owed={kind: (count, first) for kind, count, first in owed},
         )
         parts = [
             _OfRuns(fetch, column)
@@ -292,6 +296,15 @@ class Reading(ABC):
             limit=limit,
             before=before,
         )
+
+    async def find_run_no(self, run_no: RunNo) -> RunRow | None:
+        """See ``Store``."""
+        return await self._one(rows.run_row, selects.RUN_BY_NO, run_no=run_no)
+
+    async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
+        """See ``Store``."""
+        page = selects.OWED_PAGE
+        return await self._all(rows.outbox_row, page, kind=kind, after=after, limit=limit)
 
     # ── of one run ──────────────────────────────────────────────────────────────────────
 

@@ -21,14 +21,15 @@ from sqlalchemy import (
 )
 
 from aioflow.model import RecordState, TaskState
+from aioflow.owed import DEADLINE
 from aioflow.store import tables
 
 __all__ = (
     "ALL_DAGS",
     "ALL_DAG_FILES",
-    "ALL_OUTBOX",
     "ALL_POOLS",
     "ALL_TRIGGERS",
+    "ARMED_OUTBOX",
     "ENDED_RUN",
     "EVENTS_OF_RUN",
     "EXPANSIONS",
@@ -46,6 +47,8 @@ __all__ = (
     "NAMED_EVENTS_PAGE",
     "NAMED_EVENT_BY_REQUEST",
     "NEEDED_VERSIONS",
+    "OWED_COUNTS",
+    "OWED_PAGE",
     "PROGRESS_OF_RUN",
     "RECORDS_OF_TASK",
     "RESULTS_BETWEEN",
@@ -98,7 +101,24 @@ _is_live = _run.c.ended_at.is_(None)
 ALL_DAGS = whole(tables.dag)
 ALL_DAG_FILES = whole(tables.dag_file)
 ALL_POOLS = whole(tables.pool)
-ALL_OUTBOX = whole(tables.outbox)
+_outbox = tables.outbox
+_is_armed = _outbox.c.kind == literal_column(f"'{DEADLINE}'")
+ARMED_OUTBOX = select(_outbox).where(_is_armed).order_by(_outbox.c.outbox_no)
+OWED_COUNTS = (
+    select(_outbox.c.kind, func.count(), func.min(_outbox.c.outbox_no))
+    .where(~_is_armed)
+    .group_by(_outbox.c.kind)
+    .order_by(_outbox.c.kind)
+)
+OWED_PAGE = (
+    select(_outbox)
+    .where(
+        _outbox.c.outbox_no > _number("after"),
+        _outbox.c.kind == bindparam("kind", type_=_outbox.c.kind.type),
+    )
+    .order_by(_outbox.c.outbox_no)
+    .limit(_number("limit"))
+)
 
 LIVE_RUNS = select(_run).where(_is_live).order_by(_run.c.run_no)
 # Not joins: SQLite would rather read the whole table than look up each live run.

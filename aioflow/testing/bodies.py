@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
@@ -23,14 +24,16 @@ from aioflow.messages import Began, Ended, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 from aioflow.testing.loop import napping
 
-__all__ = ("BodyHost",)
+__all__ = ("BodyHost", "Turns")
+
+Outcome = TypeVar("Outcome")
 
 
 class _Killed(BaseException):
     """The process of a body is gone; raised where the body stands."""
 
 
-class _Turns:
+class Turns(Generic[Outcome]):
     """A body in its thread, which and the loop take turns.
 
     Args:
@@ -38,14 +41,14 @@ class _Turns:
         on_end: Called on the loop with what came of it; not for one that was killed.
     """
 
-    def __init__(self, work: Callable[[], Ended], on_end: Callable[[Ended], None]) -> None:
+    def __init__(self, work: Callable[[], Outcome], on_end: Callable[[Outcome], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._work = work
         self._on_end = on_end
         self._body_goes_on = threading.Semaphore(0)
         self._loop_goes_on = threading.Semaphore(0)
         self._wish: Callable[[], object] | None = None
-        self._ended: Ended | None = None
+        self._ended: Outcome | None = None
         self._is_killed = self._is_over = False
 
     def begin(self) -> None:
@@ -113,7 +116,7 @@ class BodyHost:
         self._runs = Runs(shelf)
         self._announce = announce
         self._claimed: dict[tuple[int, int], Start] = {}
-        self._running: _Turns | None = None
+        self._running: Turns[Ended] | None = None
 
     def obey(self, order: Order) -> None:
         """See ``host.shared.Role``."""
@@ -144,7 +147,7 @@ class BodyHost:
         self._line.report(Began(start.task_no, start.start_no, now()))
         self._announce(start)
         work = partial(run_body, start, self._runs, self._ask, self._line.report, self._results)
-        self._running = _Turns(work, self._end)
+        self._running = Turns(work, self._end)
         self._loop.call_soon(self._running.begin)  # what has begun is told before
 
     def _end(self, ended: Ended) -> None:

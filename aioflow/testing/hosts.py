@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from aioflow.author.notifiers import Notification
 from aioflow.host.blackbox import NOBODY, BlackBox
 from aioflow.host.code import CodeShelf
 from aioflow.host.coroutines import CoroutineHost
@@ -27,6 +28,7 @@ from aioflow.messages import Pong, Report
 from aioflow.model import Failure
 from aioflow.orders import Answer, Order, Ping, Start, Welcome
 from aioflow.testing.bodies import BodyHost
+from aioflow.testing.calling import CallingHost
 from aioflow.testing.loop import Household, household
 from aioflow.testing.printing import Handed, beneath
 
@@ -45,8 +47,9 @@ class _Role(Protocol):
 class InlineChildren:
     """As much of ``Children`` as executors and triggerer touch."""
 
-    def __init__(self, shelf: CodeShelf) -> None:
+    def __init__(self, shelf: CodeShelf, on_notification: Callable[[Notification], None]) -> None:
         self._shelf = shelf
+        self._on_notification = on_notification
 
     @asynccontextmanager
     async def child(
@@ -58,7 +61,7 @@ class InlineChildren:
         **_: object,
     ) -> AsyncIterator[InlineChild]:
         """See ``Children``."""
-        child = InlineChild(self._shelf, on_reports)
+        child = InlineChild(self._shelf, on_reports, self._on_notification)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(child.pump, on_output)
@@ -91,8 +94,14 @@ class InlineChild:
     pid = 0
     log_nonce = "inline"
 
-    def __init__(self, shelf: CodeShelf, on_reports: Callable[[list[Report]], None]) -> None:
+    def __init__(
+        self,
+        shelf: CodeShelf,
+        on_reports: Callable[[list[Report]], None],
+        on_notification: Callable[[Notification], None],
+    ) -> None:
         self._shelf = shelf
+        self._on_notification = on_notification
         self._on_reports = on_reports
         self._loop = asyncio.get_running_loop()
         self._household = Household()
@@ -126,7 +135,7 @@ class InlineChild:
         if self._is_dead:
             return
         self._is_dead = True
-        if isinstance(self._role, BodyHost):
+        if isinstance(self._role, BodyHost | CallingHost):
             self._role.kill()
         for task in self._household.tasks:
             task.cancel()
@@ -203,6 +212,10 @@ class InlineChild:
             self._household.streams = cast(Any, own)
             self._role = BodyHost(line, welcome, self._shelf, self._announce)
             return
+        if welcome.role == "callbacks":
+            self._household.streams = cast(Any, (Handed(self._print), Handed(self._print)))
+            self._role = CallingHost(line, self._shelf, self._mark, self._on_notification)
+            return
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = beneath()
         try:
@@ -213,7 +226,10 @@ class InlineChild:
             sys.stdout, sys.stderr = before
 
     def _announce(self, start: Start) -> None:
-        self._put(b"\x1e%b %d %d\n" % (self.log_nonce.encode(), start.task_no, start.start_no))
+        self._mark(start.task_no, start.start_no)
+
+    def _mark(self, number: int, start_no: int = 0) -> None:
+        self._put(b"\x1e%b %d %d\n" % (self.log_nonce.encode(), number, start_no))
 
     def _print(self, text: str) -> None:
         self._put(text.encode("utf-8", "backslashreplace"))

@@ -13,10 +13,12 @@ from anyio.abc import TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.api import Api
+from aioflow.author.notifiers import Notification
 from aioflow.children import Children
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
@@ -24,7 +26,7 @@ from aioflow.executors.wiring import Wiring
 from aioflow.host.code import CodeShelf
 from aioflow.owed import Alert
 from aioflow.routing import Routes
-from aioflow.rows import Batch
+from aioflow.rows import Batch, VersionRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.testing.hosts import InlineChildren
@@ -54,6 +56,7 @@ class Node:
         home: Path,
         shelf: CodeShelf,
         on_commit: Callable[[Batch], None],
+        on_notification: Callable[[Notification], None],
     ) -> None:
         slots = Slots(cpu_slots=CPU_SLOTS, async_slots=ASYNC_SLOTS)
         chance = random.Random(_SEED).random
@@ -65,7 +68,7 @@ class Node:
             store, clock, still_waits=lambda *task: still_waits(engine.memory, *task)
         )
         wiring = Wiring(
-            children=cast(Children, InlineChildren(shelf)),
+            children=cast(Children, InlineChildren(shelf, on_notification)),
             code=home / "code",
             results=home / "results",
             tasklog=self._tasklog,
@@ -79,18 +82,26 @@ class Node:
             role: Triggerer(wiring, role=role, health_seconds=_NOT_WATCHED)
             for role in (TRIGGERS, QUARANTINE)
         }
+        self._deliveries = Deliveries(
+            wiring,
+            store,
+            pace=Pace(processes=1, per_second=math.inf),
+            targets=Targets(),
+            restore=_nothing_is_missing,
+            on_alert=self.alerts.append,
+            needs_values=False,
+        )
         self.api = Api(
             engine, store, self._tasklog, clock=clock, home=home, cycle=self._answers.cycle
         )
         engine.connect(
             Routes(
-                engine,
                 self._slot,
                 self._async,
                 self._triggerers,
+                self._deliveries,
                 self._answers,
                 self.api,
-                on_alert=self.alerts.append,
                 on_commit=on_commit,
             )
         )
@@ -105,4 +116,9 @@ class Node:
             await services.start(self._async.run)
             for triggerer in self._triggerers.values():
                 await services.start(triggerer.run)
+            await services.start(self._deliveries.run)
             task_status.started()
+
+
+async def _nothing_is_missing(_: VersionRow) -> None:
+    """All code is in this process."""

@@ -18,6 +18,7 @@ from aioflow.api import Api
 from aioflow.author.dag import DAG, registered
 from aioflow.author.describe import describe
 from aioflow.author.duration import Duration, microseconds
+from aioflow.author.notifiers import Notification
 from aioflow.errors import DagError
 from aioflow.inputs import FileParsed
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
@@ -201,6 +202,11 @@ class Sim:
     def now(self) -> datetime:
         """What the clock shows, in UTC."""
         return _EPOCH + self._world.clock.now() * _MICROSECOND
+
+    @property
+    def notifications(self) -> list[Notification]:
+        """What webhook and e-mail notifiers would have sent, the first first; nothing leaves."""
+        return list(self._world.notifications)
 
     def runs(self, dag: DAG, /) -> list[SimRun]:
         """Return the runs of a DAG, the oldest first, whoever started them."""

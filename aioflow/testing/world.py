@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from aioflow.author.notifiers import Notification
 from aioflow.clock import SystemClock
 from aioflow.host.code import CodeShelf
 from aioflow.model import Instant
@@ -45,6 +46,7 @@ class World:
         home: The folder of the node.
         clock: Virtual time.
         store: The database, which outlives the node.
+        notifications: What notifiers would have sent.
     """
 
     def __init__(self, begins_at: Instant, shelf: CodeShelf) -> None:
@@ -60,6 +62,7 @@ class World:
         self.store = stack.enter_context(open_inline(self.home / "aioflow.db", vault))
         stack.enter_context(threads_are_counted())
         stack.enter_context(wall_clock(self.clock))
+        self.notifications: list[Notification] = []
         self._nominal = 0.0
         self._node: Node | None = None
         self._died = asyncio.Event()
@@ -157,7 +160,8 @@ class World:
 
     async def _live(self) -> None:
         while True:
-            node = Node(self.store, self.clock, self.home, self._shelf, self._committed)
+            take = self.notifications.append
+            node = Node(self.store, self.clock, self.home, self._shelf, self._committed, take)
             try:
                 async with anyio.create_task_group() as self._services:
                     await self._services.start(node.run)

@@ -46,6 +46,13 @@ class _NodeCollector(Collector):
             stalls.add_metric([kind], count)
         yield stalls
         yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
+        owed = GaugeMetricFamily(
+            "aioflow_owed", "Callbacks and alerts to be delivered", labels=["kind"]
+        )
+        for kind, count in now.owed.items():
+            owed.add_metric([kind], count)
+        yield owed
+        yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
         yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
         yield _gauge("loop_lag_seconds", "How late the loop was lately", self._lag_seconds())
         yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)

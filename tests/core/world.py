@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import undo
+from aioflow.core import lanes, owing, undo
 from aioflow.core.clear import wanted
 from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
@@ -28,6 +28,7 @@ from aioflow.inputs import (
     HostUp,
     Input,
     MoveClass,
+    ReadOwed,
     Rehost,
     Restarted,
     StartTry,
@@ -36,6 +37,7 @@ from aioflow.inputs import (
 )
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, RecordState, TaskSpec, TaskState
+from aioflow.owed import DEADLINE
 from aioflow.requests import CreateRun
 from aioflow.rows import (
     Batch,
@@ -52,7 +54,7 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
-AGAIN = (Continue, HandOver, MoveClass, Rehost)
+AGAIN = (Continue, HandOver, MoveClass, ReadOwed, Rehost)
 
 
 class Rows:
@@ -106,6 +108,25 @@ class Rows:
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
         for number in batch.done_outbox:
             del self.outbox[number]
+
+    def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
+        """What a restart learns of the outbox, see ``Snapshot``."""
+        counts: dict[str, tuple[int, int]] = {}
+        for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
+            if row.kind != DEADLINE:
+                counts[row.kind] = counts.get(row.kind, (0, 0))[0] + 1, row.outbox_no
+        return [row for row in self.outbox.values() if row.kind == DEADLINE], counts
+
+    def found_owed(self, wanted: dict[str, tuple[int, int]]) -> dict[str, list[OutboxRow]]:
+        """What ``recalling`` reads of it."""
+        return {
+            kind: [
+                self.outbox[number]
+                for number in sorted(self.outbox)
+                if number > after and self.outbox[number].kind == kind
+            ][:limit]
+            for kind, (after, limit) in wanted.items()
+        }
 
     def _apply_tasks(self, batch: Batch) -> None:
         for row in batch.new_tasks:
@@ -272,9 +293,7 @@ class World:
             list(self.rows.dags.values()),
             list(self.rows.files.values()),
         )
-        self.memory.outbox = {
-            row.outbox_no: (row.kind, row.body) for row in self.rows.outbox.values()
-        }
+        owing.begin(self.memory, *self.rows.owed())
         for version in self.rows.versions.values():
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:
@@ -306,6 +325,7 @@ class World:
 
     def recall(self, inputs: list[Input]) -> None:
         """What ``recalling`` does with a database."""
+        self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
         numbers = {run.run_id: run_no for run_no, run in self.rows.runs.items()}
         self.memory.recalled = {
             run_id: self.rows.live_run(numbers[run_id])

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from aioflow.core import undo
+from aioflow.core import lanes, undo
 from aioflow.core.draft import Draft
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
@@ -231,6 +231,8 @@ class Circle:
     def _decide(
         self, inputs: Sequence[Input], *, granting: bool = True
     ) -> tuple[Batch, list[Effect], Draft]:
+        memory, tables = self.memory, self.node.tables
+        memory.found_owed = tables.found_owed(lanes.wanted(inputs, memory.lanes))
         needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import draft, streams, undo
+from aioflow.core import draft, owing, streams, undo
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
@@ -40,6 +40,7 @@ from aioflow.inputs import (
     HostTrigger,
     Input,
     MoveClass,
+    ReadOwed,
     RecallTries,
     Rehost,
     Restarted,
@@ -248,7 +249,7 @@ class Node:
         self._async = AsyncHost(self, self._seed)
         self._triggers = {role: TriggerHost(self, role) for role in (TRIGGERS, QUARANTINE)}
         undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
-        memory.outbox = {row.outbox_no: (row.kind, row.body) for row in tables.outbox.values()}
+        owing.begin(memory, *tables.owed())
         for version in tables.versions.values():
             memory.stored_versions.add(version.version)
             for spec in version.dags:
@@ -418,7 +419,7 @@ class Node:
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Continue() | HandOver() | Rehost() | MoveClass():
+                case Continue() | HandOver() | Rehost() | MoveClass() | ReadOwed():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):

@@ -31,10 +31,26 @@ def memory_is_what_rows_say(node: Any) -> None:
     waits = {no for no, wait in node.memory.waits.items() if wait.run.run_no in unfinished_runs}
     if waits != set(fresh.waits):
         raise Broken("restore", f"waits {waits ^ set(fresh.waits)} differ")
-    if set(node.memory.outbox) != set(node.tables.outbox):
-        raise Broken("restore", "owed effects differ")
+    _same_owed(node)
     if (node.memory.dags, node.memory.files) != (node.tables.dags, node.tables.files):
         raise Broken("restore", "the catalog differs")
+
+
+def _same_owed(node: Any) -> None:
+    """What is owed is in memory, or counted there; what is handed out comes before the rest."""
+    known, stored = node.memory.outbox, node.tables.outbox
+    armed, counts = node.tables.owed()
+    if not set(known) <= set(stored) or not {row.outbox_no for row in armed} <= set(known):
+        raise Broken("restore", "owed effects differ")
+    if set(counts) != set(node.memory.lanes):
+        raise Broken("restore", f"kinds of owed effects: {set(node.memory.lanes)}, {set(counts)}")
+    for kind, lane in node.memory.lanes.items():
+        handed = [number for number in known if known[number][0] == kind]
+        rest = [no for no, row in stored.items() if row.kind == kind and no not in known]
+        if (lane.handed, lane.waiting) != (len(handed), len(rest)):
+            raise Broken("restore", f"{kind}: {lane}, in truth {len(handed)} and {len(rest)}")
+        if any(number <= lane.after for number in rest):
+            raise Broken("restore", f"{kind}: one of {rest} is behind {lane.after}")
 
 
 def _same_run(run: Run, fresh: Run) -> None:

@@ -1,0 +1,72 @@
+"""Which callbacks are owed for what happens to tasks and runs.
+
+What was skipped before it began, by a rule or a branch, and what a person cancelled, calls nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aioflow.core.live import Live, Run
+from aioflow.model import CallbackSpec, Instant, RunState, TaskState
+from aioflow.owed import Callback
+
+__all__ = ("of_deadline", "of_run", "of_task")
+
+_EVENTS: Mapping[TaskState, str] = MappingProxyType(
+    {
+        TaskState.SUCCESS: "success",
+        TaskState.FAILED: "failure",
+        TaskState.RETRYING: "retry",
+        TaskState.SKIPPED: "skip",
+    }
+)
+_RUN_EVENTS: Mapping[RunState, str] = MappingProxyType(
+    {RunState.SUCCESS: "success", RunState.FAILED: "failure", RunState.PARTIAL: "failure"}
+)
+
+
+def of_task(live: Live, callbacks: CallbackSpec, now: Instant) -> Callback | None:
+    """Return what is owed for the state a task has just gone into."""
+    event = _EVENTS.get(live.state)
+    is_unstarted = live.state is TaskState.SKIPPED and not live.try_number
+    if event not in callbacks.events or is_unstarted:
+        return None
+    return Callback(
+        event=event,
+        run_no=live.run.run_no,
+        position=live.position,
+        state=live.state.label,
+        at=now,
+        task_no=live.task_no,
+        map_index=live.map_index,
+        try_number=live.try_number,
+        start_no=live.start_no,
+        failure=None if live.state is TaskState.SUCCESS else live.failure,
+    )
+
+
+def of_run(run: Run, state: RunState, now: Instant) -> Callback | None:
+    """Return what is owed for the state a run goes into."""
+    callbacks, event = run.spec.callbacks, _RUN_EVENTS.get(state)
+    if callbacks is None or event not in callbacks.events:
+        return None
+    return Callback(event=event, run_no=run.run_no, position=-1, state=state.label, at=now)
+
+
+def of_deadline(run: Run, position: int, now: Instant) -> Callback | None:
+    """Return what is owed where a task, or at -1 the run, has not ended by its deadline."""
+    spec = run.spec if position < 0 else run.spec.tasks[position]
+    if spec.callbacks is None or "deadline" not in spec.callbacks.events:
+        return None
+    label = run.state.label if position < 0 else TaskState(run.states[position]).label
+    number = -1 if position < 0 else run.task_no(position, -1)
+    return Callback(
+        event="deadline",
+        run_no=run.run_no,
+        position=position,
+        state=label,
+        at=now,
+        task_no=number,
+    )
