@@ -76,6 +76,7 @@ class Rows:
         self.files: dict[str, Any] = {}
         self.versions: dict[str, Any] = {}
         self.outbox: dict[int, OutboxRow] = {}
+        self.was_owed: dict[int, str] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -106,6 +107,7 @@ class Rows:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
+        self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
         for number in batch.done_outbox:
             del self.outbox[number]
 

@@ -173,6 +173,7 @@ class Incarnation:
 
     def deliver(self, effect: Deliver) -> None:
         node = self._node
+        node.ledger.handed.add(effect.outbox_no)
         delay = node.rng.randint(0, SECOND)
         node.after(delay, lambda: self.say(Delivered(effect.outbox_no)))
 

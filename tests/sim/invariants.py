@@ -23,6 +23,7 @@ from tests.sim import (
     limits,
     loops,
     oracle,
+    owing,
     parked,
     stored,
     streaming,
@@ -80,6 +81,7 @@ def check(node: Any, turn: Turn) -> None:
     called.runs_answer_their_callers(node)
     streaming.hold(node, turn)
     loops.hold(node, turn)
+    owing.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)

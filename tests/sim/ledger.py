@@ -28,6 +28,7 @@ class Ledger:
         begun_after_end: Those of them that began all the same.
         storms: Tries behind which one was called back again and again.
         told: What the coroutines were told.
+        handed: Owed effects that were ever handed out.
         spoken: The last reports of any process, heard or not.
         again: Starts that asked for another round of their loop.
     """
@@ -40,6 +41,7 @@ class Ledger:
         self.begun_after_success: list[int] = []
         self.recorded: set[int] = set()
         self.over: set[int] = set()
+        self.handed: set[int] = set()
         self.begun_after_end: list[int] = []
         self.storms: list[tuple[int, int]] = []
         self.spoken: deque[Input] = deque(maxlen=_REMEMBERED)

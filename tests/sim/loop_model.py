@@ -44,6 +44,7 @@ from tests.sim.loop_faults import LoopFaults
 from tests.sim.loops import with_loops
 from tests.sim.misbehaving import NAMED
 from tests.sim.model import Verdict
+from tests.sim.owing import perhaps_called
 from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
@@ -474,7 +475,8 @@ def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
     joined = random.Random(f"joins {seed}")
     dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
     looped = random.Random(f"loops {seed}")
-    return [with_loops(dag, looped) for dag in dags] if looped.random() < 0.15 else dags
+    dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.15 else dags
+    return perhaps_called(dags, seed)
 
 
 @contextmanager

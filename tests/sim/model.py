@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import draft, owing, streams, undo
+from aioflow.core import draft, lanes, owing, streams, undo
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
@@ -77,6 +77,7 @@ from tests.sim.faults import Fault, Faults
 from tests.sim.following import with_joins
 from tests.sim.ledger import Ledger
 from tests.sim.loops import with_loops
+from tests.sim.owing import perhaps_called
 from tests.sim.people import People
 from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
@@ -148,6 +149,7 @@ class Node:
         looped = random.Random(f"loops {seed}")
         if looped.random() < 0.3:
             self.dags = [with_loops(dag, looped) for dag in self.dags]
+        self.dags = perhaps_called(self.dags, seed)
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
         self.mono = 0
@@ -491,9 +493,11 @@ def play(
     node = Node(seed, left_out, dropped, trace)
     broken = None
     rows_at_once, events_ahead = draft.BATCH_ROWS, streams.EVENTS_AHEAD
+    window = lanes.WINDOW
     limits = random.Random(f"rows {seed}")
     draft.BATCH_ROWS = limits.choice((rows_at_once, rows_at_once, 20, 3, 1))
     streams.EVENTS_AHEAD = limits.choice((events_ahead, 3, 1))
+    lanes.WINDOW = limits.choice((window, 3, 1))
     try:
         node.live()
     except Broken as exc:
@@ -502,6 +506,7 @@ def play(
         broken = Broken("raised", f"{type(exc).__name__}: {exc}", exc)
     finally:
         draft.BATCH_ROWS, streams.EVENTS_AHEAD = rows_at_once, events_ahead
+        lanes.WINDOW = window
     return node.verdict(seed, broken)
 
 
@@ -513,7 +518,7 @@ def dags_of(seed: int) -> list[DagSpec]:
     if streamed.random() < 0.5:
         dags = [with_streams(dag, streamed) for dag in dags]
     joined = random.Random(f"joins {seed}")
-    if joined.random() < 0.4:
-        dags = [with_joins(dag, joined) for dag in dags]
+    dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.4 else dags
     looped = random.Random(f"loops {seed}")
-    return [with_loops(dag, looped) for dag in dags] if looped.random() < 0.3 else dags
+    dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.3 else dags
+    return perhaps_called(dags, seed)

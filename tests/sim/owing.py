@@ -1,0 +1,99 @@
+"""Callbacks: drawn into DAGs, and checked.
+
+More of the numbered promises of ``tests.sim.invariants``: I20, what happens to a task or a run
+owes its callbacks in the same commit, once, and nothing else does; what is handed out is stored;
+and no row goes before it was handed out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from aioflow.inputs import Deliver
+from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
+from aioflow.owed import DEADLINE, Callback, is_callback
+from tests.sim.broken import Broken
+
+__all__ = ("hold", "perhaps_called")
+
+_EVENTS = {
+    TaskState.SUCCESS: "success",
+    TaskState.FAILED: "failure",
+    TaskState.RETRYING: "retry",
+    TaskState.SKIPPED: "skip",
+}
+_RUN_EVENTS = {
+    RunState.SUCCESS: "success",
+    RunState.FAILED: "failure",
+    RunState.PARTIAL: "failure",
+}
+
+
+def perhaps_called(dags: list[DagSpec], seed: int) -> list[DagSpec]:
+    """Return DAGs with callbacks for some events of some tasks, and of runs; or none has any."""
+    rng = random.Random(f"callbacks {seed}")
+    return [_called(dag, rng) for dag in dags] if rng.random() < 0.5 else dags
+
+
+def _called(spec: DagSpec, rng: random.Random) -> DagSpec:
+    tasks = tuple(msgspec.structs.replace(task, callbacks=_drawn(rng)) for task in spec.tasks)
+    return msgspec.structs.replace(spec, tasks=tasks, callbacks=_drawn(rng))
+
+
+def _drawn(rng: random.Random) -> CallbackSpec | None:
+    events = ("success", "failure", "retry", "skip", "deadline")
+    drawn = tuple(event for event in events if rng.random() < 0.4)
+    return CallbackSpec(events=drawn) if drawn else None
+
+
+def hold(node: Any, turn: Any) -> None:
+    """I20."""
+    batch, tables = turn.batch, node.tables
+    called = [
+        msgspec.msgpack.decode(row.body, type=Callback)
+        for row in batch.new_outbox
+        if is_callback(row.kind)
+    ]
+    rows = Counter((c.task_no, c.event) for c in called if c.position >= 0)
+    runs = Counter((c.run_no, c.event) for c in called if c.position < 0)
+    for counted in (rows, runs):  # a deadline is no transition
+        for key in [key for key in counted if key[1] == "deadline"]:
+            del counted[key]
+    if rows != _of_tasks(node, batch) or runs != _of_runs(node, batch):
+        raise Broken("I20 owed", f"owed {rows} and {runs} for {batch.steps}, {batch.run_changes}")
+    for effect in turn.effects:
+        if isinstance(effect, Deliver):
+            row = tables.outbox.get(effect.outbox_no)
+            if row is None or (row.kind, row.body) != (effect.kind, effect.body):
+                raise Broken("I20 owed", f"{effect} is handed out, stored is {row}")
+            node.ledger.handed.add(effect.outbox_no)
+    for number in batch.done_outbox:
+        if tables.was_owed[number] != DEADLINE and number not in node.ledger.handed:
+            raise Broken("I20 owed", f"row {number} is gone, and nobody was told to do it")
+
+
+def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
+    """Return what the steps of a batch owe."""
+    found: Counter[tuple[int, str]] = Counter()
+    for task_no, state in batch.steps:
+        row = node.tables.tasks[task_no]
+        callbacks = node.tables.spec_of_run(row.run_no).tasks[row.position].callbacks
+        event = _EVENTS.get(state, "")
+        is_unstarted = state is TaskState.SKIPPED and not row.try_number
+        if callbacks is not None and event in callbacks.events and not is_unstarted:
+            found[task_no, event] += 1
+    return found
+
+
+def _of_runs(node: Any, batch: Any) -> Counter[tuple[int, str]]:
+    found: Counter[tuple[int, str]] = Counter()
+    for change in batch.run_changes:
+        callbacks = node.tables.spec_of_run(change.run_no).callbacks
+        event = _RUN_EVENTS.get(change.state, "")
+        if callbacks is not None and change.state is not change.was and event in callbacks.events:
+            found[change.run_no, event] += 1
+    return found
