@@ -1,0 +1,114 @@
+"""What transitions owe, and how it is handed out: a few of each kind, whatever there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.core import lanes
+from aioflow.inputs import Deliver, Delivered, ReadOwed
+from aioflow.model import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.owed import Callback, is_callback
+from aioflow.requests import CancelRun
+from tests.core.world import World
+
+EVERY = CallbackSpec(events=("success", "failure", "retry", "skip", "deadline"))
+
+
+def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
+    return TaskSpec(task_id=name, parents=parents, callbacks=EVERY, **fields)
+
+
+def called(world: World) -> list[tuple[int, str]]:
+    """Where and for what event callbacks are owed, by their rows."""
+    rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
+    bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
+    return [(body.position, body.event) for body in bodies]
+
+
+def handed(world: World) -> list[int]:
+    return [effect.outbox_no for effect in world.effects if isinstance(effect, Deliver)]
+
+
+def fan_out(world: World, width: int) -> None:
+    mapped = MapSpec((MapSource("n", -1, width),))
+    world.begin(task("a", mapped=mapped, retry=RetryPolicy(tries=1)))
+    while world.starts:
+        world.fail("a", map_index=next(iter(world.starts.values())).start.map_index)
+
+
+def test_each_transition_owes_its_own_callback():
+    world = World()
+    world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=0)), task("b", 0), callbacks=EVERY)
+
+    world.fail("a")
+    assert called(world) == [(0, "retry")]
+    world.pass_time(1)
+    world.fail("a")
+
+    assert called(world) == [(0, "retry"), (0, "failure"), (-1, "failure")]
+
+
+def test_a_cancelled_run_owes_nothing():
+    world = World()
+    run = world.begin(task("a"), task("b", 0), callbacks=EVERY)
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    assert world.run_state(run) == "cancelled"
+    assert not called(world)
+
+
+def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):
+    monkeypatch.setattr(lanes, "WINDOW", 4)
+    world = World()
+    fan_out(world, 9)
+    rows = sorted(world.rows.outbox)
+    assert handed(world) == rows[:4]
+    assert len(world.memory.outbox) == 4
+
+    for number in rows:
+        assert number in handed(world)
+        world.turn(Delivered(number))
+
+    assert handed(world) == rows
+    assert not world.rows.outbox
+    assert not world.memory.lanes
+
+
+def test_a_restart_hands_out_what_was_not_done_and_no_more_at_once(monkeypatch):
+    monkeypatch.setattr(lanes, "WINDOW", 4)
+    world = World()
+    fan_out(world, 9)
+    rows = sorted(world.rows.outbox)
+    world.turn(Delivered(rows[1]))
+
+    world.restart()
+
+    assert handed(world) == [rows[0], *rows[2:5]]
+    (lane,) = world.memory.lanes.values()
+    assert (lane.handed, lane.waiting) == (4, 4)
+
+
+@pytest.mark.parametrize("entry", [Delivered(4711), ReadOwed("callback:dag")])
+def test_a_word_about_nothing_that_is_owed_changes_nothing(entry):
+    world = World()
+    world.begin(task("a"))
+    world.turn(entry)
+
+    assert not world.rows.outbox
+    assert not world.memory.lanes
+
+
+def test_a_turn_taken_back_owes_and_hands_out_what_was_before(monkeypatch):
+    monkeypatch.setattr(lanes, "WINDOW", 4)
+    world = World()
+    fan_out(world, 9)
+    before = dict(world.memory.outbox), dict(world.memory.lanes)
+    first = min(world.rows.outbox)
+
+    _, _, draft = world.decide([Delivered(first)])
+    world.take_back(draft)
+
+    assert (world.memory.outbox, world.memory.lanes) == before
