@@ -38,6 +38,7 @@ from aioflow.inputs import (
     Effect,
     HandOver,
     Input,
+    LookBack,
     MoveClass,
     ReadOwed,
     Rehost,
@@ -292,7 +293,7 @@ class Engine:
                     self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
-                case Continue() | HandOver() | Rehost() | MoveClass() | ReadOwed():
+                case Continue() | HandOver() | LookBack() | MoveClass() | ReadOwed() | Rehost():
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)

@@ -68,6 +68,7 @@ __all__ = (
     "HostTrigger",
     "HostUp",
     "Input",
+    "LookBack",
     "MoveClass",
     "ReadOwed",
     "RecallTries",
@@ -205,6 +206,12 @@ class Restarted(msgspec.Struct, frozen=True):
     runs: tuple[RunNo, ...] | None = None
 
 
+class LookBack(msgspec.Struct, frozen=True):
+    """A task waits for the run before its own, and nobody knows which that is: ask the database."""
+
+    run_no: RunNo
+
+
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
@@ -303,6 +310,7 @@ Input: TypeAlias = (
     | FileGone
     | Due
     | Continue
+    | LookBack
     | Rehost
     | RoomChanged
     | Restarted
@@ -433,6 +441,7 @@ Effect: TypeAlias = (
     | Deliver
     | ForgetRun
     | Continue
+    | LookBack
     | HandOver
     | MoveClass
     | ReadOwed

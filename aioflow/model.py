@@ -376,6 +376,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         execution_timeout_us: Of one try, running and deferred together.
         deadline_us: By when it should have ended, counted from when its run was made.
         max_active_tis_per_dag: How many of it run at once in all runs of the DAG.
+        depends_on_past: It runs once it has succeeded, or was skipped, in the run before.
+        wait_for_downstream: And so have the tasks that come right after it.
         events: Of an operator that takes every event of its triggers.
         streams: Those that expand over its result take item by item, while it goes on.
         values: Which secrets, connections and variables it may be told, each once.
@@ -406,6 +408,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
+    depends_on_past: bool = False
+    wait_for_downstream: bool = False
     start_trigger: StartTriggerSpec | None = None
     events: EventsSpec | None = None
     streams: bool = False

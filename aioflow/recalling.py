@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioflow.core import clear, lanes
+from aioflow.core import clear, lanes, past
+from aioflow.core.line import Ended, stored_as
 from aioflow.core.memory import Memory
 from aioflow.inputs import Input
+from aioflow.model import DagSpec
 from aioflow.rows import RunRow
 from aioflow.store import Store
 
@@ -14,7 +16,10 @@ __all__ = ("recall",)
 
 
 async def recall(store: Store, memory: Memory, inputs: Sequence[Input]) -> None:
-    """Have in ``memory.recalled`` the rows of the runs that these inputs ask for.
+    """Have in memory what these inputs ask for.
+
+    That is the rows of runs, in ``memory.recalled``; and which run came before another, in
+    ``memory.lines``.
 
     And in ``memory.found_owed`` what may be handed out.
 
@@ -31,12 +36,32 @@ async def recall(store: Store, memory: Memory, inputs: Sequence[Input]) -> None:
         rows = None if run is None else await store.load_run(run.run_no)
         if rows is not None and await _has_plan(rows.run, store, memory):
             memory.recalled[run_id] = rows
+    for dag_id, orders in past.wanted(inputs, memory):
+        for order, row in zip(orders, await store.find_runs_before(dag_id, orders), strict=True):
+            memory.lines[dag_id].learn(order, await _ended(row, store, memory))
 
 
 async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:
     if (run.version, run.dag_id) not in memory.plans:
-        version = await store.find_version(run.version)
-        for spec in () if version is None else version.dags:
-            if spec.dag_id == run.dag_id:
-                memory.add_plan(run.version, spec)
+        spec = await _stored_spec(run, store)
+        if spec is not None:
+            memory.add_plan(run.version, spec)
     return (run.version, run.dag_id) in memory.plans
+
+
+async def _stored_spec(run: RunRow, store: Store) -> DagSpec | None:
+    version = await store.find_version(run.version)
+    found = () if version is None else version.dags
+    return next((spec for spec in found if spec.dag_id == run.dag_id), None)
+
+
+async def _ended(row: RunRow | None, store: Store, memory: Memory) -> Ended | None:
+    """Return how a run stands that memory does not have; ``None`` of one that it has."""
+    if row is None or row.run_no in memory.runs:
+        return None
+    plan = memory.plans.get((row.version, row.dag_id))
+    spec = await _stored_spec(row, store) if plan is None else plan.graph.spec
+    if spec is None:
+        return None
+    counts = await store.count_states(row.run_no)
+    return stored_as(row, spec, counts, await store.list_expansions(row.run_no))

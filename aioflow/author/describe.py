@@ -125,6 +125,8 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         deadline_us=settings.deadline_us,
         max_active_tis_per_dagrun=settings.max_active_tis_per_dagrun,
         max_active_tis_per_dag=settings.max_active_tis_per_dag,
+        depends_on_past=settings.depends_on_past,
+        wait_for_downstream=settings.wait_for_downstream,
         start_trigger=start_spec(node.operator if node.instance is None else node.instance),
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,

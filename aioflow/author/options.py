@@ -74,6 +74,8 @@ class OperatorOptions(TypedDict, total=False):
     deadline: Duration | None
     max_active_tis_per_dagrun: int | None
     max_active_tis_per_dag: int | None
+    depends_on_past: bool
+    wait_for_downstream: bool
     on_code_change: Literal["fail", "restart", "keep"]
     secrets: Sequence[str]
     connections: Sequence[str]
@@ -149,6 +151,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     deadline_us: int | None = None
     max_active_tis_per_dagrun: int | None = None
     max_active_tis_per_dag: int | None = None
+    depends_on_past: bool = False
+    wait_for_downstream: bool = False
     on_code_change: str = "fail"
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: Mapping[str, tuple[Callback, ...]] = {}
@@ -211,6 +215,8 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             deadline_us=_positive(said, "deadline"),
             max_active_tis_per_dagrun=_count_or_none(said, "max_active_tis_per_dagrun"),
             max_active_tis_per_dag=_count_or_none(said, "max_active_tis_per_dag"),
+            depends_on_past=_flag(said, "depends_on_past") or _flag(said, "wait_for_downstream"),
+            wait_for_downstream=_flag(said, "wait_for_downstream"),
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
             values=_values(said),
             callbacks=callbacks_of(said, TASK_EVENTS),
@@ -320,6 +326,13 @@ def _text(said: Mapping[str, Any], name: str, default: str) -> str:
     value = said.get(name, default)
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, got {value!r}")  # noqa: TRY004 - see settled()
+    return value
+
+
+def _flag(said: Mapping[str, Any], name: str) -> bool:
+    value = said.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")  # noqa: TRY004 - see settled()
     return value
 
 

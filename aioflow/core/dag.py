@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from aioflow.core import deadlines, timetable
+from aioflow.core import deadlines, past, timetable
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -226,13 +226,24 @@ def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:
 
 
 def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
-    """Begin the oldest waiting runs of a DAG, as many as its limit admits."""
+    """Begin the oldest waiting runs of a DAG, as many as its limit admits.
+
+    And one more, where those that are active wait for it.
+    """
     memory = draft.memory
     waiting = memory.queued_runs.get(dag_id, deque())
     while waiting and memory.active_runs.get(dag_id, 0) < waiting[0].spec.max_active_runs:
-        run = waiting.popleft()
-        memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + 1
-        begin(run, draft, slots)
+        _begin(waiting.popleft(), draft, slots)
+    needed = past.needed_run(dag_id, memory) if waiting else None
+    if needed is not None:
+        waiting.remove(needed)
+        _begin(needed, draft, slots)
+
+
+def _begin(run: Run, draft: Draft, slots: Slots) -> None:
+    active, dag_id = draft.memory.active_runs, run.row.dag_id
+    active[dag_id] = active.get(dag_id, 0) + 1
+    begin(run, draft, slots)
 
 
 def slot_due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:

@@ -68,6 +68,8 @@ class Draft:
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
+        ended_tasks: Tasks that did, where the run behind may have waited for them.
+        held_dags: DAGs of which a task was found to wait for a live run before its own.
         pools_before: What the pools it changed were.
         strays: Rows of ended runs that it sweeps.
         pruned: Plans that nobody needs once it is durable.
@@ -85,6 +87,8 @@ class Draft:
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
         self.owing = Owing(memory, numbers.take, self.effects)
+        self.ended_tasks: list[tuple[Run, int]] = []
+        self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
         self.strays: list[TriggerRow] = []
         self.pruned: dict[tuple[str, str], Plan] = {}
@@ -298,6 +302,11 @@ class Draft:
     def wake_run(self, run_no: RunNo, at: Instant) -> None:
         """Have an instant come for a run."""
         self.effects.append(WakeAt(Due(at, run_no=run_no)))
+
+    def task_over(self, run: Run, position: int) -> None:
+        """A task has ended, with all its children: the run behind may have waited for that."""
+        if run.row.dag_id in self.memory.lines:
+            self.ended_tasks.append((run, position))
 
     def put_off(self, run: Run) -> None:
         """Go on with this run in the next turn."""

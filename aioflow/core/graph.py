@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from aioflow.core.mapping import leaves
@@ -66,12 +66,16 @@ class Graph:
             whoever is asked about it because of a setup.
         tallies: How many there are.
         position_of: By ``task_id``.
+        past: The tasks that wait for the run before.
+        awaited_in_past: For each of those, which others have to have ended well there, too.
+        past_of: For each task, those that may go on when it has ended in the run before.
 
     Raises:
         CycleError: If the tasks cannot be ordered.
     """
 
     __slots__ = (
+        "awaited_in_past",
         "children",
         "counts_in",
         "expands_over",
@@ -82,6 +86,8 @@ class Graph:
         "leaves",
         "order",
         "parents",
+        "past",
+        "past_of",
         "position_of",
         "roots",
         "spec",
@@ -98,6 +104,11 @@ class Graph:
         self.order = _order(tasks, self.children)
         self.expands_over = _expands_over(tasks)
         self.position_of = {task.task_id: position for position, task in enumerate(tasks)}
+        self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
+        self.awaited_in_past = {
+            p: self.children[p] if tasks[p].wait_for_downstream else () for p in self.past
+        }
+        self.past_of = _past_of(self.awaited_in_past, len(tasks))
         self.indexed = tuple(frozenset(_indexed(tasks, task)) for task in tasks)
         self.followers = _turned_round(self.indexed)
         self.judged = _judged(tasks, self.children, self.indexed)
@@ -107,6 +118,14 @@ class Graph:
             _makers(task) | indexed for task, indexed in zip(tasks, self.indexed, strict=True)
         ]
         self.counts_in, self.judges = _counted(self.judged, makers)
+
+
+def _past_of(awaited: Mapping[int, tuple[int, ...]], size: int) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(size)]
+    for position, others in sorted(awaited.items()):
+        for at in (position, *others):
+            found[at].append(position)
+    return tuple(map(tuple, found))
 
 
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:

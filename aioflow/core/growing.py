@@ -86,6 +86,7 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
             run.count_ended(taker, group.cut)
         if group.is_over:
             run.end_group(group)
+            draft.task_over(run, group.position)
         yield from run.graph.judges[taker]
 
 

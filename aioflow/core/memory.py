@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from aioflow.core.lanes import Lane
+from aioflow.core.line import Line, ended_as, order_of
 from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
@@ -33,6 +34,7 @@ class Memory:
         active_runs: How many runs of a DAG are running.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
+        lines: Of the DAGs with a task that waits for the run before: which run that is.
         live: Tasks between pending and their end, by number.
         waits: Trigger rows by number.
         trigger_code: By version, what the local trigger classes of its file stand on: digests by
@@ -67,6 +69,7 @@ class Memory:
         self._named: dict[str, RunNo] = {}
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
+        self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
@@ -93,8 +96,18 @@ class Memory:
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plans[key] = Plan(version, spec)
+            if plan.graph.past and spec.dag_id not in self.lines:
+                self._draw_line(spec.dag_id)
             self.numbers_needed = max(self.numbers_needed, plan.widest_run)
         return plan
+
+    def _draw_line(self, dag_id: str) -> None:
+        """A DAG has tasks that wait for the run before, as it had not until now."""
+        line = self.lines[dag_id] = Line()
+        for row in (self.runs.peek(number).row for number in self.runs):
+            order = order_of(row)
+            if row.dag_id == dag_id and order is not None:
+                line.enter(order)
 
     def add_run(self, run: Run) -> None:
         """Remember a run."""
@@ -104,6 +117,9 @@ class Memory:
             self._named[row.run_id] = row.run_no
         if row.key is not None:
             self.run_keys[row.dag_id, row.key] = row.run_no
+        line, order = self.lines.get(row.dag_id), order_of(row)
+        if line is not None and order is not None:
+            line.enter(order)
 
     def find_run(self, run_id: str) -> Run | None:
         """Return a live run by its id."""
@@ -122,6 +138,14 @@ class Memory:
             self.run_keys.pop((run.row.dag_id, run.row.key), None)
         for task_no in run.live:
             self.live.pop(task_no, None)
+        self.leave_line(run)
+
+    def leave_line(self, run: Run) -> None:
+        """A run has ended, or is not to be gone on with."""
+        line, order = self.lines.get(run.row.dag_id), order_of(run.row)
+        if line is not None and order is not None:
+            is_over = run.row.ended_at is not None
+            line.leave(order, ended_as(run.row, run.graph, run.states) if is_over else None)
 
     def next_hosting(self) -> int:
         """Return a number that no hosting has had before, also in an earlier incarnation."""

@@ -53,7 +53,9 @@ def give_up(row: RunRow, reason: str, draft: Draft) -> None:
     for number in [n for n, wait in memory.waits.objects.items() if wait.run.run_no == row.run_no]:
         del memory.waits[number]
     memory.parking.forget_folded(row.run_no)
-    memory.runs.pop(row.run_no, None)
+    broken = memory.runs.pop(row.run_no, None)
+    if broken is not None:
+        memory.leave_line(broken)
     if row.quarantine is None:
         change = (row.run_no, row.state, row.state, row.started_at, row.ended_at, reason)
         draft.batch.run_changes.append(RunChange(*change))

@@ -76,4 +76,5 @@ def close(run: Run, decider: int, draft: Draft) -> Iterator[int]:
         group.is_open = False
         if group.is_over:
             run.end_group(group)
+            draft.task_over(run, group.position)
         yield from run.graph.judges[group.position]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import deadlines, following, growing, mapping, rounds
+from aioflow.core import deadlines, following, growing, mapping, past, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
 from aioflow.core.fresh import fresh, retire
@@ -194,6 +194,7 @@ def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Dra
         run.count_ended(position, state)
         run.states[position] = state
         run.unfinished -= 1
+        draft.task_over(run, position)
         if run.spec.tasks[position].streams:
             judges = (*judges, *growing.close(run, position, draft))
     else:
@@ -201,6 +202,7 @@ def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Dra
         run.count_child(group, state)
         if group.is_over:
             run.end_group(group)
+            draft.task_over(run, position)
     if rounds.is_decided(run, position, map_index):
         judges = (*judges, *rounds.close(run, position, draft))
     entries = [(judge, WHOLE) for judge in judges]
@@ -235,6 +237,8 @@ def _judge(run: Run, position: int, draft: Draft, slots: Slots) -> list[Entry]:
     said = verdict(run, position)
     ended: TaskState | None
     if said is Verdict.RUN or (said is Verdict.WAIT and _may_open(run, position)):
+        if position in run.graph.past and not past.admits(run, position, draft):
+            return []
         ended = _make_ready(run, position, draft, slots)
     elif said is Verdict.WAIT:
         return []

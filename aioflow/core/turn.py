@@ -21,6 +21,7 @@ from aioflow.core import (
     quarantine,
     rehosting,
     streaming,
+    succession,
     versions,
     waits,
 )
@@ -63,6 +64,7 @@ from aioflow.inputs import (
     HostLost,
     HostUp,
     Input,
+    LookBack,
     MoveClass,
     ReadOwed,
     Rehost,
@@ -158,6 +160,7 @@ def decide(
     try:
         for entry in inputs:
             _take(entry, draft, slots)
+            succession.settle(draft, slots)
             _settle_ended(draft, slots)
         if granting:
             _grant(draft, slots)
@@ -173,6 +176,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
         run = draft.ended_runs.pop()
         dag.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
         child_runs.ended(run, draft, slots)
+        succession.settle(draft, slots)
 
 
 def _grant(draft: Draft, slots: Slots) -> None:
@@ -214,12 +218,12 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             processes.take(entry, draft, slots)
-        case Asked() | Due() | Delivered() | ReadOwed() | Continue():
+        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack():
             _take_word(entry, draft, slots)
 
 
 def _take_word(
-    entry: Asked | Due | Delivered | ReadOwed | Continue, draft: Draft, slots: Slots
+    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack, draft: Draft, slots: Slots
 ) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
@@ -234,6 +238,8 @@ def _take_word(
             draft.owing.take_read(entry)
         case Continue():
             _take_continue(entry, draft, slots)
+        case LookBack():
+            succession.looked_back(entry, draft, slots)
 
 
 def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:

@@ -46,6 +46,8 @@ def forget(memory: Memory, draft: Draft) -> Places:
             places.setdefault(live.task_no, (live.stored_start, live.stored_place))
         run.is_forgotten = True
         memory.drop_run(run)
+    for dag_id in {run.row.dag_id for run in draft.runs.values()} & memory.lines.keys():
+        memory.lines[dag_id].doubt()
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
     deadlines.index(memory)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from aioflow.core import past
 from aioflow.core.hosting import HOSTLESS, RUN
-from aioflow.core.judging import instances
+from aioflow.core.judging import instances, verdict
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
+from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
@@ -53,12 +55,12 @@ def explain_task(
         return _explain_child(group, map_index, memory, slots)
     if group is not None:  # it was cleared, and waits for its rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
-        return None if is_over else _explain_pending(run, position)
+        return None if is_over else _explain_pending(run, position, memory)
     live = run.live.get(run.task_no(position, -1))
     if live is not None:
         return _explain_live(live, memory, slots)
     if run.states[position] == TaskState.PENDING:
-        return _explain_pending(run, position)
+        return _explain_pending(run, position, memory)
     return None
 
 
@@ -201,8 +203,11 @@ def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:
     return f"pool {spec.pool}: {used} of {pool.slots} slots are taken{waiting}"
 
 
-def _explain_pending(run: Run, position: int) -> Wait:
+def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
+    held = past.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
+    if held is not None:
+        return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held))
     open_parents = [
         tasks[parent].task_id
         for parent in run.graph.parents[position]
@@ -213,3 +218,10 @@ def _explain_pending(run: Run, position: int) -> Wait:
     total = sum(run.tallies[at] for at in tallies)
     names = ", ".join(open_parents[:5]) + (" ..." if len(open_parents) > 5 else "")
     return Wait(kind=WaitKind.UPSTREAM, detail=f"{names} ({done} of {total} ended)")
+
+
+def _past(held: past.Holder) -> str:
+    if not held.is_known:
+        return "the run before is being looked up"
+    how = "has not ended" if held.state.is_live else f"is {held.state.label}"
+    return f"{held.task_id} of run {held.run_id}, which {how}"

@@ -133,6 +133,14 @@ class Store(Protocol):
     async def find_runs_at(self, dag_id: str, logical_dates: Collection[Instant]) -> list[RunRow]:
         """Return the newest run of a DAG for each of these slots that has one, in no order."""
 
+    async def find_runs_before(
+        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+    ) -> list[RunRow | None]:
+        """Return for each logical date and number the run of a DAG that comes right before.
+
+        All as of one moment; a look at an index for each.
+        """
+
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
         """Return the first run of a DAG that ended at or after ``since``."""
 

@@ -269,6 +269,20 @@ class Reading(ABC):
             rows.run_row, selects.runs_by_date, "date", logical_dates, dag_id=dag_id
         )
 
+    async def find_runs_before(
+        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+    ) -> list[RunRow | None]:
+        """See ``Store``."""
+        if not places:
+            return []
+        found = await self._fetch(
+            [
+                self._question(selects.RUN_BEFORE, dag_id=dag_id, date=date, run_no=run_no)
+                for date, run_no in places
+            ]
+        )
+        return [rows.run_row(row[0]) if row else None for row in found]
+
     async def latest_ended_run(self, dag_id: str, since: Instant) -> RunRow | None:
         """See ``Store``."""
         return await self._one(rows.run_row, selects.ENDED_RUN, dag_id=dag_id, since=since)

@@ -52,6 +52,7 @@ __all__ = (
     "PROGRESS_OF_RUN",
     "RECORDS_OF_TASK",
     "RESULTS_BETWEEN",
+    "RUN_BEFORE",
     "RUN_BY_ID",
     "RUN_BY_KEY",
     "RUN_BY_NO",
@@ -212,6 +213,19 @@ def runs_by_date(width: int) -> Select[Any]:
         .group_by(_run.c.logical_date)
     )
     return select(_run).where(_run.c.run_no.in_(newest))
+
+
+RUN_BEFORE = (
+    select(_run)
+    .where(
+        _run.c.dag_id == _text("dag_id"),
+        _run.c.logical_date.is_not(None),
+        _run.c.logical_date <= _number("date"),
+        or_(_run.c.logical_date < _number("date"), _run.c.run_no < _number("run_no")),
+    )
+    .order_by(_run.c.logical_date.desc(), _run.c.run_no.desc())
+    .limit(literal_column("1"))
+)
 
 
 @cache

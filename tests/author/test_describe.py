@@ -208,6 +208,18 @@ def test_an_interval_is_counted_from_the_start_date_in_the_zone_of_the_dag():
     assert spec.schedule.anchor == midnight
 
 
+def test_who_waits_for_what_comes_after_it_in_the_run_before_waits_for_itself_too():
+    @dag(default_args={"depends_on_past": True})
+    def made() -> None:
+        one()
+        one.override(task_id="free", depends_on_past=False)()
+        one.override(task_id="whole", depends_on_past=False, wait_for_downstream=True)()
+
+    found = {task.task_id: task for task in spec_of(made).tasks}
+    assert [found[name].depends_on_past for name in ("one", "free", "whole")] == [True, False, True]
+    assert [task.wait_for_downstream for task in found.values()] == [False, False, True]
+
+
 def test_options_of_the_dag_and_docs_are_kept():
     @dag(
         tags=["a", "b"],

@@ -173,7 +173,8 @@ def test_a_body_that_cannot_run(body: Callable[[], object], complaint: str):
         ({"execution_timeout": "-5m"}, "execution_timeout"),
         ({"on_code_change": "ignore"}, "fail, restart, keep"),
         ({"interval": 5}, "no option 'interval'"),
-        ({"depends_on_past": True}, "no option 'depends_on_past'"),
+        ({"depends_on_past": 1}, "depends_on_past must be True or False"),
+        ({"ignore_past": True}, "no option 'ignore_past'"),
     ],
     ids=str,
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from aioflow.core import lanes, owing, undo
+from aioflow.core import lanes, owing, past, undo
 from aioflow.core.clear import wanted
 from aioflow.core.draft import Draft
+from aioflow.core.line import Ended, order_of, stored_as
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import restore
@@ -27,6 +29,7 @@ from aioflow.inputs import (
     HandOver,
     HostUp,
     Input,
+    LookBack,
     MoveClass,
     ReadOwed,
     Rehost,
@@ -54,7 +57,7 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
-AGAIN = (Continue, HandOver, MoveClass, ReadOwed, Rehost)
+AGAIN = (Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost)
 
 
 class Rows:
@@ -337,6 +340,21 @@ class World:
         for rows in self.memory.recalled.values():
             for spec in self.rows.versions[rows.run.version].dags:
                 self.memory.add_plan(rows.run.version, spec)
+        for dag_id, orders in past.wanted(inputs, self.memory):
+            for order in orders:
+                self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
+
+    def _ended_before(self, dag_id: str, order: tuple[int, int]) -> Ended | None:
+        dated = [(order_of(run), run) for run in self.rows.runs.values() if run.dag_id == dag_id]
+        found = max(((at, run) for at, run in dated if at is not None and at < order), default=None)
+        if found is None or found[1].run_no in self.memory.runs:
+            return None
+        row = found[1]
+        spec = next(s for s in self.rows.versions[row.version].dags if s.dag_id == dag_id)
+        of_run = [task for task in self.rows.tasks.values() if task.run_no == row.run_no]
+        counts = Counter((task.position, task.state) for task in of_run)
+        expansions = [e for (number, _), e in self.rows.expansions.items() if number == row.run_no]
+        return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions)
 
     def turn(self, *inputs: Input) -> list[Effect]:
         """One turn, and those it asked to be continued in."""
@@ -408,8 +426,8 @@ class World:
         if "async" not in self.memory.hosts_up:
             self.turn(HostUp("async"), HostUp("triggers"))
 
-    def trigger(self, dag_id: str = "dag") -> int:
-        run_id, _ = self.ask(CreateRun(dag_id=dag_id))
+    def trigger(self, dag_id: str = "dag", **fields: Any) -> int:
+        run_id, _ = self.ask(CreateRun(dag_id=dag_id, **fields))
         return next(no for no, run in self.rows.runs.items() if run.run_id == run_id)
 
     def begin(self, *tasks: TaskSpec, **options: Any) -> int:

@@ -1,0 +1,346 @@
+"""``depends_on_past`` and ``wait_for_downstream``: tasks that wait for the run before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.core.line import NEXT, Ended, Line, Unknown
+from aioflow.errors import RequestError
+from aioflow.inputs import LookBack
+from aioflow.messages import Succeeded
+from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, Wait, WaitKind
+from aioflow.requests import CancelRun, ClearTasks, Explain
+from tests.core.world import SECOND, World
+
+ONCE = RetryPolicy(tries=1)
+DAY = 86_400 * SECOND
+
+
+def task(name: str = "load", **fields: Any) -> TaskSpec:
+    return TaskSpec(task_id=name, **{"retry": ONCE, "depends_on_past": True, **fields})
+
+
+def after(name: str, *parents: int, **fields: Any) -> TaskSpec:
+    return TaskSpec(task_id=name, parents=parents, retry=ONCE, **fields)
+
+
+def loaded(*tasks: TaskSpec, **options: Any) -> World:
+    world = World(cpu_slots=9)
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
+    return world
+
+
+def day(world: World, number: int) -> int:
+    return world.trigger(logical_date=number * DAY)
+
+
+def report(world: World, run_no: int, name: str, verb: str = "succeed", index: int = -1) -> None:
+    """End the task of one run, though those of others have been started, too."""
+    others = {n: e for n, e in world.starts.items() if e.info.run_no != run_no}
+    world.starts = {n: e for n, e in world.starts.items() if e.info.run_no == run_no}
+    getattr(world, verb)(name, index)
+    world.starts.update(others)
+
+
+def why(world: World, run_no: int, position: int = 0) -> Wait:
+    run_id = world.rows.runs[run_no].run_id
+    found: Wait = world.ask(Explain(run_id=run_id, tasks=((position, -1),)))[position, -1]
+    return found
+
+
+def states(world: World, *runs: int, name: str = "load") -> list[str]:
+    return [world.state(run, name) for run in runs]
+
+
+def clear(world: World, run_no: int, *tasks: str) -> None:
+    world.ask(ClearTasks(run_id=world.rows.runs[run_no].run_id, tasks=tasks))
+
+
+def test_a_task_waits_for_itself_in_the_run_before_and_goes_on_at_once_when_that_ended_well():
+    world = loaded(task())
+    first, second, third = (day(world, number) for number in (1, 2, 3))
+
+    assert states(world, first, second, third) == ["running", "pending", "pending"]
+    report(world, first, "load")
+    assert states(world, first, second, third) == ["success", "running", "pending"]
+    report(world, second, "load")
+    assert states(world, third) == ["running"]
+
+
+def test_it_says_for_which_task_of_which_run_it_waits():
+    world = loaded(task())
+    first, second = day(world, 1), day(world, 2)
+
+    found = why(world, second)
+
+    run_id = world.rows.runs[first].run_id
+    assert (found.kind, found.detail) == (
+        WaitKind.DEPENDS_ON_PAST,
+        f"load of run {run_id}, which has not ended",
+    )
+
+
+def test_the_run_before_is_that_of_the_date_before_whenever_it_was_made():
+    world = loaded(task())
+    third, first = day(world, 3), day(world, 1)
+    second = day(world, 2)
+
+    assert states(world, first, second, third) == ["running", "pending", "running"]
+    fourth = day(world, 4)
+    report(world, third, "load")
+    assert states(world, first, second, fourth) == ["running", "pending", "running"]
+
+
+def test_a_task_that_was_skipped_holds_nothing_up():
+    world = loaded(
+        after("branch"), after("load", 0, depends_on_past=True), after("end", 1, rule="all_done")
+    )
+    first, second = day(world, 1), day(world, 2)
+
+    others = {n: e for n, e in world.starts.items() if e.info.run_no != first}
+    world.starts = {n: e for n, e in world.starts.items() if e.info.run_no == first}
+    world.succeed("branch", skips=(1,))
+    world.starts.update(others)
+    report(world, second, "branch")
+
+    assert states(world, first, second) == ["skipped", "running"]
+
+
+def test_a_task_that_failed_holds_its_next_up_until_it_was_cleared_and_went_well():
+    world = loaded(task(), max_active_runs=1)
+    first = day(world, 1)
+    report(world, first, "load", "fail")
+    second = day(world, 2)
+
+    assert states(world, second) == ["pending"]
+    assert why(world, second).detail.endswith("which is failed")
+    clear(world, first, "load")
+    assert world.run_state(first) == "running"  # past the limit: the active one waits for it
+    assert states(world, first, second) == ["running", "pending"]
+    report(world, first, "load")
+    assert states(world, first, second) == ["success", "running"]
+    world.finish_all()
+    assert world.memory.active_runs["dag"] == 0
+
+
+def test_only_the_first_of_those_that_wait_begins_past_the_limit():
+    world = loaded(task(), max_active_runs=1)
+    early = [day(world, number) for number in (1, 2)]
+    report(world, early[0], "load", "fail")
+    assert world.run_state(early[1]) == "running"
+    last = day(world, 3)
+    assert world.run_state(last) == "queued"
+    clear(world, early[0], "load")
+
+    assert [world.run_state(run) for run in (*early, last)] == ["running", "running", "queued"]
+
+
+def test_without_a_limit_reached_by_whoever_waits_the_limit_holds():
+    world = loaded(task(), max_active_runs=1)
+    world.trigger()  # has no date, and waits for nobody
+    first, second = day(world, 1), day(world, 2)
+
+    assert [world.run_state(run) for run in (first, second)] == ["queued", "queued"]
+
+
+def test_a_run_without_a_date_waits_for_none_and_none_for_it():
+    world = loaded(task())
+    undated, other = world.trigger(), world.trigger()
+    dated = day(world, 1)
+
+    assert states(world, undated, other, dated) == ["running"] * 3
+
+
+def test_a_task_that_the_run_before_did_not_have_goes_on():
+    world = loaded(after("old"))
+    day(world, 1)
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task(),)), version="v2")
+
+    assert states(world, day(world, 2)) == ["running"]
+
+
+def test_runs_of_a_version_that_did_not_wait_hold_up_those_that_do():
+    world = loaded(task(depends_on_past=False))
+    first = day(world, 1)
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task(),)), version="v2")
+    second = day(world, 2)
+
+    assert states(world, first, second) == ["running", "pending"]
+    report(world, first, "load")
+    assert states(world, second) == ["running"]
+
+
+def test_wait_for_downstream_waits_for_what_comes_right_after_it_too():
+    world = loaded(task(wait_for_downstream=True), after("check", 0), after("tell", 1))
+    first, second = day(world, 1), day(world, 2)
+
+    report(world, first, "load")
+    assert states(world, second) == ["pending"]
+    assert why(world, second).detail.startswith("check of run")
+    report(world, first, "check")
+    assert states(world, second) == ["running"]
+
+
+def test_a_fan_out_waits_for_all_children_of_the_run_before():
+    mapped = MapSpec((MapSource("x", -1, 2),))
+    world = loaded(task(mapped=mapped))
+    first, second = day(world, 1), day(world, 2)
+
+    report(world, first, "load", index=0)
+    assert len(world.starts) == 1
+    report(world, first, "load", index=1)
+    assert {e.info.run_no for e in world.starts.values()} == {second}
+    assert len(world.starts) == 2
+
+
+@pytest.mark.parametrize("body", list(Body))
+@pytest.mark.parametrize("verb", ["succeed", "fail"])
+def test_a_restart_finds_how_the_run_before_has_ended(body, verb):
+    world = loaded(task(body=body), max_active_runs=2)
+    first = day(world, 1)
+    report(world, first, "load", verb)
+    world.restart()
+
+    second = day(world, 2)
+
+    expected = "running" if verb == "succeed" else "pending"
+    assert states(world, second) == [expected]
+    world.restart()
+    assert states(world, second) == [expected]
+
+
+def test_a_restart_finds_who_waits_for_whom():
+    world = loaded(task())
+    first, second = day(world, 1), day(world, 2)
+    world.restart()
+
+    assert states(world, first, second) == ["running", "pending"]
+    report(world, first, "load")
+    assert states(world, second) == ["running"]
+
+
+def test_a_cancelled_run_holds_its_next_up():
+    world = loaded(after("before"), after("load", 0, depends_on_past=True))
+    first, second = day(world, 1), day(world, 2)
+    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
+    report(world, second, "before")
+
+    assert states(world, second) == ["pending"]
+    world.restart()
+    assert why(world, second, 1).detail.endswith("which is cancelled")
+
+
+def test_a_turn_that_is_taken_back_leaves_who_waits_for_whom():
+    world = loaded(task())
+    first = day(world, 1)
+    start = world.starts.popitem()[1].start
+    second = day(world, 2)
+    world.refuse(Succeeded(start.task_no, start.start_no, world.now, world.now + 50))
+
+    assert states(world, first, second) == ["success", "running"]
+
+
+def test_a_schedule_that_goes_on_asks_the_database_once():
+    world = loaded(task())
+    asked = []
+    for number in range(1, 5):
+        world.effects.clear()
+        run = day(world, number)
+        asked.append(sum(isinstance(effect, LookBack) for effect in world.effects))
+        report(world, run, "load")
+
+    assert asked == [1, 0, 0, 0]
+
+
+def test_what_one_end_costs_does_not_grow_with_the_runs_that_wait():
+    world = loaded(task(), max_active_runs=1_000)
+    runs = [day(world, number) for number in range(1, 301)]
+
+    report(world, runs[0], "load")
+
+    assert states(world, *runs[:3]) == ["success", "running", "pending"]
+    batch, _, draft = world.decide([])
+    assert batch.is_empty
+    assert not draft.runs
+
+
+def test_clearing_an_older_run_of_nothing_changes_nothing():
+    world = loaded(task(), after("more", 0))
+    first = day(world, 1)
+    report(world, first, "load")
+    report(world, first, "more")
+    with pytest.raises(RequestError):
+        clear(world, first, "none")
+    world.ask(ClearTasks(run_id=world.rows.runs[first].run_id, failed=True))
+
+    assert states(world, day(world, 2)) == ["running"]
+
+
+# ── the line itself ─────────────────────────────────────────────────────────────────────
+
+
+def ended(at: int, **bad: Any) -> Ended:
+    return Ended((at, at), f"run{at}", bad)
+
+
+def test_a_line_knows_nothing_of_ended_runs_until_it_was_told():
+    line = Line()
+    line.enter((5, 5))
+
+    assert isinstance(line.before((5, 5)), Unknown)
+    line.learn((5, 5), ended(3))
+    assert line.before((5, 5)) == ended(3)
+
+
+def test_a_run_that_enters_between_takes_the_place_before_its_next():
+    line = Line()
+    line.enter((5, 5))
+    line.learn((5, 5), ended(3))
+    line.enter((4, 4))
+
+    assert line.before((4, 4)) == ended(3)
+    assert line.before((5, 5)) == 4
+    line.leave((4, 4), ended(4))
+    assert line.before((5, 5)) == ended(4)
+
+
+def test_a_run_that_enters_before_a_known_end_has_to_ask():
+    line = Line()
+    line.enter((5, 5))
+    line.learn((5, 5), ended(3))
+    line.enter((2, 2))
+
+    assert isinstance(line.before((2, 2)), Unknown)
+    assert line.before((5, 5)) == ended(3)
+    line.leave((2, 2), ended(2))
+    assert line.before((5, 5)) == ended(3)
+
+
+def test_a_run_that_comes_back_is_before_its_next_as_a_live_one():
+    line = Line()
+    line.enter((5, 5))
+    line.learn((5, 5), ended(3))
+    line.enter((3, 3))
+
+    assert line.before((5, 5)) == 3
+    assert isinstance(line.before((3, 3)), Unknown)
+
+
+def test_a_run_that_was_never_made_leaves_a_doubt():
+    line = Line()
+    line.learn(NEXT, None)
+    line.enter((5, 5))
+    line.leave((5, 5))
+
+    assert not line.knows(NEXT)
+
+
+def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
+    line = Line()
+    line.enter((5, 5))
+    line.learn((5, 5), ended(3))
+
+    assert line.forget((3, 3)) == 5
+    assert not line.knows((5, 5))
