@@ -157,7 +157,12 @@ class _Node:
         self.stopped = anyio.Event()
         slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
         self._engine = engine = Engine(
-            store, slots, clock=clock, chance=random.SystemRandom().random
+            store,
+            slots,
+            clock=clock,
+            chance=random.SystemRandom().random,
+            retries_per_run=settings.retries_per_run or None,
+            retries_per_pool=settings.retries_per_pool or None,
         )
         masks = Masks()
         self._tasklog = TaskLog(

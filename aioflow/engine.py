@@ -96,8 +96,11 @@ class Engine:
         *,
         clock: Clock,
         chance: Callable[[], float],
+        retries_per_run: int | None = None,
+        retries_per_pool: int | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
+        self._retries = retries_per_run, retries_per_pool
         self.slots = slots
         self.store_away_since: int | None = None
         self._silent_until = 0
@@ -313,6 +316,7 @@ class Engine:
         claim = await self._store.claim()
         self.memory = Memory(epoch=claim.epoch)
         self.memory.commit_no = claim.commit_no
+        self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         broken = self._draft()
         async with self._store.unfinished() as parts:
             await self._remember_all(parts, broken)
@@ -394,7 +398,8 @@ class Engine:
             rows = await self._patiently(partial(self._store.load_run, run_no))
             if rows is not None and rows.run.ended_at is None:
                 found.append(rows)
-        undo.put_back(await self._restore(found), places, memory, self.slots)
+        runs = await self._restore(found)
+        self.report(undo.put_back(runs, places, memory, self.slots, draft))
 
     async def _blame(self, entry: Input, draft: Draft, exc: Exception) -> None:
         """One input cannot be taken: answer its asker, or hold its runs still."""

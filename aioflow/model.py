@@ -200,7 +200,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         message: One line, at most 4 KiB.
         reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``oom``, ``exit``,
             ``result_too_large``, ``unserializable``, ``fanout_cap``, ``trigger``,
-            ``interrupted``, ``sensor_timeout``, ``not_ready`` ...
+            ``interrupted``, ``sensor_timeout``, ``not_ready``, ``retry_budget`` ...
     """
 
     type: str
@@ -454,6 +454,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         params: Those of them with a schema.
         run_timeout_us: How long a run may take from its start; then it fails.
         deadline_us: By when a run should have ended, counted from when it was made.
+        retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
     """
 
     dag_id: str
@@ -469,6 +470,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     run_timeout_us: int | None = None
     deadline_us: int | None = None
     callbacks: CallbackSpec | None = None
+    retry_budget: int | None = None
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

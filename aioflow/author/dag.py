@@ -73,6 +73,7 @@ class DagOptions(TypedDict, total=False):
     on_deadline: Callbacks
     on_success_callback: Callbacks
     on_failure_callback: Callbacks
+    retry_budget: int | None
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -157,6 +158,8 @@ class DAG:
         self.deadline_us = _length(options, "deadline")
         self.callbacks = _callbacks(options)
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
+        budget = options.get("retry_budget")
+        self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -263,9 +266,9 @@ def _check_name(name: object, kind: str) -> str:
     raise wrong(f"{name!r} is no name for a {kind}: letters, digits, '_', '-' and '.', at most 250")
 
 
-def _limit(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise wrong(f"{name} must be a whole number of at least 1, got {value!r}")
+def _limit(value: object, name: str, *, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(f"{name} must be a whole number of at least {least}, got {value!r}")
     return value
 
 

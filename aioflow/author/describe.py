@@ -66,6 +66,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         run_timeout_us=dag.run_timeout_us,
         deadline_us=dag.deadline_us,
         callbacks=callback_spec(dag.callbacks),
+        retry_budget=dag.retry_budget,
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
         params=tuple(_params(dag)),

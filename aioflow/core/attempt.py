@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import retry, rounds
+from aioflow.core import budget, retry, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
@@ -173,8 +173,9 @@ def fail_or_retry(
             chance=draft.chance(),
             retry_after_us=retry_after_us,
         )
-    if at is None:
-        fail(live, failure, draft, slots)
+    over = None if at is None else budget.spend(live, failure, draft)
+    if at is None or over is not None:
+        fail(live, over or failure, draft, slots)
         return
     keep_try(live, TaskState.FAILED, failure, draft)
     live.failure = failure

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from aioflow.core import choosing, dag, growing, handling, waits
+from aioflow.core import budget, choosing, dag, growing, handling, waits
 from aioflow.core.attempt import keep_try
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import rewind
@@ -115,6 +115,8 @@ class _Clearing:
         for position in chosen.positions & run.groups.keys():
             self._renew(run.groups[position])
         _recount(run)
+        run.retried, run.is_over_budget = 0, False
+        budget.recount(run, (row for row in self._rows if not chosen.has(row)))
         return len(picked)
 
     def _stopped(self, live: Live) -> Live:

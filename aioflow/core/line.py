@@ -8,13 +8,13 @@ which happens once for a run at most, and for no run of a schedule that goes on 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from aioflow.core.graph import Graph
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskState
+from aioflow.model import DagSpec, Instant, RunNo, TaskState
 from aioflow.rows import ExpansionRow, RunRow
 
 __all__ = ("GOOD", "NEXT", "Ended", "Line", "Order", "Unknown", "ended_as", "order_of", "stored_as")
@@ -121,6 +121,11 @@ class Line:
         above = self._orders[bisect.bisect_right(self._orders, order)]
         return None if above == NEXT else above[1]
 
+    def live(self) -> Iterator[RunNo]:
+        """Yield the live runs in their order."""
+        for _, run_no in self._orders[:-1]:
+            yield run_no
+
     @property
     def first(self) -> RunNo | None:
         """The live run that comes before all others."""
@@ -134,7 +139,12 @@ def order_of(row: RunRow) -> Order | None:
 
 def ended_as(row: RunRow, graph: Graph, states: bytearray) -> Ended:
     """Return what is kept of a run that has ended in memory."""
-    return _ended(row, graph.spec, [TaskState(state) for state in states])
+    return _ended(row, graph.spec, [_final(TaskState(state)) for state in states])
+
+
+def _final(state: TaskState) -> TaskState:
+    """What had not ended when its run did was cancelled with it."""
+    return TaskState.CANCELLED if state.is_live else state
 
 
 def stored_as(
@@ -148,7 +158,7 @@ def stored_as(
     Args:
         counts: How many rows of which position are in which state.
     """
-    absent = TaskState.CANCELLED if row.state is RunState.CANCELLED else TaskState.PENDING
+    absent = TaskState.PENDING if row.ended_at is None else TaskState.CANCELLED
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
     for position, state, count in counts:
         if state is not TaskState.REMOVED:
@@ -157,7 +167,8 @@ def stored_as(
     states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
     for position, task in enumerate(spec.tasks):
         source = -1 if task.mapped is None else task.mapped.sources[0].position
-        if source >= 0 and spec.tasks[source].streams and states[source] not in GOOD:
+        is_fan_out = position in widths and source >= 0
+        if is_fan_out and spec.tasks[source].streams and states[source] not in GOOD:
             states[position] = TaskState.UPSTREAM_FAILED  # it had not all its items
     return _ended(row, spec, states)
 

@@ -325,6 +325,8 @@ class Run:
         blocked_at: The same by position, for the limits of tasks and windows; by its complement
             those that wait straight from their start.
         is_forgotten: It was dropped and read again; whatever still points here is stale.
+        retried: How often a task of it has run again, or is to.
+        is_over_budget: People were told that it may not any more, see ``budget``.
         cleared: Pending tasks with a row: their last start, or until it is stored the task.
     """
 
@@ -337,11 +339,13 @@ class Run:
         "groups",
         "info",
         "is_forgotten",
+        "is_over_budget",
         "items",
         "known",
         "live",
         "plan",
         "results",
+        "retried",
         "row",
         "running",
         "running_at",
@@ -378,6 +382,8 @@ class Run:
         self.blocked: list[tuple[int, int, int, Live | Group]] = []
         self.blocked_at: dict[int, list[tuple[int, int, int, Live | Group]]] = {}
         self.is_forgotten = False
+        self.retried = 0
+        self.is_over_budget = False
         self.cleared: dict[TaskNo, Live | StartNo] = {}
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from aioflow.core.lanes import Lane
 from aioflow.core.line import Line, ended_as, order_of
 from aioflow.core.live import Live, Run, WaitRecord
@@ -15,12 +17,26 @@ from aioflow.model import DagSpec, Instant, RunNo, TaskNo
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, TriggerRow
 from aioflow.unfinished import LiveRun
 
-__all__ = ("WAITS_LIMIT", "Memory")
+__all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
 
 _DIGITS = 20
 
 WAITS_LIMIT = 100
 """Triggers a coroutine may wait for at once."""
+
+
+class RetryMinute(msgspec.Struct, frozen=True):
+    """A minute of one pool in which tasks ran again.
+
+    Attributes:
+        is_over: One of them was not to.
+        is_known: People were told of that in the minute before.
+    """
+
+    began: Instant
+    count: int = 0
+    is_over: bool = False
+    is_known: bool = False
 
 
 class Memory:
@@ -54,6 +70,10 @@ class Memory:
             and key. Not over a restart.
         recalled: All rows of the runs that a request of this turn is about, by their ids.
         stalls: Who has held up a loop; not over a restart.
+        retries_per_run: How often tasks of a run may run again in all, where its DAG does not say.
+        retries_per_pool: How often those in one pool may within a minute.
+        retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
+            a restart.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
 
@@ -86,6 +106,9 @@ class Memory:
         self.recalled: dict[str, LiveRun] = {}
         self.stalls = Stalls()
         self.suspects = Suspects()
+        self.retries_per_run: int | None = None
+        self.retries_per_pool: int | None = None
+        self.retries: dict[str, RetryMinute] = {}
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1

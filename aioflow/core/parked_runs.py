@@ -40,6 +40,8 @@ class _Folded(msgspec.Struct, frozen=True, array_like=True):
     widths: dict[int, int]
     source_starts: dict[int, StartNo]
     tasks: int
+    retried: int
+    is_over_budget: bool
 
 
 _decode = msgspec.msgpack.Decoder(_Folded).decode
@@ -146,6 +148,8 @@ class ParkedRuns(Kept[Run]):
             run.widths,
             run.source_starts,
             len(run.live),
+            run.retried,
+            run.is_over_budget,
         )
         del self.objects[row.run_no]
         self._bodies.put(row.run_no, packed(one))
@@ -173,6 +177,7 @@ class ParkedRuns(Kept[Run]):
         run.known[:] = one.known or run.known
         run.results, run.widths = one.results, one.widths
         run.source_starts = one.source_starts
+        run.retried, run.is_over_budget = one.retried, one.is_over_budget
         _recount(run)
         run.live.lie(one.tasks, self._tasks)
         return run

@@ -15,7 +15,7 @@ from aioflow.core.rules import Verdict
 from aioflow.inputs import Input, LookBack
 from aioflow.model import RunNo, RunState, TaskState
 
-__all__ = ("Holder", "admits", "asked", "forget", "holder", "needed_run", "wanted")
+__all__ = ("Holder", "admits", "asked", "doubt", "forget", "holder", "needed_run", "wanted")
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -123,6 +123,26 @@ def forget(dag_id: str, order: Order, draft: Draft) -> None:
     behind = None if line is None else line.forget(order)
     if behind is not None:
         draft.effects.append(LookBack(behind))
+
+
+def doubt(dag_ids: Iterable[str], memory: Memory) -> list[LookBack]:
+    """A turn over runs of these DAGs was taken back: return what has to be asked anew.
+
+    What memory knew of ended runs may not be so. One pass over the live runs of each.
+    """
+    asking = []
+    for dag_id in sorted(memory.lines.keys() & set(dag_ids)):
+        line = memory.lines[dag_id]
+        line.doubt()
+        asking += [LookBack(number) for number in line.live() if _may_wait(number, memory)]
+    return asking
+
+
+def _may_wait(run_no: RunNo, memory: Memory) -> bool:
+    run = memory.runs.peek(run_no)
+    return run.state is RunState.RUNNING and any(
+        run.states[position] == TaskState.PENDING for position in run.graph.past
+    )
 
 
 # ── asking the database ─────────────────────────────────────────────────────────────────

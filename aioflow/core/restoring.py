@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import msgspec
 
-from aioflow.core import following, growing, streams
+from aioflow.core import budget, following, growing, streams
 from aioflow.core.backlog import Given
 from aioflow.core.fresh import cleared_places, rewind
 from aioflow.core.live import Group, Live, Run, WaitRecord
@@ -66,6 +66,7 @@ class Restoring:
 
     def take(self, rows: LiveRun) -> None:
         """Take tasks, or triggers, or both."""
+        budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
             if task.state is TaskState.PENDING:
                 self.run.cleared[task.task_no] = task.start_no

@@ -92,6 +92,8 @@ def end(
             a child, those at its own index.
         again: The loop it decides over goes round again.
     """
+    if live.state is TaskState.RETRYING:
+        live.run.retried -= 1  # it ends before it has run again
     draft.move(live, state)
     ended_at = draft.now if at is None else at
     live.ended_at = max(ended_at, live.started_at or ended_at)  # the clock may have been set

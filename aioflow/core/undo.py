@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core import deadlines
+from aioflow.core import deadlines, past
 from aioflow.core.dag import count_runs
 from aioflow.core.draft import Draft
 from aioflow.core.live import NOWHERE, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.inputs import Continue, Due, Input, Restarted
+from aioflow.inputs import Continue, Due, Input, LookBack, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
 from aioflow.model import StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
@@ -46,8 +46,6 @@ def forget(memory: Memory, draft: Draft) -> Places:
             places.setdefault(live.task_no, (live.stored_start, live.stored_place))
         run.is_forgotten = True
         memory.drop_run(run)
-    for dag_id in {run.row.dag_id for run in draft.runs.values()} & memory.lines.keys():
-        memory.lines[dag_id].doubt()
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
     deadlines.index(memory)
@@ -66,8 +64,14 @@ def restore_pools(draft: Draft, slots: Slots) -> None:
         slots.put_pool(name, before, draft.memory)
 
 
-def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> None:
-    """Give restored tasks the places they have, and let the rest wait for theirs."""
+def put_back(
+    runs: list[Run], places: Places, memory: Memory, slots: Slots, draft: Draft
+) -> list[LookBack]:
+    """Give restored tasks the places they have, and let the rest wait for theirs.
+
+    Returns:
+        What has to be asked anew, as inputs of a later turn.
+    """
     for run in runs:
         for live in run.live.objects.values():  # what is folded has no place
             start_no, place = places.get(live.task_no, (-1, NOWHERE))
@@ -77,6 +81,7 @@ def put_back(runs: list[Run], places: Places, memory: Memory, slots: Slots) -> N
     count_runs(memory)
     for run in runs:
         _offer(run, slots)
+    return past.doubt({run.row.dag_id for run in draft.runs.values()}, memory)
 
 
 def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:

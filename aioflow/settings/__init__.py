@@ -65,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alert_email: tuple[str, ...] = ()
     alert_sender: str = ""
     alert_connection: str = "smtp"
+    retries_per_run: int = 0
+    retries_per_pool: int = 0
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
 

@@ -95,6 +95,11 @@ class _Alerts(_Section):
         return value
 
 
+class _Retries(_Section):
+    per_run: Annotated[int, Field(ge=0)] = 0
+    per_pool: Annotated[int, Field(ge=0)] = 0
+
+
 class _Document(BaseSettings):
     """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
@@ -114,6 +119,7 @@ class _Document(BaseSettings):
     operators: _Operators = _Operators()
     callbacks: _Callbacks = _Callbacks()
     alerts: _Alerts = _Alerts()
+    retries: _Retries = _Retries()
 
     @field_validator("dags", mode="before")
     @classmethod
@@ -192,6 +198,8 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         alert_email=document.alerts.email,
         alert_sender=document.alerts.sender,
         alert_connection=document.alerts.connection,
+        retries_per_run=document.retries.per_run,
+        retries_per_pool=document.retries.per_pool,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

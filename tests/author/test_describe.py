@@ -227,6 +227,7 @@ def test_options_of_the_dag_and_docs_are_kept():
         params={"limit": 5},
         run_timeout="2h",
         deadline=90,
+        retry_budget=0,
         default_args={"deadline": "1m", "max_active_tis_per_dag": 7},
     )
     def made(day: date, count: int = 3) -> None:
@@ -236,6 +237,7 @@ def test_options_of_the_dag_and_docs_are_kept():
     spec = spec_of(made)
     assert spec.tags == ("a", "b")
     assert spec.max_active_tasks == 3
+    assert spec.retry_budget == 0
     assert (spec.run_timeout_us, spec.deadline_us) == (7_200_000_000, 90_000_000)
     assert {task.deadline_us for task in spec.tasks} == {60_000_000}
     assert {task.max_active_tis_per_dag for task in spec.tasks} == {7}

@@ -408,7 +408,9 @@ class World:
             for run_no in draft.runs
             if run_no in self.rows.runs and self.rows.runs[run_no].ended_at is None
         ]
-        undo.put_back(runs, places, self.memory, self.slots)
+        asking = undo.put_back(runs, places, self.memory, self.slots, draft)
+        if asking:
+            self.turn(*asking)
 
     # ── what people do ──────────────────────────────────────────────────────────────────
 

@@ -40,7 +40,7 @@ from aioflow.messages import (
 from aioflow.model import TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
-from tests.sim import invariants, liveness, recovery, stored
+from tests.sim import invariants, liveness, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn
 from tests.sim.people import UNREADABLE_DATE
@@ -57,6 +57,7 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "RunCalled",
         "NextWanted",
         "StreamOpened",
+        "LookBack",
         "MoveClass",
         "Rehost",
         "RoomChanged",
@@ -238,6 +239,7 @@ class Circle:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
             first = self.node.lease_numbers(count)
             self._numbers = NumberBlock(first, first + count)
+        past.learn(self.node.tables, self.memory, inputs)
         return decide(
             self.memory,
             self.slots,
@@ -351,7 +353,7 @@ class Circle:
             for run_no in draft.runs
             if run_no in tables.runs and tables.runs[run_no].ended_at is None
         ]
-        undo.put_back(runs, places, memory, self.slots)
+        self.inbox.extend(undo.put_back(runs, places, memory, self.slots, draft))
         recovery.memory_is_what_rows_say(node)
         liveness.places_are_what_tasks_hold(node)
 

@@ -13,6 +13,7 @@ from typing import Any
 from aioflow.inputs import StartTry
 from aioflow.model import Body, TaskSpec, TaskState, TriggerState
 from aioflow.rows import Batch, TaskRow
+from tests.sim import past
 from tests.sim.broken import Broken
 
 __all__ = ("hold",)
@@ -54,7 +55,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     _limits_over_runs(node, by_run)
     for run_no in {row.run_no for row in batch.new_tasks if row.map_index >= 0}:
         _windows(node, run_no)
-    _active_runs(node)
+    _active_runs(node, batch)
 
 
 def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> None:
@@ -149,16 +150,28 @@ def _windows(node: Any, run_no: int) -> None:
             raise Broken("I4 limits", f"run {run_no}: {count} children of {position}, not {window}")
 
 
-def _active_runs(node: Any) -> None:
-    """Each version has its own limit, and a run begins by that of its own."""
+def _active_runs(node: Any, batch: Batch) -> None:
+    """Each version has its own limit, and a run begins by that of its own.
+
+    Only the run that all others of its line wait for may begin past it.
+    """
+    beyond = node.tables.beyond
+    candidates = defaultdict(list)
+    for run_no in past.beyond_the_limit(node, batch):
+        candidates[node.tables.runs[run_no].dag_id].append(run_no)
     active: Counter[str] = Counter()
     limits: Counter[str] = Counter()
     for run_no in node.tables.live_run_nos():
         dag_id = node.tables.runs[run_no].dag_id
         active[dag_id] += 1
         limits[dag_id] = max(limits[dag_id], node.tables.spec_of_run(run_no).max_active_runs)
+    beyond &= set(node.tables.live_run_nos())
     for dag_id, count in active.items():
+        count -= sum(node.tables.runs[run_no].dag_id == dag_id for run_no in beyond)
         limit = limits[dag_id]
+        while count > limit and candidates[dag_id]:
+            beyond.add(candidates[dag_id].pop())
+            count -= 1
         if count > limit:
             raise Broken("I4 limits", f"{count} of {limit} runs of {dag_id} are active")
 

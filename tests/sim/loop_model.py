@@ -45,6 +45,7 @@ from tests.sim.loops import with_loops
 from tests.sim.misbehaving import NAMED
 from tests.sim.model import Verdict
 from tests.sim.owing import perhaps_called
+from tests.sim.past import draw_date, stuck, with_past
 from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
@@ -109,6 +110,7 @@ class LoopNode:
         self.seed = self._seed = seed
         self._trace = trace
         self._dags = _dags(seed, self.rng)
+        self._dated = random.Random(f"dates {seed}")
         for dag, position in dropped:
             self._dags[dag] = without(self._dags[dag], position)
         self._loop = loop
@@ -316,7 +318,8 @@ class LoopNode:
                 return
             for run_no in self.tables.unfinished():
                 run = self.tables.runs[run_no]
-                if run.quarantine is not None and run.state.is_live:
+                held = run.quarantine is not None or run_no in stuck(self)
+                if held and run.state.is_live:
                     await self._ask(CancelRun(run_id=run.run_id))
             await anyio.sleep(60)
         until = self._loop.time() + LET_GO_SECONDS
@@ -354,7 +357,7 @@ class LoopNode:
                 key = next(self._keys)
                 if self._has_key(dag_id, key):
                     key = None  # the API answers with the run there is
-                return CreateRun(dag_id=dag_id, key=key)
+                return CreateRun(dag_id=dag_id, key=key, logical_date=draw_date(self._dated))
 
     def _has_emitted(self, name: str, request: str | None) -> bool:
         rows = self.tables.named_events.values()
@@ -476,6 +479,8 @@ def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
     dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
     looped = random.Random(f"loops {seed}")
     dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.15 else dags
+    dated = random.Random(f"past {seed}")
+    dags = [with_past(dag, dated) for dag in dags] if dated.random() < 0.3 else dags
     return perhaps_called(dags, seed)
 
 

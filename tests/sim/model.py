@@ -39,6 +39,7 @@ from aioflow.inputs import (
     HandOver,
     HostTrigger,
     Input,
+    LookBack,
     MoveClass,
     ReadOwed,
     RecallTries,
@@ -78,6 +79,7 @@ from tests.sim.following import with_joins
 from tests.sim.ledger import Ledger
 from tests.sim.loops import with_loops
 from tests.sim.owing import perhaps_called
+from tests.sim.past import nobody_waits_for_what_ended_well, stuck, with_past
 from tests.sim.people import People
 from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
@@ -149,6 +151,10 @@ class Node:
         looped = random.Random(f"loops {seed}")
         if looped.random() < 0.3:
             self.dags = [with_loops(dag, looped) for dag in self.dags]
+        self.dated = random.Random(f"past {seed}")
+        self.has_past = self.dated.random() < 0.3
+        if self.has_past:
+            self.dags = [with_past(dag, self.dated) for dag in self.dags]
         self.dags = perhaps_called(self.dags, seed)
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
@@ -311,7 +317,7 @@ class Node:
         while self.tables.unfinished() or self.circle.inbox or self.tables.outbox:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
                 raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
-            if not self._go_on() and not self._free_quarantined():
+            if not self._go_on() and not self._free():
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
         self._settle()
         liveness.one_owner(self, epoch)
@@ -319,15 +325,13 @@ class Node:
         if self._async.hosted:
             raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
 
-    def _free_quarantined(self) -> bool:
-        """Somebody ends the runs that are held still; whether there were any."""
-        held = [
-            no
-            for no in self.tables.unfinished()
-            if self.tables.runs[no].quarantine is not None and no not in self._freed
-        ]
+    def _free(self) -> bool:
+        """Somebody ends the runs that cannot go on by themselves; whether there were any."""
+        runs = self.tables.runs
+        held = {no for no in self.tables.unfinished() if runs[no].quarantine is not None}
+        held = (held | set(stuck(self))) - self._freed
         self._freed.update(held)
-        for run_no in held:
+        for run_no in sorted(held):
             self.ask(CancelRun(run_id=self.tables.runs[run_no].run_id))
         return bool(held)
 
@@ -375,6 +379,7 @@ class Node:
         self.watch.look(self.mono)
         if self.rng.random() < 0.1:
             liveness.nobody_waits_beside_a_free_place(self)
+            nobody_waits_for_what_ended_well(self)
         at = self._events[0][0] if self._events else None
         due = self._wheel.next_at(mono=self.mono, wall=self.wall())
         if at is None or (due is not None and due < at):
@@ -421,7 +426,7 @@ class Node:
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Continue() | HandOver() | Rehost() | MoveClass() | ReadOwed():
+                case Continue() | HandOver() | LookBack() | MoveClass() | ReadOwed() | Rehost():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):
@@ -521,4 +526,6 @@ def dags_of(seed: int) -> list[DagSpec]:
     dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.4 else dags
     looped = random.Random(f"loops {seed}")
     dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.3 else dags
+    dated = random.Random(f"past {seed}")
+    dags = [with_past(dag, dated) for dag in dags] if dated.random() < 0.3 else dags
     return perhaps_called(dags, seed)

@@ -10,6 +10,7 @@ import msgspec
 from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
 from aioflow.model import DagSpec, ValueKind
 from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool, SetValue
+from tests.sim.past import draw_date, with_past
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 
 __all__ = ("UNREADABLE_DATE", "People", "Person")
@@ -60,7 +61,9 @@ class Person:
         rng = self._node.rng
         key = rng.choice((None, rng.choice(self._keys)))
         conf = rng.choice((None, None, None, b"\xc1"))
-        date = UNREADABLE_DATE if self._node.faults.happens("input poisoned", 10.0) else None
+        date = draw_date(self._node.dated) if self._node.has_past else None
+        if self._node.faults.happens("input poisoned", 10.0):
+            date = UNREADABLE_DATE
         dag_id = rng.choice(self._node.dags).dag_id
         return CreateRun(dag_id=dag_id, key=key, conf=conf, logical_date=date)
 
@@ -165,6 +168,8 @@ class People:
         """Other tasks, other limits, perhaps another schedule where there was one."""
         old = file.dags[0]
         new = make_dag(old.dag_id, self._node.rng)
+        if self._node.has_past and self._node.dated.random() < 0.7:
+            new = with_past(new, self._node.dated)
         schedule = (new.schedule or old.schedule) if old.schedule is not None else None
         new = msgspec.structs.replace(new, file=file.name, schedule=schedule)
         return f"v-{file.name}-{next(self._editions)}", (new,)

@@ -12,6 +12,7 @@ from aioflow.core.restoring import restore
 from aioflow.core.why import explain_task
 from aioflow.model import TaskState, TriggerState
 from aioflow.rows import TriggerRow
+from tests.sim import past
 from tests.sim.broken import Broken
 
 __all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
@@ -34,6 +35,7 @@ def memory_is_what_rows_say(node: Any) -> None:
     _same_owed(node)
     if (node.memory.dags, node.memory.files) != (node.tables.dags, node.tables.files):
         raise Broken("restore", "the catalog differs")
+    past.lines_are_what_rows_say(node)
 
 
 def _same_owed(node: Any) -> None:
@@ -54,7 +56,9 @@ def _same_owed(node: Any) -> None:
 
 
 def _same_run(run: Run, fresh: Run) -> None:
-    counted = ("unfinished", "tallies") if run.state.is_live else ()  # nobody judges any more
+    counted = (
+        ("unfinished", "tallies", "retried", "is_over_budget") if run.state.is_live else ()
+    )  # nobody judges any more
     for name in ("row", "widths", "source_starts", *counted):
         if getattr(run, name) != getattr(fresh, name):
             raise Broken(

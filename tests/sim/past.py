@@ -1,0 +1,233 @@
+"""Tasks that wait for the run before: drawn, and said a second time from the rows alone."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from aioflow.core.judging import verdict
+from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, order_of, stored_as
+from aioflow.core.past import holder, wanted
+from aioflow.core.rules import Verdict
+from aioflow.inputs import Input
+from aioflow.model import DagSpec, RunState, TaskState
+from aioflow.rows import Batch, RunRow, TaskRow
+from tests.sim import streaming
+from tests.sim.broken import Broken
+from tests.sim.following import indexed
+from tests.sim.workload import SECOND
+
+__all__ = (
+    "beyond_the_limit",
+    "draw_date",
+    "is_excused",
+    "learn",
+    "lines_are_what_rows_say",
+    "nobody_waits_for_what_ended_well",
+    "nothing_starts_before_its_past",
+    "stuck",
+    "with_past",
+)
+
+_FIRST_DATE = 1_700_000_000 * SECOND
+_STEP_US = 600 * SECOND
+
+
+def with_past(spec: DagSpec, rng: random.Random) -> DagSpec:
+    """Return the DAG with some tasks waiting for the run before, and perhaps few retries."""
+    tasks = list(spec.tasks)
+    for position, task in enumerate(tasks):
+        if rng.random() < 0.3 and not indexed(spec, position):
+            further = rng.random() < 0.3
+            tasks[position] = msgspec.structs.replace(
+                task, depends_on_past=True, wait_for_downstream=further
+            )
+    budget = rng.choice((None, None, 0, 2, 8))
+    return msgspec.structs.replace(spec, tasks=tuple(tasks), retry_budget=budget)
+
+
+def draw_date(rng: random.Random) -> int | None:
+    """Return a date for a run somebody asks for, in no order with the others; or none."""
+    return rng.choice((None, _FIRST_DATE + _STEP_US * rng.randint(-3, 9)))
+
+
+# ── what the database is asked ──────────────────────────────────────────────────────────
+
+
+def learn(tables: Any, memory: Any, inputs: Collection[Input]) -> None:
+    """See ``recalling``."""
+    for dag_id, orders in wanted(list(inputs), memory):
+        for order in orders:
+            row = _run_before(tables, dag_id, order)
+            is_over = row is not None and row.run_no not in memory.runs
+            memory.lines[dag_id].learn(order, _ended(tables, row) if is_over and row else None)
+
+
+def _run_before(
+    tables: Any, dag_id: str, order: Order, without: Collection[int] = ()
+) -> RunRow | None:
+    dated = [(order_of(row), row) for row in tables.runs.values() if row.dag_id == dag_id]
+    found = [
+        (at, row) for at, row in dated if at is not None and at < order and at[1] not in without
+    ]
+    return max(found, default=(NEXT, None), key=lambda one: one[0])[1]
+
+
+def _ended(tables: Any, row: RunRow) -> Ended:
+    counts: defaultdict[tuple[int, TaskState], int] = defaultdict(int)
+    for task in tables.tasks_of(row.run_no):
+        counts[task.position, task.state] += 1
+    expansions = [e for (number, _), e in tables.expansions.items() if number == row.run_no]
+    rows = [(*key, count) for key, count in counts.items()]
+    return stored_as(row, tables.spec_of_run(row.run_no), rows, expansions)
+
+
+# ── said a second time ──────────────────────────────────────────────────────────────────
+
+
+def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) -> RunRow | None:
+    """Return the run that holds a task up, by the rows."""
+    tables = node.tables
+    row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
+    order = order_of(row)
+    if order is None or not spec.tasks[position].depends_on_past:
+        return None
+    before: RunRow | None = _run_before(tables, row.dag_id, order, without)
+    if before is None:
+        return None
+    after = [task for task in spec.tasks if position in task.parents]
+    awaited = [spec.tasks[position], *(after if spec.tasks[position].wait_for_downstream else ())]
+    there = [task.task_id for task in tables.spec_of_run(before.run_no).tasks]
+    for task in awaited:
+        if task.task_id in there and not _went_well(node, before, there.index(task.task_id)):
+            return before
+    return None
+
+
+def _went_well(node: Any, run: RunRow, position: int) -> bool:
+    rows: list[TaskRow] = node.tables.tasks_of(run.run_no)
+    states = [row.state for row in rows if row.position == position]
+    width = node.tables.widths.get((run.run_no, position), 1)
+    mark = streaming.marker(node, run.run_no, position)
+    return len(states) >= width and {*states, *(() if mark is None else (mark,))} <= GOOD
+
+
+def is_excused(node: Any, run_no: int, position: int) -> bool:
+    """Whether a task that may run by its rule has not begun because of the run before."""
+    run = node.memory.runs.get(run_no)
+    if run is not None and (found := holder(run, position, node.memory)) is not None:
+        return not found.is_known or _held(node, run_no, position) is not None
+    return False
+
+
+def nothing_starts_before_its_past(node: Any, batch: Batch) -> None:
+    """I21: what begins had nothing before it in the run before, nor has it now.
+
+    A run that was made in the same turn may have come before that, or after.
+    """
+    made = {row.run_no for row in batch.new_runs}
+    for run_no, position in sorted(_begun(node, batch)):
+        held = _held(node, run_no, position, made - {run_no})
+        if held is not None:
+            raise Broken("I21 past", f"task {position} of run {run_no} begins before {held.run_id}")
+
+
+def _begun(node: Any, batch: Batch) -> set[tuple[int, int]]:
+    first = {(r.run_no, r.position) for r in batch.new_tasks if r.map_index < 0 and r.try_number}
+    return first | {(row.run_no, row.position) for row in batch.new_expansions}
+
+
+def nobody_waits_for_what_ended_well(node: Any) -> None:
+    """L4: with an empty inbox, whoever waits for the run before is held up by it."""
+    for run in list(node.memory.runs.values()):
+        if run.state is not RunState.RUNNING or run.row.quarantine is not None:
+            continue
+        for position in run.graph.past:
+            is_pending = run.states[position] == TaskState.PENDING
+            if not is_pending or verdict(run, position) is not Verdict.RUN:
+                continue
+            found = holder(run, position, node.memory)
+            is_held = found is not None and found.is_known
+            is_held = is_held and _held(node, run.run_no, position) is not None
+            if not is_held and _lacks_nothing(run, position):
+                raise Broken("L4 past", f"task {position} of run {run.run_no} waits: {found}")
+
+
+def _lacks_nothing(run: Any, position: int) -> bool:
+    """Whether nothing but its past keeps it: no list that has yet to be made."""
+    parents = run.graph.parents[position]
+    return all(run.states[parent] >= TaskState.SUCCESS for parent in parents)
+
+
+def lines_are_what_rows_say(node: Any) -> None:
+    """What memory knows of who comes before whom is what the rows say."""
+    memory, tables = node.memory, node.tables
+    for dag_id, line in memory.lines.items():
+        live = (run.row for run in memory.runs.values() if run.row.dag_id == dag_id)
+        dated = sorted(order for row in live if (order := order_of(row)) is not None)
+        if line._orders != [*dated, NEXT]:
+            raise Broken("lines", f"{line._orders} stand in line, {dated} live")
+        for order in line._orders:
+            _same_before(tables, memory, dag_id, order)
+
+
+def _same_before(tables: Any, memory: Any, dag_id: str, order: Order) -> None:
+    found = memory.lines[dag_id].before(order)
+    if isinstance(found, Unknown):
+        return
+    row = _run_before(tables, dag_id, order)
+    said = None if row is None else row.run_no
+    if isinstance(found, Ended):
+        if row is None or row.run_no in memory.runs or _differ(found, _ended(tables, row)):
+            raise Broken("lines", f"{found} is remembered before {order}, stored is {row}")
+    elif found != said:
+        raise Broken("lines", f"run {found} is remembered before {order}, stored is {said}")
+
+
+def _differ(one: Ended, other: Ended) -> bool:
+    """What was cut short is bad, in whichever of its states that found it."""
+    return (one.order, one.run_id, set(one.bad)) != (other.order, other.run_id, set(other.bad))
+
+
+# ── limits, and ends ────────────────────────────────────────────────────────────────────
+
+
+def beyond_the_limit(node: Any, batch: Batch) -> Iterator[int]:
+    """Yield the runs that begin in a batch and may do so whatever the limit of their DAG.
+
+    That is the oldest of its line, where another that runs has tasks that wait for their past.
+    """
+    tables = node.tables
+    begun = {row.run_no for row in batch.new_runs} | {row.run_no for row in batch.run_changes}
+    for run_no in begun & set(tables.live_run_nos()):
+        row = tables.runs[run_no]
+        unfinished = [tables.runs[no] for no in tables.unfinished()]
+        line = sorted(
+            (order, other)
+            for other in unfinished
+            if other.dag_id == row.dag_id and (order := order_of(other)) is not None
+        )
+        first = line[0][1] if line else None
+        running = [other for _, other in line[1:] if other.state is RunState.RUNNING]
+        specs = [tables.spec_of_run(other.run_no) for other in running]
+        if first == row and any(task.depends_on_past for spec in specs for task in spec.tasks):
+            yield run_no
+
+
+def stuck(node: Any) -> list[int]:
+    """Return the runs that wait for a run before theirs which did not go well, or is stuck itself.
+
+    Somebody has to end them: here nobody clears.
+    """
+    tables, found = node.tables, dict[int, None]()
+    unfinished = [tables.runs[no] for no in tables.unfinished()]
+    for row in sorted(unfinished, key=lambda row: order_of(row) or NEXT):
+        for position in range(len(tables.spec_of_run(row.run_no).tasks)):
+            held = _held(node, row.run_no, position)
+            if held is not None and (held.ended_at is not None or held.run_no in found):
+                found[row.run_no] = None
+    return list(found)
