@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aioflow.core import clear, lanes, past
-from aioflow.core.line import Ended, stored_as
+from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.memory import Memory
 from aioflow.inputs import Input
 from aioflow.model import DagSpec
@@ -64,4 +64,6 @@ async def _ended(row: RunRow | None, store: Store, memory: Memory) -> Ended | No
     if spec is None:
         return None
     counts = await store.count_states(row.run_no)
-    return stored_as(row, spec, counts, await store.list_expansions(row.run_no))
+    expansions = await store.list_expansions(row.run_no)
+    rounds = await store.find_tasks(last_rounds(spec, expansions))
+    return stored_as(row, spec, counts, expansions, rounds)

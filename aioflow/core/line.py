@@ -8,16 +8,27 @@ which happens once for a run at most, and for no run of a schedule that goes on 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from aioflow.core.graph import Graph
-from aioflow.model import DagSpec, Instant, RunNo, TaskState
-from aioflow.rows import ExpansionRow, RunRow
+from aioflow.model import DagSpec, Instant, RunNo, TaskNo, TaskState
+from aioflow.rows import ExpansionRow, RunRow, TaskRow
 
-__all__ = ("GOOD", "NEXT", "Ended", "Line", "Order", "Unknown", "ended_as", "order_of", "stored_as")
+__all__ = (
+    "GOOD",
+    "NEXT",
+    "Ended",
+    "Line",
+    "Order",
+    "Unknown",
+    "ended_as",
+    "last_rounds",
+    "order_of",
+    "stored_as",
+)
 
 Order: TypeAlias = tuple[Instant, RunNo]
 """Its logical date; of runs with the same one, the number."""
@@ -152,11 +163,13 @@ def stored_as(
     spec: DagSpec,
     counts: list[tuple[int, TaskState, int]],
     expansions: list[ExpansionRow],
+    last_rounds: Sequence[TaskRow] = (),
 ) -> Ended:
     """Return the same of one that only the database knows.
 
     Args:
         counts: How many rows of which position are in which state.
+        last_rounds: The tasks that ``last_rounds`` names.
     """
     absent = TaskState.PENDING if row.ended_at is None else TaskState.CANCELLED
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
@@ -165,12 +178,24 @@ def stored_as(
             found[position][state] = count
     widths = {row.position: row.width for row in expansions}
     states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
+    for row_of_loop in last_rounds:
+        states[row_of_loop.position] = row_of_loop.state
     for position, task in enumerate(spec.tasks):
         source = -1 if task.mapped is None else task.mapped.sources[0].position
         is_fan_out = position in widths and source >= 0
         if is_fan_out and spec.tasks[source].streams and states[source] not in GOOD:
             states[position] = TaskState.UPSTREAM_FAILED  # it had not all its items
     return _ended(row, spec, states)
+
+
+def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
+    """Return the tasks of loops that say how these have ended."""
+    loops = [p for p, task in enumerate(spec.tasks) if task.mapped and task.mapped.until >= 0]
+    return [
+        row.first_task_no + row.width - 1
+        for row in expansions
+        if row.width and row.position in loops
+    ]
 
 
 def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> TaskState:

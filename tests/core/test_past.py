@@ -9,8 +9,18 @@ import pytest
 from aioflow.core.line import NEXT, Ended, Line, Unknown
 from aioflow.errors import RequestError
 from aioflow.inputs import LookBack
-from aioflow.messages import Succeeded
-from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, Wait, WaitKind
+from aioflow.messages import Item, Succeeded
+from aioflow.model import (
+    Body,
+    Chooses,
+    DagSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    TaskSpec,
+    Wait,
+    WaitKind,
+)
 from aioflow.requests import CancelRun, ClearTasks, Explain
 from tests.core.world import SECOND, World
 
@@ -193,6 +203,39 @@ def test_a_fan_out_waits_for_all_children_of_the_run_before():
     report(world, first, "load", index=1)
     assert {e.info.run_no for e in world.starts.values()} == {second}
     assert len(world.starts) == 2
+
+
+def test_children_that_ended_before_their_stream_let_the_next_run_go_on_when_it_closes():
+    pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
+    over = MapSpec((MapSource("page", 0, -1),))
+    world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
+    first, second = day(world, 1), day(world, 2)
+    for start in [effect.start for effect in world.starts.values()]:
+        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+
+    report(world, first, "load", index=0)
+    assert world.started("load", 0) is None
+    report(world, first, "pages")
+
+    assert world.state(second, "load", 0) == "running"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_loop_has_ended_well_with_its_last_round(is_restarted):
+    spec = MapSpec((MapSource("", -1, 1),), (), 0)
+    world = loaded(task("until", mapped=spec, map_limit=5, chooses=Chooses.ROUNDS))
+    first = day(world, 1)
+    world.succeed("until", 0, again=True)
+    held = day(world, 2)
+    assert world.state(held, "until", 0) == "pending"
+    world.succeed("until", 1)
+    assert world.state(held, "until", 0) == "running"
+    world.succeed("until", 0)
+    if is_restarted:
+        world.restart()
+
+    assert world.run_state(first) == "success"
+    assert world.state(day(world, 3), "until", 0) == "running"
 
 
 @pytest.mark.parametrize("body", list(Body))

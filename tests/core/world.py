@@ -12,7 +12,7 @@ import msgspec
 from aioflow.core import lanes, owing, past, undo
 from aioflow.core.clear import wanted
 from aioflow.core.draft import Draft
-from aioflow.core.line import Ended, order_of, stored_as
+from aioflow.core.line import Ended, last_rounds, order_of, stored_as
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import restore
@@ -354,7 +354,8 @@ class World:
         of_run = [task for task in self.rows.tasks.values() if task.run_no == row.run_no]
         counts = Counter((task.position, task.state) for task in of_run)
         expansions = [e for (number, _), e in self.rows.expansions.items() if number == row.run_no]
-        return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions)
+        rounds = [self.rows.tasks[n] for n in last_rounds(spec, expansions) if n in self.rows.tasks]
+        return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions, rounds)
 
     def turn(self, *inputs: Input) -> list[Effect]:
         """One turn, and those it asked to be continued in."""
