@@ -67,7 +67,7 @@ def _over_pool(live: Live, draft: Draft) -> str:
 
 def _tell(run: Run, task_id: str, message: str, draft: Draft) -> None:
     row = run.row
-    draft.alert(
+    draft.owing.alert(
         Alert(
             reason=REASON,
             dag_id=row.dag_id,
