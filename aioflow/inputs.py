@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.findings import DagFailure
 from aioflow.messages import (
     Awaiting,
     Began,
     CallAnswered,
-    DagFailure,
     Deferred,
     EventEmitted,
     EventsHandled,

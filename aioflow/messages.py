@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model import DagSpec, Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.findings import Inspected, Parsed
+from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
 
 __all__ = (
     "Ask",
@@ -21,14 +22,12 @@ __all__ = (
     "Began",
     "CallAnswered",
     "Called",
-    "DagFailure",
     "Deferred",
     "Ended",
     "EventEmitted",
     "EventsHandled",
     "Failed",
     "Fired",
-    "Inspected",
     "Item",
     "Labelled",
     "Left",
@@ -36,7 +35,6 @@ __all__ = (
     "NotParked",
     "NotReadyYet",
     "Output",
-    "Parsed",
     "Pong",
     "Recalled",
     "RecordDropped",
@@ -47,7 +45,6 @@ __all__ = (
     "Succeeded",
     "TaskReport",
     "TriggerEnded",
-    "TriggerKind",
     "Withdraw",
 )
 
@@ -425,54 +422,6 @@ class Called(_Wire, frozen=True):
     number: int
     failure: Failure | None = None
     may_pass: bool = False
-
-
-# ── reports of parsers ──────────────────────────────────────────────────────────────────
-
-
-class DagFailure(_Wire, frozen=True):
-    """Why a file could not be parsed, or one of its DAGs is wrong."""
-
-    reason: str
-    message: str
-    line: int = 0
-
-
-class Parsed(_Wire, frozen=True):
-    """What a parser found in a file.
-
-    Attributes:
-        dags: The valid ones.
-        failures: What is wrong; with a syntax error there are no DAGs at all.
-        modules: Local files it imported, relative to the DAG folder, its own file included.
-        triggers: The local trigger classes it may use, by class path, each with a digest of the
-            code it stands on.
-        odd: What runs, but is likely not meant.
-    """
-
-    dags: tuple[DagSpec, ...]
-    failures: tuple[DagFailure, ...]
-    modules: tuple[str, ...]
-    triggers: dict[str, str] = {}
-    odd: tuple[DagFailure, ...] = ()
-
-
-class TriggerKind(msgspec.Struct, frozen=True):
-    """A trigger class of a plug-in.
-
-    Attributes:
-        summary: The first line of its docstring, if it has one.
-    """
-
-    class_path: str
-    summary: str
-
-
-class Inspected(_Wire, frozen=True):
-    """What a parser found in a plug-in, or why it found nothing."""
-
-    kinds: tuple[TriggerKind, ...]
-    failure: DagFailure | None = None
 
 
 Report: TypeAlias = (

@@ -12,7 +12,7 @@ from aioflow.author.dag import DAG
 from aioflow.author.fitting import fits
 from aioflow.author.node import Node
 from aioflow.core.graph import orphans
-from aioflow.messages import DagFailure
+from aioflow.findings import DagFailure
 from aioflow.model import TaskSpec, TriggerRule
 
 __all__ = ("advice",)

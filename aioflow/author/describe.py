@@ -14,7 +14,7 @@ from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
-from aioflow.messages import DagFailure
+from aioflow.findings import DagFailure
 from aioflow.model import (
     Chooses,
     DagSpec,

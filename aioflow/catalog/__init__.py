@@ -23,8 +23,8 @@ from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
 from aioflow.children import Children, NoRoom
 from aioflow.clock import Clock
+from aioflow.findings import DagFailure, Parsed
 from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
-from aioflow.messages import DagFailure, Parsed
 from aioflow.rows import DagFileRow, VersionRow
 from aioflow.threads import in_thread
 

@@ -12,7 +12,8 @@ import msgspec
 
 from aioflow.children import Child, Children
 from aioflow.clock import Clock
-from aioflow.messages import DagFailure, Inspected, Parsed, Report
+from aioflow.findings import DagFailure, Inspected, Parsed
+from aioflow.messages import Report
 from aioflow.model import Failure
 from aioflow.orders import Inspect, Parse, Welcome
 

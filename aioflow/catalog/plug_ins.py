@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from aioflow.catalog.parsing import Parser
-from aioflow.messages import DagFailure, TriggerKind
+from aioflow.findings import DagFailure, TriggerKind
 
 __all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
 

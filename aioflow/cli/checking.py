@@ -15,7 +15,7 @@ from aioflow.children import Children
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.clock import SystemClock
 from aioflow.errors import DuplicateDag
-from aioflow.messages import DagFailure, Parsed
+from aioflow.findings import DagFailure, Parsed
 
 __all__ = ("Checked", "check", "folder_of", "parse_files")
 

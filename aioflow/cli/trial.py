@@ -19,7 +19,7 @@ from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
 from aioflow.daemon import Ready
 from aioflow.errors import DagError, RequestError, UnknownDag
-from aioflow.messages import Parsed
+from aioflow.findings import Parsed
 from aioflow.settings import Settings
 
 __all__ = ("test",)

@@ -13,10 +13,7 @@ from aioflow.core import (
     calls,
     child_runs,
     dag,
-    fitting_pools,
     handling,
-    named_events,
-    named_values,
     processes,
     quarantine,
     rehosting,
@@ -25,6 +22,7 @@ from aioflow.core import (
     versions,
     waits,
 )
+from aioflow.core.answering import answer
 from aioflow.core.attempt import (
     drop_record,
     fail_or_retry,
@@ -37,20 +35,16 @@ from aioflow.core.attempt import (
     time_out_sensor,
     wake_due,
 )
-from aioflow.core.cancel import cancel, cancel_tasks, run_due
-from aioflow.core.clear import clear
-from aioflow.core.counting import counted
+from aioflow.core.cancel import cancel_tasks, run_due
 from aioflow.core.draft import Draft
-from aioflow.core.live import Live, Run
+from aioflow.core.live import Live
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
-from aioflow.core.why import explain_run, explain_task
-from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.errors import AioflowError
 from aioflow.inputs import (
-    Acknowledge,
     Asked,
     Continue,
     Delivered,
@@ -95,20 +89,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Instant, RunState, TaskState, Wait
-from aioflow.requests import (
-    CancelRun,
-    ClearTasks,
-    CountTasks,
-    CreateRun,
-    EmitEvent,
-    Explain,
-    SetPaused,
-    SetPool,
-    SetValue,
-    ShowPools,
-    Unquarantine,
-)
+from aioflow.model import Instant, RunState, TaskState
 from aioflow.rows import Batch
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
@@ -228,7 +209,7 @@ def _take_word(
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked():
-            draft.effects.append(_answer(entry, draft, slots))
+            draft.effects.append(answer(entry, draft, slots))
         case Due():
             _take_due(entry, draft, slots)
         case Delivered():
@@ -426,80 +407,3 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         waits.time_out(live, due.at, draft, slots)
     else:
         wake_due(live, due.at, draft, slots)
-
-
-# ── requests ────────────────────────────────────────────────────────────────────────────
-
-
-def _answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
-    answer: object = None
-    try:
-        match asked.request:
-            case CreateRun() as request:
-                answer = dag.create_run(request, draft, slots)
-            case CancelRun(run_id=run_id):
-                answer = cancel(_find(run_id, draft.memory), draft, slots)
-            case ClearTasks() as request:
-                answer = clear(request, draft, slots)
-            case SetPaused(dag_id=dag_id, paused=paused):
-                answer = dag.set_paused(dag_id, paused=paused, draft=draft)
-            case SetPool() as request:
-                answer = _set_pool(request, draft, slots)
-            case EmitEvent() as request:
-                answer = named_events.emit(request, draft)
-            case SetValue() as request:
-                named_values.keep(request, draft)
-            case Unquarantine(class_path=class_path):
-                answer = quarantine.release(class_path, draft)
-            case Explain() | CountTasks() | ShowPools() as request:
-                answer = _tell(request, draft.memory, slots)
-    except RequestError as exc:
-        return Acknowledge(asked.ticket, error=exc)
-    return Acknowledge(asked.ticket, answer)
-
-
-def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slots) -> object:
-    """Answer what changes nothing."""
-    match request:
-        case Explain():
-            return _explain(request, memory, slots)
-        case CountTasks(run_ids=run_ids):
-            runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
-            return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
-        case ShowPools():
-            return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
-
-
-def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
-    name = request.name
-    before = slots.pools.get(name)
-    draft.pools_before.setdefault(name, before)
-    after = slots.set_pool(
-        name, request.slots, draft.memory, include_deferred=request.include_deferred
-    )
-    if before == after:
-        return False
-    # What an earlier request of this turn said of it is over.
-    draft.batch.pools = [pool for pool in draft.batch.pools if pool.name != name]
-    draft.batch.gone_pools = [gone for gone in draft.batch.gone_pools if gone != name]
-    if after is None:
-        draft.batch.gone_pools.append(name)
-    else:
-        draft.batch.pools.append(after)
-    fitting_pools.pools_changed(draft, slots.pools)
-    return True
-
-
-def _find(run_id: str, memory: Memory) -> Run:
-    run = memory.find_run(run_id)
-    if run is None:
-        raise UnknownRun(run_id)
-    return run
-
-
-def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, int], Wait | None]:
-    run = _find(request.run_id, memory)
-    found: dict[tuple[int, int], Wait | None] = {(-1, -1): explain_run(run, memory)}
-    for position, map_index in request.tasks:
-        found[position, map_index] = explain_task(run, position, map_index, memory, slots)
-    return found

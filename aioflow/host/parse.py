@@ -12,6 +12,7 @@ from aioflow.author.advice import advice
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
 from aioflow.errors import AioflowError, LinkClosed
+from aioflow.findings import DagFailure, Inspected, Parsed
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.imports import reachable
 from aioflow.host.link import BlockingLink
@@ -20,7 +21,6 @@ from aioflow.host.plug_in import look_at
 from aioflow.host.process import limit_parser
 from aioflow.host.streams import flush, line_by_line
 from aioflow.host.trigger_code import trigger_digests
-from aioflow.messages import DagFailure, Inspected, Parsed
 from aioflow.orders import Inspect, Order, Parse
 
 __all__ = ("parse", "parse_one")

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Iterator
 
 from aioflow.author.trigger import Trigger, class_path
+from aioflow.findings import DagFailure, Inspected, TriggerKind
 from aioflow.host.failures import failure_of, print_traceback
-from aioflow.messages import DagFailure, Inspected, TriggerKind
 
 __all__ = ("look_at",)
 

@@ -21,8 +21,9 @@ from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind
 from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
-from aioflow.store.reading import Fetch, Question, Reading
+from aioflow.store.reading import Question, Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
     CLAIM_NODE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -31,11 +31,12 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
+from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
 from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
-__all__ = ("AT_ONCE", "Fetch", "Question", "Reading")
+__all__ = ("AT_ONCE", "Question", "Reading")
 
 AT_ONCE = 500
 """How many keys one statement takes."""
@@ -82,59 +83,6 @@ _TRIGGERS = 3
 """Which of those are the triggers."""
 
 
-Fetch: TypeAlias = Callable[[int], Awaitable[Sequence[rows.Values]]]
-"""Returns the next rows of an answer, that many; fewer if there are no more."""
-
-_PAGE_ROWS = 2_000
-"""Rows made into Structs before the loop comes round: some 20 ms."""
-
-
-class _OfRuns:
-    """An answer in the order of its runs, fetched a page at a time.
-
-    Args:
-        column: Where the number of the run stands.
-    """
-
-    def __init__(self, fetch: Fetch, column: int) -> None:
-        self._fetch = fetch
-        self._column = column
-        self._page: Sequence[rows.Values] = ()
-        self._at = 0
-        self._is_over = False
-
-    async def of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return the next rows of this run; none if those were all."""
-        if not await self._has_more():
-            return ()
-        page, column, first = self._page, self._column, self._at
-        while self._at < len(page) and page[self._at][column] == run_no:
-            self._at += 1
-        return page[first : self._at]
-
-    async def all_of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return all rows of this run."""
-        found = await self.of(run_no)
-        while self._at == len(self._page) and (more := await self.of(run_no)):
-            found = [*found, *more]
-        return found
-
-    async def before(self, run_no: RunNo | None) -> Sequence[rows.Values]:
-        """Return the next rows of runs before this one, or of any; none if those were all."""
-        if not await self._has_more():
-            return ()
-        page, column, first = self._page, self._column, self._at
-        while self._at < len(page) and (run_no is None or page[self._at][column] < run_no):
-            self._at += 1
-        return page[first : self._at]
-
-    async def _has_more(self) -> bool:
-        if self._at == len(self._page) and not self._is_over:
-            self._page, self._at = await self._fetch(_PAGE_ROWS), 0
-            self._is_over = not self._page
-        return not self._is_over
-
-
 class Reading(ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
@@ -159,7 +107,7 @@ class Reading(ABC):
 
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
-        whole = [await _everything(fetch) for fetch in of_all]
+        whole = [await everything(fetch) for fetch in of_all]
         dags, dag_files, versions, pools, outbox, owed = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
@@ -171,11 +119,11 @@ class Reading(ABC):
             owed={kind: (count, first) for kind, count, first in owed},
         )
         parts = [
-            _OfRuns(fetch, column)
+            OfRuns(fetch, column)
             for fetch, column in zip(fetches[len(_WHOLE) :], _RUN_COLUMNS, strict=True)
         ]
         triggers = parts[_TRIGGERS]
-        while found := await runs(_PAGE_ROWS):
+        while found := await runs(PAGE_ROWS):
             for run in map(rows.run_row, found):
                 while strays := await triggers.before(run.run_no):
                     for values in strays:
@@ -186,7 +134,7 @@ class Reading(ABC):
             for values in strays:
                 yield self._trigger(values)
 
-    async def _pieces(self, run: RunRow, parts: Sequence[_OfRuns]) -> AsyncIterator[LiveRun]:
+    async def _pieces(self, run: RunRow, parts: Sequence[OfRuns]) -> AsyncIterator[LiveRun]:
         """Yield one run: whole if it is small, else a page of its tasks or triggers at a time."""
         number = run.run_no
         tasks, expansions, widths, triggers, progress, events, items = parts
@@ -508,10 +456,3 @@ def _is_storable(value: object) -> bool:
             return -(2**63) <= value < 2**63
         case _:
             return True
-
-
-async def _everything(fetch: Fetch) -> list[rows.Values]:
-    found: list[rows.Values] = []
-    while page := await fetch(_PAGE_ROWS):
-        found += page
-    return found

@@ -32,8 +32,9 @@ from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind
 from aioflow.store.checkpointer import Checkpointer
 from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.in_order import Fetch
 from aioflow.store.lock import FileLock
-from aioflow.store.reading import Fetch, Question, Reading
+from aioflow.store.reading import Question, Reading
 from aioflow.store.rows import Values
 from aioflow.store.sql import (
     CLAIM_NODE,

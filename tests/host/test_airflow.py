@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from aioflow.author.codec import decode
+from aioflow.findings import Parsed
 from aioflow.host.airflow import finder
-from aioflow.messages import Fired, Output, Parsed, TriggerEnded
+from aioflow.messages import Fired, Output, TriggerEnded
 from aioflow.orders import Parse
 from tests.host.peer import write_version
 from tests.host.test_trigger_host import hosting

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.messages import Parsed
+from aioflow.findings import Parsed
 from aioflow.orders import Parse
 from tests.host.peer import VERSION, write_version
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.messages import Parsed
+from aioflow.findings import Parsed
 from aioflow.orders import Parse
 
 pytestmark = pytest.mark.process

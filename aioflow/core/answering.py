@@ -1,0 +1,106 @@
+"""What people ask of the engine, through the API: done, or refused, and answered."""
+
+from __future__ import annotations
+
+from aioflow.core import dag, fitting_pools, named_events, named_values, quarantine
+from aioflow.core.cancel import cancel
+from aioflow.core.clear import clear
+from aioflow.core.counting import counted
+from aioflow.core.draft import Draft
+from aioflow.core.live import Run
+from aioflow.core.memory import Memory
+from aioflow.core.slots import Slots
+from aioflow.core.why import explain_run, explain_task
+from aioflow.errors import RequestError, UnknownRun
+from aioflow.inputs import Acknowledge, Asked
+from aioflow.model import Wait
+from aioflow.requests import (
+    CancelRun,
+    ClearTasks,
+    CountTasks,
+    CreateRun,
+    EmitEvent,
+    Explain,
+    SetPaused,
+    SetPool,
+    SetValue,
+    ShowPools,
+    Unquarantine,
+)
+
+__all__ = ("answer",)
+
+
+def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
+    """Do what is asked, and say what came of it; what cannot be done changes nothing."""
+    said: object = None
+    try:
+        match asked.request:
+            case CreateRun() as request:
+                said = dag.create_run(request, draft, slots)
+            case CancelRun(run_id=run_id):
+                said = cancel(_find(run_id, draft.memory), draft, slots)
+            case ClearTasks() as request:
+                said = clear(request, draft, slots)
+            case SetPaused(dag_id=dag_id, paused=paused):
+                said = dag.set_paused(dag_id, paused=paused, draft=draft)
+            case SetPool() as request:
+                said = _set_pool(request, draft, slots)
+            case EmitEvent() as request:
+                said = named_events.emit(request, draft)
+            case SetValue() as request:
+                named_values.keep(request, draft)
+            case Unquarantine(class_path=class_path):
+                said = quarantine.release(class_path, draft)
+            case Explain() | CountTasks() | ShowPools() as request:
+                said = _tell(request, draft.memory, slots)
+    except RequestError as exc:
+        return Acknowledge(asked.ticket, error=exc)
+    return Acknowledge(asked.ticket, said)
+
+
+def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slots) -> object:
+    """Answer what changes nothing."""
+    match request:
+        case Explain():
+            return _explain(request, memory, slots)
+        case CountTasks(run_ids=run_ids):
+            runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
+            return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
+        case ShowPools():
+            return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
+
+
+def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:
+    name = request.name
+    before = slots.pools.get(name)
+    draft.pools_before.setdefault(name, before)
+    after = slots.set_pool(
+        name, request.slots, draft.memory, include_deferred=request.include_deferred
+    )
+    if before == after:
+        return False
+    # What an earlier request of this turn said of it is over.
+    draft.batch.pools = [pool for pool in draft.batch.pools if pool.name != name]
+    draft.batch.gone_pools = [gone for gone in draft.batch.gone_pools if gone != name]
+    if after is None:
+        draft.batch.gone_pools.append(name)
+    else:
+        draft.batch.pools.append(after)
+    fitting_pools.pools_changed(draft, slots.pools)
+    return True
+
+
+def _find(run_id: str, memory: Memory) -> Run:
+    run = memory.find_run(run_id)
+    if run is None:
+        raise UnknownRun(run_id)
+    return run
+
+
+def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, int], Wait | None]:
+    run = _find(request.run_id, memory)
+    found: dict[tuple[int, int], Wait | None] = {(-1, -1): explain_run(run, memory)}
+    for position, map_index in request.tasks:
+        found[position, map_index] = explain_task(run, position, map_index, memory, slots)
+    return found

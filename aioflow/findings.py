@@ -1,0 +1,58 @@
+"""What parsers find in DAG files and plug-ins, and report to the daemon."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model import DagSpec
+
+__all__ = ("DagFailure", "Inspected", "Parsed", "TriggerKind")
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Crosses the link, see ``messages``."""
+
+
+class DagFailure(_Wire, frozen=True):
+    """Why a file could not be parsed, or one of its DAGs is wrong."""
+
+    reason: str
+    message: str
+    line: int = 0
+
+
+class Parsed(_Wire, frozen=True):
+    """What a parser found in a file.
+
+    Attributes:
+        dags: The valid ones.
+        failures: What is wrong; with a syntax error there are no DAGs at all.
+        modules: Local files it imported, relative to the DAG folder, its own file included.
+        triggers: The local trigger classes it may use, by class path, each with a digest of the
+            code it stands on.
+        odd: What runs, but is likely not meant.
+    """
+
+    dags: tuple[DagSpec, ...]
+    failures: tuple[DagFailure, ...]
+    modules: tuple[str, ...]
+    triggers: dict[str, str] = {}
+    odd: tuple[DagFailure, ...] = ()
+
+
+class TriggerKind(msgspec.Struct, frozen=True):
+    """A trigger class of a plug-in.
+
+    Attributes:
+        summary: The first line of its docstring, if it has one.
+    """
+
+    class_path: str
+    summary: str
+
+
+class Inspected(_Wire, frozen=True):
+    """What a parser found in a plug-in, or why it found nothing."""
+
+    kinds: tuple[TriggerKind, ...]
+    failure: DagFailure | None = None
