@@ -207,19 +207,20 @@ def measure(
 
 def _figures(kind: str, seen: dict[int, Fan]) -> list[Figure]:
     figures = [figure for width, one in seen.items() for figure in _of_one(kind, width, one)]
-    slopes = [_slope(narrow, wide) for narrow, wide in itertools.pairwise(seen.items())]
-    for (narrow, wide), slope in zip(itertools.pairwise(seen), slopes, strict=True):
-        name = f"each {kind} child between {narrow:,} and {wide:,}"
-        figures.append(Figure(f"{name}, processor time of the daemon", slope, "us"))
-    for before, after in itertools.pairwise(slopes):
-        name = f"{kind}: the last of these over the one before it"
-        figures.append(Figure(name, round(after / before, 2), "x", at_most=SLOPE_BOUND))
+    for what, measured in (("processor time of the daemon", "daemon_cpu"), ("time", "seconds")):
+        slopes = [_slope(measured, *pair) for pair in itertools.pairwise(seen.items())]
+        for (narrow, wide), slope in zip(itertools.pairwise(seen), slopes, strict=True):
+            name = f"each {kind} child between {narrow:,} and {wide:,}, {what}"
+            figures.append(Figure(name, slope, "us"))
+        for before, after in itertools.pairwise(slopes):
+            name = f"{kind}, {what}: the last of these over the one before it"
+            figures.append(Figure(name, round(after / before, 2), "x", at_most=SLOPE_BOUND))
     return figures
 
 
-def _slope(narrow: tuple[int, Fan], wide: tuple[int, Fan]) -> float:
-    """Microseconds of the daemon for each child that ``wide`` has more."""
-    more = wide[1].daemon_cpu - narrow[1].daemon_cpu
+def _slope(measured: str, narrow: tuple[int, Fan], wide: tuple[int, Fan]) -> float:
+    """Microseconds for each child that ``wide`` has more."""
+    more: float = getattr(wide[1], measured) - getattr(narrow[1], measured)
     return max(0.1, round(1e6 * more / (wide[0] - narrow[0]), 1))
 
 
