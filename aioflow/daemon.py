@@ -102,7 +102,7 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with open_store(settings.db, vault, durability=settings.durability) as store:
-            await _serve(_Node(settings, store), ready)
+            await _serve(_Node(settings, store, vault), ready)
     return 0
 
 
@@ -147,7 +147,7 @@ class _Node:
         stopped: Set when it is to end.
     """
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, vault: Vault) -> None:
         clock = SystemClock()
         self._settings = settings
         self._store = store
@@ -203,6 +203,7 @@ class _Node:
             started_at=clock.now(),
             home=settings.home,
             cycle=self._answers.cycle,
+            vault=vault,
         )
         executors = self._slot, self._async, self._triggerers
         self._deliveries = _deliveries(wiring, store, settings)

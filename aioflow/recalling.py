@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from aioflow.core import clear, lanes, past
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.memory import Memory
-from aioflow.inputs import Input
-from aioflow.model import DagSpec
-from aioflow.rows import RunRow
+from aioflow.core.resealing import PAGE
+from aioflow.inputs import Asked, Input
+from aioflow.model import DagSpec, ValueKind
+from aioflow.requests import Reseal
+from aioflow.rows import RunRow, TriggerRow, ValueRow
 from aioflow.store import Store
 
 __all__ = ("recall",)
@@ -36,9 +38,20 @@ async def recall(store: Store, memory: Memory, inputs: Sequence[Input]) -> None:
         rows = None if run is None else await store.load_run(run.run_no)
         if rows is not None and await _has_plan(rows.run, store, memory):
             memory.recalled[run_id] = rows
+    memory.sealed = await _sealed(store, inputs)
     for dag_id, orders in past.wanted(inputs, memory):
         for order, row in zip(orders, await store.find_runs_before(dag_id, orders), strict=True):
             memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+
+
+async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:
+    """Return a page of what is to be sealed anew; of several requests in one turn the first's."""
+    for entry in inputs:
+        if isinstance(entry, Asked) and isinstance(entry.request, Reseal):
+            if entry.request.after is not None:
+                return [], await store.list_triggers(limit=PAGE, after=entry.request.after)
+            return [row for kind in ValueKind for row in await store.list_values(kind)], []
+    return [], []
 
 
 async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model import Instant, ValueKind
+from aioflow.model import Instant, TriggerNo, ValueKind
 
 __all__ = (
     "OF_RUN",
@@ -17,6 +17,8 @@ __all__ = (
     "EmitEvent",
     "Explain",
     "Request",
+    "Reseal",
+    "Resealed",
     "SetPaused",
     "SetPool",
     "SetValue",
@@ -145,6 +147,30 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"SetValue({self.kind} {self.name!r})"  # it may come to stand in a log
 
 
+class Reseal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Seal anew what is sealed, with the key that seals now. Answered with a ``Resealed``.
+
+    Attributes:
+        after: Which trigger was the last; ``None`` for the values, which come first.
+    """
+
+    after: TriggerNo | None = None
+
+
+class Resealed(msgspec.Struct, frozen=True):
+    """A page of what is sealed.
+
+    Attributes:
+        count: Sealed anew.
+        unopened: Left as they are, since no key at hand opens them.
+        after: For the next page; ``None`` behind the last one.
+    """
+
+    count: int
+    unopened: int
+    after: TriggerNo | None
+
+
 Request: TypeAlias = (
     CreateRun
     | CancelRun
@@ -157,4 +183,5 @@ Request: TypeAlias = (
     | Unquarantine
     | EmitEvent
     | SetValue
+    | Reseal
 )

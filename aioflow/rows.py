@@ -439,6 +439,7 @@ class Batch(msgspec.Struct, kw_only=True):
         pools: Whole rows, inserted or replaced.
         gone_pools: Names of pools whose row is deleted.
         values: Whole rows, inserted, replaced or deleted.
+        resealed: Triggers whose fields are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; applied before the new ones, so that a call may
             be made again.
         consumed_events: ``(trigger_no, sequence)``.
@@ -482,6 +483,7 @@ class Batch(msgspec.Struct, kw_only=True):
     pools: list[PoolRow] = msgspec.field(default_factory=list)
     gone_pools: list[str] = msgspec.field(default_factory=list)
     values: list[ValueRow] = msgspec.field(default_factory=list)
+    resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

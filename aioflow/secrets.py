@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from aioflow.errors import SettingsError
 
-__all__ = ("KEY_BYTES", "Vault")
+__all__ = ("KEY_BYTES", "Vault", "new_key", "read_keys", "write_keys")
 
 KEY_BYTES = 32
 
@@ -48,10 +48,20 @@ class Vault:
             raise SettingsError("there is no encryption key")
         if any(len(key) != KEY_BYTES for key in keys):
             raise SettingsError(f"an encryption key must be {KEY_BYTES} bytes long")
-        self._ciphers = {_key_id(key): AESGCM(key) for key in keys}
+        self.use(keys)
+
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Seal with the first of these from now on, and open with all of them and no other."""
+        ciphers = {_key_id(key): AESGCM(key) for key in keys}
         first = _key_id(keys[0])
-        self._head = _FORMAT + first
-        self._sealer = self._ciphers[first]
+        # Each is replaced whole: a thread that seals meanwhile has the one before, or this one.
+        self._ciphers = ciphers
+        self._sealer = _FORMAT + first, ciphers[first]
+        self._ids = frozenset(ciphers)
+
+    def has_only(self, keys: Sequence[bytes]) -> bool:
+        """Whether what it opens now is what these open, or less."""
+        return self._ids <= {_key_id(key) for key in keys}
 
     @classmethod
     def open(cls, path: Path) -> Vault:
@@ -78,7 +88,8 @@ class Vault:
     def seal(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Return the envelope; it differs at every call."""
         nonce = os.urandom(_NONCE_BYTES)
-        return self._head + nonce + self._sealer.encrypt(nonce, plaintext, _place(table, number))
+        head, sealer = self._sealer
+        return head + nonce + sealer.encrypt(nonce, plaintext, _place(table, number))
 
     def unseal(self, table: str, number: int, sealed: bytes) -> bytes | None:
         """Return the plaintext, or ``None`` if no key at hand opens it here."""
@@ -92,6 +103,45 @@ class Vault:
             return cipher.decrypt(nonce, sealed[_HEAD_BYTES:], _place(table, number))
         except InvalidTag:
             return None
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """Return the keys of a file, the newest first.
+
+    Raises:
+        SettingsError: As ``Vault.open``, and if there is no such file.
+    """
+    try:
+        text = _read(path)
+    except OSError as exc:
+        raise SettingsError(f"the key file {path} cannot be used: {exc.strerror}") from exc
+    if text is None:
+        raise SettingsError(f"the key file {path} is not there any more")
+    return _parsed(path, text)
+
+
+def new_key() -> bytes:
+    """Return a key that nobody has."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def write_keys(path: Path, keys: Sequence[bytes]) -> None:
+    """Have the file hold these keys, whole or not at all, also over a power cut.
+
+    Raises:
+        SettingsError: If it cannot be written; then it holds what it held.
+    """
+    text = b"".join(key.hex().encode() + b"\n" for key in keys)
+    try:
+        temporary = _written(path, text)
+        try:
+            Path(temporary).replace(path)
+        except OSError:
+            temporary.unlink()
+            raise
+        _sync_folder(path)
+    except OSError as exc:
+        raise SettingsError(f"the key file {path} cannot be written: {exc.strerror}") from exc
 
 
 def _key_id(key: bytes) -> bytes:
@@ -132,21 +182,33 @@ def _read(path: Path) -> bytes | None:
 
 def _create(path: Path) -> None:
     """Create the file whole or not at all; one that appears meanwhile is left as it is."""
+    temporary = _written(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+    try:
+        os.link(temporary, path)  # unlike a rename it never replaces another's key
+    except FileExistsError:
+        return
+    finally:
+        temporary.unlink()
+    _sync_folder(path)
+
+
+def _written(path: Path, text: bytes) -> Path:
+    """Write a text beside a file, synced; return where."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600)
     try:
-        try:
-            os.write(handle, secrets.token_hex(KEY_BYTES).encode() + b"\n")
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        try:
-            os.link(temporary, path)  # unlike a rename it never replaces another's key
-        except FileExistsError:
-            return
-    finally:
+        os.write(handle, text)
+        os.fsync(handle)
+    except OSError:
         temporary.unlink()
+        raise
+    finally:
+        os.close(handle)
+    return temporary
+
+
+def _sync_folder(path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -16,6 +16,7 @@ from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked
 from aioflow.api.reader import PAGE, Counted, RunReader
+from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
@@ -55,6 +56,7 @@ from aioflow.requests import (
     Unquarantine,
 )
 from aioflow.rows import Batch, PoolRow, RunRow
+from aioflow.secrets import Vault
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 
@@ -87,7 +89,8 @@ class Api(RunReader):
         tasklog: What tries printed.
         clock: For the age of things.
         started_at: When this daemon began.
-        home: Names the daemon in errors, and holds large results.
+        home: Names the daemon in errors, holds large results and the key.
+        vault: What the daemon seals with; ``None`` where the key cannot be changed.
 
     Attributes:
         values: Secrets, connections and variables.
@@ -103,6 +106,7 @@ class Api(RunReader):
         started_at: Instant = 0,
         home: Path | None = None,
         cycle: Callable[[RunNo, int, int], str] | None = None,
+        vault: Vault | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -114,8 +118,17 @@ class Api(RunReader):
         self._parked = Parked(self)
         self._events = NamedEvents(store, self._ask)
         self.values = NamedValues(store, self._ask)
+        self._rotation = None
+        if vault is not None and home is not None:
+            self._rotation = Rotation(vault, home / "key", self._ask)
         self._commits = 0
         self._changes = 0
+
+    async def rotate(self) -> RotationView:
+        """Change the key of the home; see ``Rotation``."""
+        if self._rotation is None:
+            raise DaemonAway(str(self._home or ""))
+        return await self._rotation.rotate()
 
     @classmethod
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:

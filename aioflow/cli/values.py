@@ -51,6 +51,26 @@ def add_parser(nouns: Nouns) -> None:
             required=True, metavar="COMMAND"
         )
         _add_verbs(verbs, noun)
+        if noun.kind == "secret":
+            add_command(
+                verbs,
+                "rotate",
+                _rotate,
+                text="change the key of the home, and seal all that it seals anew",
+                example="aioflow secrets rotate",
+            )
+
+
+def _rotate(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("secrets", "rotate")
+    if arguments.json:
+        print_json(answer)
+        return 0
+    how = "a change that was cut short is done" if answer["resumed"] else "the key is changed"
+    hint(f"{how}: {answer['resealed']} sealed anew")
+    if answer["unopened"]:
+        hint(f"{answer['unopened']} are as they were: no key of this home opens them")
+    return 0
 
 
 def _add_verbs(verbs: Nouns, noun: _Noun) -> None:

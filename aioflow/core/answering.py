@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core import dag, fitting_pools, named_events, named_values, quarantine
+from aioflow.core import dag, fitting_pools, named_events, named_values, quarantine, resealing
 from aioflow.core.cancel import cancel
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
@@ -21,6 +21,7 @@ from aioflow.requests import (
     CreateRun,
     EmitEvent,
     Explain,
+    Reseal,
     SetPaused,
     SetPool,
     SetValue,
@@ -50,6 +51,8 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 said = named_events.emit(request, draft)
             case SetValue() as request:
                 named_values.keep(request, draft)
+            case Reseal() as request:
+                said = resealing.reseal(request, draft)
             case Unquarantine(class_path=class_path):
                 said = quarantine.release(class_path, draft)
             case Explain() | CountTasks() | ShowPools() as request:

@@ -14,7 +14,7 @@ from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
 from aioflow.model import DagSpec, Instant, RunNo, TaskNo
-from aioflow.rows import DagFileRow, DagRow, OutboxRow, TriggerRow
+from aioflow.rows import DagFileRow, DagRow, OutboxRow, TriggerRow, ValueRow
 from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
@@ -69,6 +69,7 @@ class Memory:
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
         recalled: All rows of the runs that a request of this turn is about, by their ids.
+        sealed: What a request of this turn has to seal anew: values, and triggers.
         stalls: Who has held up a loop; not over a restart.
         retries_per_run: How often tasks of a run may run again in all, where its DAG does not say.
         retries_per_pool: How often those in one pool may within a minute.
@@ -104,6 +105,7 @@ class Memory:
         self.hosts_up: set[str] = set()
         self.event_requests: dict[tuple[str, str], int] = {}
         self.recalled: dict[str, LiveRun] = {}
+        self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.stalls = Stalls()
         self.suspects = Suspects()
         self.retries_per_run: int | None = None

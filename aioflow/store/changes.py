@@ -210,6 +210,14 @@ KINDS: tuple[Kind, ...] = (
     _kind("gone result", tables.result, Action.DISCARD, growth.gone_results, guards=("task_no",)),
     _kind("result", tables.result, Action.REPLACE, run_rows.results),
     _kind("map label", tables.map_label, Action.REPLACE, run_rows.labels),
+    _kind(
+        "resealed trigger",
+        tables.trigger_wait,
+        Action.UPDATE,
+        wait_rows.resealed_triggers,
+        columns=("kwargs",),
+        guards=("trigger_no",),
+    ),
     _kind("new trigger", tables.trigger_wait, Action.INSERT, wait_rows.new_triggers),
     _kind(
         "moved trigger",

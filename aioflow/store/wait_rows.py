@@ -18,6 +18,7 @@ __all__ = (
     "new_records",
     "new_triggers",
     "record_changes",
+    "resealed_triggers",
 )
 
 
@@ -48,6 +49,13 @@ def new_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         )
 
     return [values(row) for row in batch.new_triggers]
+
+
+def resealed_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are sealed anew."""
+    return [
+        (vault.seal(TRIGGER_TABLE, number, kwargs), number) for number, kwargs in batch.resealed
+    ]
 
 
 def moved_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

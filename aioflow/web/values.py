@@ -28,6 +28,13 @@ def add_values(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> 
     """Add the routes of each kind."""
     for kind in ValueKind:
         _add_kind(router, api, json, kind)
+    _add_rotation(router, api, json)
+
+
+def _add_rotation(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> None:
+    @router.post("/secrets/rotate", name="rotate", description="Change the key of the home.")
+    async def rotate() -> Response:
+        return json(await api.rotate())
 
 
 def _add_kind(

@@ -129,8 +129,9 @@ class Node(NamedTuple):
 async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
     home.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
+    vault = Vault.open(home / "key")
     async with (
-        open_store(f"sqlite:///{home}/aioflow.db", Vault([b"k" * 32])) as store,
+        open_store(f"sqlite:///{home}/aioflow.db", vault) as store,
         anyio.create_task_group() as group,
     ):
         engine = Engine(
@@ -141,7 +142,9 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
         await group.start(engine.run)
         tasklog = TaskLog(home / "logs", clock)
         await group.start(tasklog.run)
-        api = Api(engine, store, tasklog, clock=clock, started_at=clock.now(), home=home)
+        api = Api(
+            engine, store, tasklog, clock=clock, started_at=clock.now(), home=home, vault=vault
+        )
         yield Node(engine, store, api, outlets, home)
         group.cancel_scope.cancel()
 

@@ -1,0 +1,94 @@
+"""Changing the key of a home while it is in use: all that it seals is sealed anew.
+
+Nothing is lost at any instant. The file holds both keys before anything is sealed with the new
+one, and the old one until nothing is left that needs it; cut short, the next call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from aioflow.errors import RequestError
+from aioflow.model import TriggerNo
+from aioflow.requests import Request, Reseal, Resealed
+from aioflow.secrets import Vault, new_key, read_keys, write_keys
+
+__all__ = ("Rotation", "RotationView")
+
+
+class RotationView(msgspec.Struct, frozen=True, kw_only=True):
+    """How the key was changed.
+
+    Attributes:
+        resealed: Values and fields of triggers that are sealed with the new key now.
+        unopened: Those that no key of this home opens; they are as they were.
+        resumed: Whether an earlier change had been cut short, and this one has ended it.
+    """
+
+    resealed: int
+    unopened: int
+    resumed: bool
+
+
+class Rotation:
+    """Changes the key of a home.
+
+    Args:
+        vault: What the daemon seals and opens with.
+        path: The key file.
+        ask: Asks the engine.
+    """
+
+    def __init__(
+        self, vault: Vault, path: Path, ask: Callable[[Request], Awaitable[object]]
+    ) -> None:
+        self._vault = vault
+        self._path = path
+        self._ask = ask
+        self._lock = anyio.Lock()
+
+    async def rotate(self) -> RotationView:
+        """Change the key; one call at a time, the others wait, and change it again.
+
+        Raises:
+            RequestError: If the key file is not the one the daemon was started with.
+            SettingsError: If it cannot be read or written.
+            StoreUnavailable: If the database does not answer. The home goes on with both keys.
+        """
+        async with self._lock:
+            keys = await anyio.to_thread.run_sync(read_keys, self._path)
+            if not self._vault.has_only(keys):
+                raise RequestError(
+                    f"the key file {self._path} lacks a key this daemon was started with"
+                )
+            resumed = len(keys) > 1
+            if not resumed:
+                keys.insert(0, new_key())
+                await self._write(keys)
+            self._vault.use(keys)
+            resealed, unopened = await self._reseal()
+            await self._write(keys[:1])
+            self._vault.use(keys[:1])
+            return RotationView(resealed=resealed, unopened=unopened, resumed=resumed)
+
+    async def _write(self, keys: list[bytes]) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(partial(write_keys, self._path, keys))
+
+    async def _reseal(self) -> tuple[int, int]:
+        resealed = unopened = 0
+        after: TriggerNo | None = None
+        while True:
+            page = cast(Resealed, await self._ask(Reseal(after=after)))
+            resealed += page.count
+            unopened += page.unopened
+            if page.after is None:
+                return resealed, unopened
+            after = page.after

@@ -1,0 +1,34 @@
+"""What is sealed is sealed anew, a page a turn, as the key of the home changes.
+
+A row that a change of the same turn is about needs no look: that one is sealed with the new key.
+"""
+
+from __future__ import annotations
+
+from aioflow.core.draft import Draft
+from aioflow.requests import Reseal, Resealed
+
+__all__ = ("PAGE", "reseal")
+
+PAGE = 1_000
+"""Triggers in one turn."""
+
+
+def reseal(request: Reseal, draft: Draft) -> Resealed:
+    """Have the page that was read for this request written again.
+
+    Asked for twice in one turn, the second time there is nothing to do, and nothing follows.
+    """
+    values, triggers = draft.memory.sealed
+    draft.memory.sealed = [], []
+    batch = draft.batch
+    changed = {(row.kind, row.name) for row in batch.values}
+    opened = [row for row in values if row.value is not None]
+    batch.values += [row for row in opened if (row.kind, row.name) not in changed]
+    readable = [(row.trigger_no, row.kwargs) for row in triggers if row.kwargs is not None]
+    batch.resealed += readable
+    unopened = len(values) + len(triggers) - len(opened) - len(readable)
+    after = -1 if request.after is None else None
+    if len(triggers) == PAGE:
+        after = triggers[-1].trigger_no
+    return Resealed(len(opened) + len(readable), unopened, after)

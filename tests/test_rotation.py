@@ -1,0 +1,168 @@
+"""Changing the key of a home: online, whole, and whatever cuts it short."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.errors import RequestError, SettingsError
+from aioflow.inputs import FileParsed, HostUp
+from aioflow.messages import Deferred
+from aioflow.model import DagSpec, TaskSpec, ValueKind
+from aioflow.requests import CreateRun, Reseal
+from aioflow.secrets import read_keys, write_keys
+from aioflow.store.replay import compare
+from tests.web.node import Node, node
+
+SECRET = ValueKind.SECRET
+
+
+async def park(n: Node, count: int) -> None:
+    """Have tasks wait, each with a trigger whose fields are sealed."""
+    tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
+    spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
+    n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
+    n.engine.report([HostUp("triggers")])
+    await n.engine.ask(CreateRun(dag_id="dag"))
+    for _ in range(count):
+        start = (await n.outlets.next_start()).start
+        n.engine.report([_deferred(start, n.engine.timers._clock.now())])
+    while len(await n.store.list_triggers()) < count:
+        await n.engine.next_turn()
+
+
+def _deferred(start: Any, at: int) -> Deferred:
+    kwargs = b"\x81\xa1a\xa6canary"
+    return Deferred(start.task_no, start.start_no, at, at, "m:T", kwargs, "on_event", None)
+
+
+def sealed(home: Path) -> list[bytes]:
+    with sqlite3.connect(home / "aioflow.db") as raw:
+        values = raw.execute("SELECT sealed FROM named_value ORDER BY name").fetchall()
+        triggers = raw.execute("SELECT kwargs FROM trigger_wait ORDER BY trigger_no").fetchall()
+    return [row[0] for row in (*values, *triggers)]
+
+
+def keys_of(home: Path) -> list[bytes]:
+    return read_keys(home / "key")
+
+
+async def opened(n: Node) -> list[bytes | None]:
+    values = [row.value for row in await n.store.list_values(SECRET)]
+    return values + [row.kwargs for row in await n.store.list_triggers()]
+
+
+async def test_all_that_was_sealed_is_sealed_anew_and_the_old_key_is_gone(tmp_path):
+    async with node(tmp_path) as n:
+        await n.api.values.set(SECRET, "TOKEN", "hidden-text")
+        await park(n, 3)
+        before, old, was = sealed(tmp_path), keys_of(tmp_path), await opened(n)
+
+        view = await n.api.rotate()
+
+        assert (view.resealed, view.unopened, view.resumed) == (4, 0, False)
+        assert await opened(n) == was
+        assert None not in was
+        assert len(keys_of(tmp_path)) == 1
+        assert keys_of(tmp_path) != old
+        assert not {text[1:9] for text in before} & {text[1:9] for text in sealed(tmp_path)}
+        assert await compare(n.store) == []
+    async with node(tmp_path) as n:
+        assert await opened(n) == was
+
+
+async def test_more_triggers_than_fit_into_a_turn_are_all_sealed_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("aioflow.core.resealing.PAGE", 2)
+    monkeypatch.setattr("aioflow.recalling.PAGE", 2)
+    async with node(tmp_path) as n:
+        await park(n, 5)
+        before = sealed(tmp_path)
+
+        view = await n.api.rotate()
+
+        assert view.resealed == 5
+        assert not {text[1:9] for text in before} & {text[1:9] for text in sealed(tmp_path)}
+
+
+@pytest.mark.parametrize("pages", [0, 1, 2])
+async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp_path, pages):
+    async with node(tmp_path) as n:
+        await n.api.values.set(SECRET, "TOKEN", "hidden-text")
+        await park(n, 2)
+        was, engine = await opened(n), n.engine
+        asked = 0
+        real = engine.ask
+
+        async def dies(request: Any) -> Any:
+            nonlocal asked
+            if isinstance(request, Reseal):
+                if asked == pages:
+                    raise RequestError("the daemon dies here")
+                asked += 1
+            return await real(request)
+
+        engine.ask = dies  # type: ignore[method-assign]
+        if pages < 2:
+            with pytest.raises(RequestError):
+                await n.api.rotate()
+            assert len(keys_of(tmp_path)) == 2
+        else:
+            await n.api.rotate()
+    async with node(tmp_path) as n:
+        assert await opened(n) == was
+        view = await n.api.rotate()
+        assert (view.resumed, view.unopened) == (pages < 2, 0)
+        assert await opened(n) == was
+        assert len(keys_of(tmp_path)) == 1
+
+
+async def test_a_value_that_is_set_meanwhile_is_the_one_that_stays(tmp_path):
+    async with node(tmp_path) as n:
+        await n.api.values.set(SECRET, "TOKEN", "old-text")
+        await n.api.rotate()
+        await n.api.values.set(SECRET, "TOKEN", "new-text")
+        await n.api.rotate()
+
+        assert [row.value for row in await n.store.list_values(SECRET)] == [b"\xa8new-text"]
+
+
+async def test_what_no_key_opens_stays_as_it_is_and_is_counted(tmp_path):
+    async with node(tmp_path) as n:
+        await n.api.values.set(SECRET, "TOKEN", "hidden-text")
+    lost = sealed(tmp_path)
+    write_keys(tmp_path / "key", [b"x" * 32])
+    async with node(tmp_path) as n:
+        view = await n.api.rotate()
+
+        assert (view.resealed, view.unopened) == (0, 1)
+        assert sealed(tmp_path) == lost
+
+
+async def test_a_key_file_that_was_exchanged_is_not_touched(tmp_path):
+    async with node(tmp_path) as n:
+        await n.api.values.set(SECRET, "TOKEN", "hidden-text")
+        other = [b"x" * 32]
+        write_keys(tmp_path / "key", other)
+
+        with pytest.raises(RequestError, match="lacks a key"):
+            await n.api.rotate()
+        assert keys_of(tmp_path) == other
+        assert None not in await opened(n)
+
+
+def test_a_folder_that_is_not_there_is_said_and_nothing_is_left(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be written"):
+        write_keys(tmp_path / "none" / "key", [b"x" * 32])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_written_keys_are_for_their_owner_alone(tmp_path):
+    path = tmp_path / "key"
+    write_keys(path, [b"x" * 32, b"y" * 32])
+
+    assert read_keys(path) == [b"x" * 32, b"y" * 32]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
