@@ -76,4 +76,5 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
         draft.move(live, TaskState.CANCELLED)
     draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)
+    draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
     draft.effects.append(ForgetRun(run.run_no))

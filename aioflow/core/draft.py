@@ -69,7 +69,8 @@ class Draft:
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
         ended_tasks: Tasks that did, where the run behind may have waited for them.
-        held_dags: DAGs of which a task was found to wait for a live run before its own.
+        held_dags: DAGs of which a task was found to wait for a live run before its own, or whose
+            line has lost a run: one that is queued may have to begin.
         pools_before: What the pools it changed were.
         strays: Rows of ended runs that it sweeps.
         pruned: Plans that nobody needs once it is durable.

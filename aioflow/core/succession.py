@@ -52,4 +52,5 @@ def _goes_on(run: Run) -> bool:
 def _judge(run: Run, positions: tuple[int, ...], draft: Draft, slots: Slots) -> None:
     pending = [at for at in positions if run.states[at] == TaskState.PENDING]
     if pending:
+        draft.runs[run.run_no] = run  # also one that does no more than expand is taken back
         step(run, pending, draft, slots)

@@ -147,6 +147,20 @@ def test_only_the_first_of_those_that_wait_begins_past_the_limit():
     assert [world.run_state(run) for run in (*early, last)] == ["running", "running", "queued"]
 
 
+def test_a_run_that_is_first_in_line_once_another_was_cancelled_begins_past_the_limit():
+    world = loaded(after("before"), after("load", 0, depends_on_past=True), max_active_runs=2)
+    first, third = day(world, 1), day(world, 3)
+    report(world, third, "before")
+    second = day(world, 2)
+    assert [world.run_state(run) for run in (first, second, third)] == [
+        *("running", "queued", "running")
+    ]
+    world.trigger()  # takes the place of the one that goes
+
+    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
+    assert world.run_state(second) == "running"
+
+
 def test_without_a_limit_reached_by_whoever_waits_the_limit_holds():
     world = loaded(task(), max_active_runs=1)
     world.trigger()  # has no date, and waits for nobody
@@ -283,6 +297,24 @@ def test_a_turn_that_is_taken_back_leaves_who_waits_for_whom():
     world.refuse(Succeeded(start.task_no, start.start_no, world.now, world.now + 50))
 
     assert states(world, first, second) == ["success", "running"]
+
+
+def test_a_fan_out_of_the_next_run_is_taken_back_with_the_end_it_waited_for():
+    mapped = MapSpec((MapSource("x", -1, 2),))
+    world = World(cpu_slots=1)
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task(mapped=mapped),)))
+    first, second = day(world, 1), day(world, 2)
+    world.succeed("load", 0)
+    start = world.starts.popitem()[1].start
+    busy = DagSpec(dag_id="busy", file="b.py", tasks=(after("b", priority=9),))
+    world.load(busy, file="b.py")
+    world.trigger("busy")
+
+    world.refuse(Succeeded(start.task_no, start.start_no, world.now, world.now + 50))
+    world.finish_all()
+
+    assert {run for run, _ in world.rows.expansions} == {first, second}
+    assert [world.run_state(run) for run in (first, second)] == ["success", "success"]
 
 
 def test_a_schedule_that_goes_on_asks_the_database_once():
