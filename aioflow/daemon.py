@@ -23,7 +23,7 @@ from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import write_snapshot
 from aioflow.children import Children
-from aioflow.clock import SystemClock
+from aioflow.clock import Clock, SystemClock
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
@@ -155,15 +155,7 @@ class _Node:
         self._url = ""
         self._web_stop = anyio.Event()
         self.stopped = anyio.Event()
-        slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
-        self._engine = engine = Engine(
-            store,
-            slots,
-            clock=clock,
-            chance=random.SystemRandom().random,
-            retries_per_run=settings.retries_per_run or None,
-            retries_per_pool=settings.retries_per_pool or None,
-        )
+        self._engine = engine = _engine(settings, store, clock)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -330,6 +322,17 @@ class _Node:
             await self._engine.next_turn()
         await self._deliveries.quiet()
         self.stopped.set()
+
+
+def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
+    return Engine(
+        store,
+        Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots),
+        clock=clock,
+        chance=random.SystemRandom().random,
+        retries_per_run=settings.retries_per_run or None,
+        retries_per_pool=settings.retries_per_pool or None,
+    )
 
 
 def _deliveries(wiring: Wiring, store: Store, settings: Settings) -> Deliveries:
