@@ -10,7 +10,7 @@ from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import RunChange, TriggerChange
 from aioflow.secrets import Vault
-from aioflow.store import open_store, reading, tables
+from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
 from aioflow.unfinished import LiveRun
 from tests.store.samples import (
@@ -159,7 +159,9 @@ async def test_a_restart_finds_everything_unfinished(store):
     assert snapshot.dag_files == [DAG_FILE]
     assert snapshot.versions == [replace(VERSION, sources={})]
     assert snapshot.pools == [POOL]
-    assert snapshot.outbox == [OUTBOX]
+    assert snapshot.outbox == []
+    assert snapshot.owed == {OUTBOX.kind: (1, OUTBOX.outbox_no)}
+    assert await store.list_owed(OUTBOX.kind, after=-1, limit=10) == [OUTBOX]
     assert snapshot.runs == [
         LiveRun(run=RUN, tasks=[TASK], expansions=[EXPANSION], widths=[(10, 3)], triggers=[TRIGGER])
     ]
@@ -193,7 +195,8 @@ async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
 
 @pytest.mark.parametrize("page", [1, 2, 3, 1000])
 async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
-    monkeypatch.setattr(reading, "_PAGE_ROWS", page)
+    for module in (reading, in_order):
+        monkeypatch.setattr(module, "PAGE_ROWS", page)
     await store.commit(first_batch())
     ended = [
         replace(RUN, run_no=n, run_id=f"x{n}", key=None, state=RunState.FAILED, ended_at=9)
