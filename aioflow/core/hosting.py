@@ -245,7 +245,8 @@ def _spec(form: Form) -> TaskSpec:
 def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     """Whether a host is to have a trigger that no other has."""
     is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
-    if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
+    is_over = not wait.run.state.is_live  # its tasks are being cancelled, slice by slice
+    if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere or is_over:
         return False
     return role_of(wait.row.class_path, memory) == role
 

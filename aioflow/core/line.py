@@ -178,8 +178,9 @@ def stored_as(
             found[position][state] = count
     widths = {row.position: row.width for row in expansions}
     states = [_together(of, widths.get(at, 1), absent) for at, of in enumerate(found)]
-    for row_of_loop in last_rounds:
-        states[row_of_loop.position] = row_of_loop.state
+    cut_short = {row.position for row in expansions if row.is_open}
+    for last in last_rounds:
+        states[last.position] = absent if last.position in cut_short else last.state
     for position, task in enumerate(spec.tasks):
         source = -1 if task.mapped is None else task.mapped.sources[0].position
         is_fan_out = position in widths and source >= 0

@@ -128,6 +128,7 @@ class Paused:
         node = circle.node
         try:
             node.tables.commit(batch, circle.epoch)
+            past.note_begun(node.tables, batch)
         except Fenced:
             node.points["fenced write"] += 1
             for kind in self._kinds:
@@ -281,6 +282,7 @@ class Circle:
             node.pause(Paused(self, batch, kinds))
             raise Crash
         node.tables.commit(batch, self.epoch)
+        past.note_begun(node.tables, batch)
         while happens("reply lost", "reply lost", again):
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
             node.tables.commit(batch, self.epoch)

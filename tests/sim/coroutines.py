@@ -261,8 +261,10 @@ class Coroutine:
 
     def _hear(self, body: bytes | None, failure: Failure | None) -> None:
         call = self._calls[self.made]
-        self._told.hears(self.body.key, self.made, call, body, failure)
         tables = self._host.stage.tables
+        # Of a run that is held still an event was lost, and people are told so.
+        may_lack = tables.is_held(self.run_no)
+        self._told.hears(self.body.key, self.made, call, body, failure, may_lack=may_lack)
         if call.kind == "run_dag":
             outcome_is_true(tables, self.task_no, body, failure)
         elif call.kind == "wait" and call.topic and failure is None:

@@ -13,7 +13,6 @@ from typing import Any
 from aioflow.inputs import StartTry
 from aioflow.model import Body, TaskSpec, TaskState, TriggerState
 from aioflow.rows import Batch, TaskRow
-from tests.sim import past
 from tests.sim.broken import Broken
 
 __all__ = ("hold",)
@@ -55,7 +54,7 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     _limits_over_runs(node, by_run)
     for run_no in {row.run_no for row in batch.new_tasks if row.map_index >= 0}:
         _windows(node, run_no)
-    _active_runs(node, batch)
+    _active_runs(node)
 
 
 def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> None:
@@ -150,14 +149,14 @@ def _windows(node: Any, run_no: int) -> None:
             raise Broken("I4 limits", f"run {run_no}: {count} children of {position}, not {window}")
 
 
-def _active_runs(node: Any, batch: Batch) -> None:
+def _active_runs(node: Any) -> None:
     """Each version has its own limit, and a run begins by that of its own.
 
     Only the run that all others of its line wait for may begin past it.
     """
     beyond = node.tables.beyond
     candidates = defaultdict(list)
-    for run_no in past.beyond_the_limit(node, batch):
+    for run_no in sorted(node.tables.may_be_beyond & set(node.tables.live_run_nos()) - beyond):
         candidates[node.tables.runs[run_no].dag_id].append(run_no)
     active: Counter[str] = Counter()
     limits: Counter[str] = Counter()

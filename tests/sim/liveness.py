@@ -150,5 +150,7 @@ def triggers_are_hosted(node: Any) -> None:
             continue  # no host ever has it
         if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
             continue
+        if not wait.run.state.is_live:
+            continue  # its tasks are being cancelled, slice by slice
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")

@@ -31,7 +31,7 @@ from aioflow.model import DagSpec, RunState, TaskSpec, TaskState
 from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
-from tests.sim import invariants, misbehaving, recovery, stored
+from tests.sim import invariants, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.disk import KEYS, Disk, template
 from tests.sim.faults import Fault
@@ -225,6 +225,7 @@ class LoopNode:
         if batch.number != self.tables.commit_no:
             self._before = invariants.before(self, batch)
         self.tables.commit(batch)
+        past.note_begun(self.tables, batch)
         for row in changed_tasks(batch):
             if row.state is TaskState.SUCCESS:
                 self.ledger.recorded.add(row.task_no)

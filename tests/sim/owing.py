@@ -91,9 +91,11 @@ def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
 
 def _of_runs(node: Any, batch: Any) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
-    for change in batch.run_changes:
-        callbacks = node.tables.spec_of_run(change.run_no).callbacks
-        event = _RUN_EVENTS.get(change.state, "")
-        if callbacks is not None and change.state is not change.was and event in callbacks.events:
-            found[change.run_no, event] += 1
+    ends = [(one.run_no, one.state) for one in batch.run_changes if one.state is not one.was]
+    ends += [(row.run_no, row.state) for row in batch.new_runs]  # one may end as it begins
+    for run_no, state in ends:
+        callbacks = node.tables.spec_of_run(run_no).callbacks
+        event = _RUN_EVENTS.get(state, "")
+        if callbacks is not None and event in callbacks.events:
+            found[run_no, event] += 1
     return found

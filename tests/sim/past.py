@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from aioflow.core.judging import verdict
-from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, order_of, stored_as
+from aioflow.core.line import GOOD, NEXT, Ended, Order, Unknown, last_rounds, order_of, stored_as
 from aioflow.core.past import holder, wanted
 from aioflow.core.rules import Verdict
 from aioflow.inputs import Input
 from aioflow.model import DagSpec, RunState, TaskState
 from aioflow.rows import Batch, RunRow, TaskRow
-from tests.sim import streaming
+from tests.sim import loops, streaming
 from tests.sim.broken import Broken
 from tests.sim.following import indexed
 from tests.sim.workload import SECOND
 
 __all__ = (
-    "beyond_the_limit",
     "draw_date",
     "is_excused",
     "learn",
     "lines_are_what_rows_say",
     "nobody_waits_for_what_ended_well",
+    "note_begun",
     "nothing_starts_before_its_past",
     "stuck",
     "with_past",
@@ -83,7 +83,9 @@ def _ended(tables: Any, row: RunRow) -> Ended:
         counts[task.position, task.state] += 1
     expansions = [e for (number, _), e in tables.expansions.items() if number == row.run_no]
     rows = [(*key, count) for key, count in counts.items()]
-    return stored_as(row, tables.spec_of_run(row.run_no), rows, expansions)
+    spec = tables.spec_of_run(row.run_no)
+    rounds = [tables.tasks[no] for no in last_rounds(spec, expansions) if no in tables.tasks]
+    return stored_as(row, spec, rows, expansions, rounds)
 
 
 # ── said a second time ──────────────────────────────────────────────────────────────────
@@ -110,6 +112,10 @@ def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) 
 
 def _went_well(node: Any, run: RunRow, position: int) -> bool:
     rows: list[TaskRow] = node.tables.tasks_of(run.run_no)
+    if loops.is_round(node.tables.spec_of_run(run.run_no), position):
+        whole = loops.whole(node, run.run_no, position)
+        if whole is not None:
+            return whole in GOOD
     states = [row.state for row in rows if row.position == position]
     width = node.tables.widths.get((run.run_no, position), 1)
     mark = streaming.marker(node, run.run_no, position)
@@ -196,12 +202,11 @@ def _differ(one: Ended, other: Ended) -> bool:
 # ── limits, and ends ────────────────────────────────────────────────────────────────────
 
 
-def beyond_the_limit(node: Any, batch: Batch) -> Iterator[int]:
-    """Yield the runs that begin in a batch and may do so whatever the limit of their DAG.
+def note_begun(tables: Any, batch: Batch) -> None:
+    """Note which runs begin in a batch, that is stored just now, whatever the limit of their DAG.
 
     That is the oldest of its line, where another that runs has tasks that wait for their past.
     """
-    tables = node.tables
     begun = {row.run_no for row in batch.new_runs} | {row.run_no for row in batch.run_changes}
     for run_no in begun & set(tables.live_run_nos()):
         row = tables.runs[run_no]
@@ -215,7 +220,7 @@ def beyond_the_limit(node: Any, batch: Batch) -> Iterator[int]:
         running = [other for _, other in line[1:] if other.state is RunState.RUNNING]
         specs = [tables.spec_of_run(other.run_no) for other in running]
         if first == row and any(task.depends_on_past for spec in specs for task in spec.tasks):
-            yield run_no
+            tables.may_be_beyond.add(run_no)
 
 
 def stuck(node: Any) -> list[int]:

@@ -102,6 +102,7 @@ class Tables(Rows):
         self.fenced = self.opened = self.handled = 0
         self.called: dict[int, int] = {}
         self.beyond: set[int] = set()
+        self.may_be_beyond: set[int] = set()
         self._emitted: set[tuple[str, str] | bytes] = set()
         self._newest_event = self._newest_run = 0
         self.widths: dict[tuple[int, int], int] = {}

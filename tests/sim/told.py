@@ -100,9 +100,19 @@ class Told:
                 raise Broken("E5 replay", f"{record} is replayed as call {ordinal}")
 
     def hears(
-        self, key: tuple[int, int], ordinal: int, call: Call, body: bytes | None, failure: Any
+        self,
+        key: tuple[int, int],
+        ordinal: int,
+        call: Call,
+        body: bytes | None,
+        failure: Any,
+        *,
+        may_lack: bool = False,
     ) -> None:
         """A coroutine is told an answer, for the first time or once more.
+
+        Args:
+            may_lack: Whether an event that came before it may never have been taken.
 
         Raises:
             Broken: If it is not the answer of this call, or another one than before.
@@ -123,7 +133,7 @@ class Told:
         self.calls += 1
         story.answers.append(answer)
         if failure is None:
-            _is_its_own(story, (task_no, start_no, ordinal), call, body)
+            _is_its_own(story, (task_no, start_no, ordinal), call, body, may_lack=may_lack)
         elif (
             failure.reason == "timeout"
             and story.edition == 0  # another one may have had another limit
@@ -132,7 +142,14 @@ class Told:
             raise Broken("E6 answers", f"{call} of task {task_no} timed out: {failure}")
 
 
-def _is_its_own(story: _Story, where: tuple[int, int, int], call: Call, body: bytes | None) -> None:
+def _is_its_own(
+    story: _Story,
+    where: tuple[int, int, int],
+    call: Call,
+    body: bytes | None,
+    *,
+    may_lack: bool,
+) -> None:
     """E6: an answer names the task, the call and the branch it is an answer to."""
     task_no, start_no, ordinal = where
     value = None if body is None else msgspec.msgpack.decode(body)
@@ -147,7 +164,7 @@ def _is_its_own(story: _Story, where: tuple[int, int, int], call: Call, body: by
             event = (opened, *_flat(value))
             known = story.events.setdefault(event, ordinal)
             right = (task, opened) == (task_no, call.stream) and known == ordinal
-            right = right and bool(numbers) and names_itself(body)
+            right = right and bool(numbers) and (may_lack or names_itself(body))
         case ("wait", event):
             right = _is_event(event, task_no, ordinal, 0)
         case ("any_of", [int() as branch, event]):
