@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioflow.host.labels import LABEL_LIMIT
-from aioflow.messages import Began, Labelled, Succeeded
+from aioflow.messages import Labelled, Succeeded
 from aioflow.orders import Start
 from tests.host.peer import Child, result_of, run_info, start, write_version
 
@@ -68,9 +68,9 @@ def test_a_child_is_called_what_its_arguments_say_before_its_body_runs(child, la
 
     host.send(of_child(2, task_no=9, start_no=4))
 
-    began, labelled, ended = (host.expect(kind) for kind in (Began, Labelled, Succeeded))
+    labelled, ended = (host.expect(kind) for kind in (Labelled, Succeeded))
     assert (labelled.task_no, labelled.start_no, labelled.label) == (9, 4, said)
-    assert (began.task_no, result_of(ended)) == (9, 2)
+    assert (ended.task_no, result_of(ended)) == (9, 2)
 
 
 def test_an_operator_is_called_so_too(child):
