@@ -27,6 +27,7 @@ from aioflow.clock import Clock, SystemClock
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
@@ -197,9 +198,20 @@ class _Node:
             cycle=self._answers.cycle,
             vault=vault,
         )
-        executors = self._slot, self._async, self._triggerers
         self._deliveries = _deliveries(wiring, store, settings)
-        engine.connect(Routes(*executors, self._deliveries, self._answers, self._api))
+        self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
+        engine.connect(self._routes())
+
+    def _routes(self) -> Routes:
+        return Routes(
+            self._slot,
+            self._async,
+            self._triggerers,
+            self._deliveries,
+            self._answers,
+            self._api,
+            on_commit=self._deleting.committed,
+        )
 
     async def start(self, services: TaskGroup) -> None:
         """Start every service, each when those it needs are there."""
@@ -221,6 +233,7 @@ class _Node:
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
+        services.start_soon(self._deleting.run)
         services.start_soon(warn_of_broken, self._parser())
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)

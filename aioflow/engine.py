@@ -296,7 +296,15 @@ class Engine:
                     self.timers.arm(effect.due)
                 case Acknowledge():
                     self._acknowledge(effect)
-                case Continue() | HandOver() | LookBack() | MoveClass() | ReadOwed() | Rehost():
+                case (
+                    Asked()
+                    | Continue()
+                    | HandOver()
+                    | LookBack()
+                    | MoveClass()
+                    | ReadOwed()
+                    | Rehost()
+                ):
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)

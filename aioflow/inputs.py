@@ -429,7 +429,8 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = (
-    StartTry
+    Asked
+    | StartTry
     | StopTry
     | RecallTries
     | HostTrigger

@@ -192,6 +192,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     until: Instant | None = None
 
 
+MARKED = "marked"
+"""The reason where a person said how a task ended."""
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a try ended badly, as stored and shown.
 
@@ -200,7 +204,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         message: One line, at most 4 KiB.
         reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``oom``, ``exit``,
             ``result_too_large``, ``unserializable``, ``fanout_cap``, ``trigger``,
-            ``interrupted``, ``sensor_timeout``, ``not_ready``, ``retry_budget`` ...
+            ``interrupted``, ``sensor_timeout``, ``not_ready``, ``retry_budget``, ``marked`` ...
     """
 
     type: str

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioflow.core import clear, lanes, past
+from aioflow.core import clear, lanes, mark, past
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.memory import Memory
 from aioflow.core.resealing import PAGE
 from aioflow.inputs import Asked, Input
 from aioflow.model import DagSpec, ValueKind
-from aioflow.requests import Reseal
+from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
 from aioflow.rows import RunRow, TriggerRow, ValueRow
 from aioflow.store import Store
+from aioflow.unfinished import LiveRun
 
 __all__ = ("recall",)
 
@@ -33,15 +34,23 @@ async def recall(store: Store, memory: Memory, inputs: Sequence[Input]) -> None:
         kind: await store.list_owed(kind, after=after, limit=limit)
         for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
     }
-    for run_id in clear.wanted(inputs):
-        run = await store.find_run(run_id)
-        rows = None if run is None else await store.load_run(run.run_no)
+    for request in clear.wanted(inputs):
+        rows = await _run(request, store) if mark.needs_rows(request, memory) else None
         if rows is not None and await _has_plan(rows.run, store, memory):
-            memory.recalled[run_id] = rows
+            memory.recalled[request.run_id] = rows
     memory.sealed = await _sealed(store, inputs)
     for dag_id, orders in past.wanted(inputs, memory):
         for order, row in zip(orders, await store.find_runs_before(dag_id, orders), strict=True):
             memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+
+
+async def _run(request: ClearTasks | Mark | DeleteRun, store: Store) -> LiveRun | None:
+    run = await store.find_run(request.run_id)
+    if run is None:
+        return None
+    if mark.needs_tasks(request):
+        return await store.load_run(run.run_no)
+    return LiveRun(run=run, tasks=[], expansions=[], widths=[], triggers=[])
 
 
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.model import Instant, TriggerNo, ValueKind
+from aioflow.model import Instant, RunNo, TaskState, TriggerNo, ValueKind
 
 __all__ = (
     "OF_RUN",
@@ -14,8 +14,11 @@ __all__ = (
     "ClearTasks",
     "CountTasks",
     "CreateRun",
+    "DeleteRun",
     "EmitEvent",
+    "EraseRows",
     "Explain",
+    "Mark",
     "Request",
     "Reseal",
     "Resealed",
@@ -65,6 +68,39 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     map_index: int = -1
     downstream: bool = False
     failed: bool = False
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Say how tasks of a run have ended, or the run. Answered as ``ClearTasks`` is.
+
+    What stands so already is left as it is, so asking again changes nothing.
+
+    Attributes:
+        state: ``SUCCESS`` or ``FAILED``.
+        tasks: Their ids; empty for the run itself.
+        map_index: Of a mapped task: which child; -1 for all.
+        marked: How many tasks the parts of it have marked that went before.
+    """
+
+    run_id: str
+    state: TaskState
+    tasks: tuple[str, ...] = ()
+    map_index: int = -1
+    marked: int = 0
+
+
+class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have nobody see an ended run any more; its rows and files go afterwards."""
+
+    run_id: str
+
+
+class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete rows of a run that is being deleted; what is gone already is. Answered ``None``."""
+
+    run_no: RunNo
+    table: str
+    keys: list[tuple[int, ...]]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -175,6 +211,9 @@ Request: TypeAlias = (
     CreateRun
     | CancelRun
     | ClearTasks
+    | Mark
+    | DeleteRun
+    | EraseRows
     | SetPaused
     | SetPool
     | ShowPools

@@ -14,17 +14,20 @@ Everything little-endian; items are msgpack.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from aioflow.model import StartNo, TaskNo
 
 __all__ = (
     "INLINE_LIMIT",
     "RESULT_LIMIT",
+    "delete_results",
     "read_item",
     "read_items",
     "read_value",
@@ -42,6 +45,8 @@ RESULT_LIMIT = 64 * 1024 * 1024
 _OPEN_LISTS_LIMIT = 8
 """Indexed files one process keeps open, those used last."""
 
+_OPEN_ATTEMPTS = 100
+
 _MAGIC = b"AFLIST1\n"
 _COUNT = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
@@ -50,6 +55,25 @@ _PAIR = struct.Struct("<QQ")
 def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
     """Return where the result of one start is kept."""
     return folder / str(task_no // 4096) / f"{task_no}.{start_no}"
+
+
+def delete_results(folder: Path, task_nos: Collection[TaskNo]) -> None:
+    """Delete whatever starts of these tasks have left; a second time there is nothing."""
+    by_block: dict[int, set[str]] = defaultdict(set)
+    for task_no in task_nos:
+        by_block[task_no // 4096].add(str(task_no))
+    for block, names in by_block.items():
+        place = folder / str(block)
+        with contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(place)):
+                if entry.name.partition(".")[0] in names:
+                    Path(entry.path).unlink(missing_ok=True)
+            _remove_if_empty(place)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def write_value(path: Path, body: bytes) -> None:
@@ -140,11 +164,19 @@ def _read_count(head: bytes) -> int:
     return count
 
 
+def _open_new(path: Path) -> BinaryIO:
+    """Open a file to write, with its folder; that may go while it is empty."""
+    for _ in range(_OPEN_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return path.open("wb")
+    return path.open("wb")
+
+
 def _write(path: Path, parts: Sequence[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("wb") as file:
+        with _open_new(temporary) as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

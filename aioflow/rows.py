@@ -25,6 +25,7 @@ __all__ = (
     "Batch",
     "DagFileRow",
     "DagRow",
+    "DeletionRow",
     "EventRow",
     "ExpansionChange",
     "ExpansionRow",
@@ -46,7 +47,6 @@ __all__ = (
     "ValueRow",
     "VersionRow",
 )
-
 
 RESUMES, FROM_START = -1, -2
 
@@ -344,6 +344,13 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ValueRow({self.kind} {self.name!r} #{self.value_no})"
 
 
+class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended run that is being deleted: nobody sees it, and its rows go a slice at a time."""
+
+    run_no: RunNo
+    at: Instant
+
+
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """An owed effect: done at least once, deleted by the input that reports it done."""
 
@@ -433,20 +440,18 @@ class Batch(msgspec.Struct, kw_only=True):
             for the journal; the changes hold only the net.
         labels: ``(task_no, run_no, label)``; replace what an earlier try said.
         results: Replace what an earlier try of the task left.
-        dags: Whole rows, inserted or replaced.
-        dag_files: Whole rows, inserted or replaced.
-        gone_files: Files whose row is deleted.
-        pools: Whole rows, inserted or replaced.
-        gone_pools: Names of pools whose row is deleted.
+        dags, dag_files, pools: Whole rows, inserted or replaced.
+        gone_files, gone_pools: Those whose row is deleted.
         values: Whole rows, inserted, replaced or deleted.
         resealed: Triggers whose fields are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; applied before the new ones, so that a call may
             be made again.
         consumed_events: ``(trigger_no, sequence)``.
-        gone_events: Triggers all of whose events are deleted.
-        gone_items: Tasks all of whose items are deleted.
+        gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
         gone_results: Tasks whose results are deleted, if they have any.
         gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
+        new_deletions: Ended runs that nobody is to see any more.
+        erased: Keys of rows that go with deleted runs, by table.
     """
 
     number: int
@@ -483,6 +488,8 @@ class Batch(msgspec.Struct, kw_only=True):
     pools: list[PoolRow] = msgspec.field(default_factory=list)
     gone_pools: list[str] = msgspec.field(default_factory=list)
     values: list[ValueRow] = msgspec.field(default_factory=list)
+    new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
+    erased: dict[str, list[tuple[int, ...]]] = msgspec.field(default_factory=dict)
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
 
     @property

@@ -44,6 +44,7 @@ _FIELDS = struct.Struct("<4siIQqI")
 _CHECK = struct.Struct("<I")
 _HEADER_SIZE = _FIELDS.size + _CHECK.size
 _PIECE = 1024 * 1024
+_OPEN_ATTEMPTS = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -203,6 +204,11 @@ class TaskLog:
             else:
                 await changed.wait()
 
+    async def delete(self, run_no: RunNo) -> None:
+        """Delete what all tasks of a run printed; a second time there is nothing."""
+        folder = self.path(run_no, 0).parent
+        await in_thread(_delete, folder, limiter=self._threads)
+
     def put(self, record: _Record) -> None:
         """Take a record for the disk. Called by ``TryLog``."""
         self._waiting.append(record)
@@ -229,6 +235,15 @@ class TaskLog:
         self._work = anyio.Event()
 
 
+def _delete(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for file in list(folder.iterdir()):
+            file.unlink(missing_ok=True)
+        folder.rmdir()
+    with contextlib.suppress(OSError):  # others have logs beside it
+        folder.parent.rmdir()
+
+
 def _write(batch: list[_Record], now: Instant) -> None:
     by_path: dict[Path, list[_Record]] = {}
     for record in batch:
@@ -243,12 +258,19 @@ def _write(batch: list[_Record], now: Instant) -> None:
                 record.log.mark_lost(str(exc))
 
 
+def _opened(path: Path) -> int:
+    """Open a file to append to, with its folder; that may go while it is empty."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    for _ in range(_OPEN_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags, 0o600)
+        with contextlib.suppress(FileNotFoundError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return os.open(path, flags, 0o600)
+
+
 def _append(path: Path, data: bytes) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _opened(path)
     try:
         before, view = os.fstat(descriptor).st_size, memoryview(data)
         try:

@@ -18,7 +18,7 @@ from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
 from aioflow.inputs import Delivered, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.requests import CancelRun, ClearTasks, CreateRun, SetPool, ShowPools
+from aioflow.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool, ShowPools
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
@@ -338,6 +338,31 @@ async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
         n.succeed(await n.outlets.next_start())
 
         assert await n.ended(run_id) is RunState.SUCCESS
+
+
+async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store_url):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        run_id = await n.trigger()
+        first = await n.outlets.next_start()
+        request = Mark(run_id=run_id, state=TaskState.FAILED, tasks=("a",))
+        assert await n.engine.ask(request) == (1, RunState.FAILED)
+        n.succeed(first)  # late
+        assert await n.ended(run_id) is RunState.FAILED
+
+    async with node(store_url) as n:  # of which it knows nothing any more
+        request = Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("a",))
+        assert await n.engine.ask(request) == (1, RunState.RUNNING)
+        n.succeed(await n.outlets.next_start())
+        assert await n.ended(run_id) is RunState.SUCCESS
+        whole = Mark(run_id=run_id, state=TaskState.FAILED)
+        assert await n.engine.ask(whole) == (0, RunState.FAILED)
+        run = await n.store.find_run(run_id)
+        rows = await n.store.list_tasks(run.run_no)
+        assert [row.state for row in rows] == [TaskState.SUCCESS, TaskState.SUCCESS]
+        assert rows[0].failure is not None
+        assert rows[0].failure.reason == "marked"
+        assert await compare(n.store) == []
 
 
 async def test_an_owed_alert_is_delivered_again_until_it_is_reported_done(store_url):

@@ -6,7 +6,7 @@ from aioflow.answers.cycles import before
 from aioflow.answers.mapped import Mapped
 from aioflow.answers.pages import Reader, find_expansion
 from aioflow.host.questions import RunEnding
-from aioflow.model import DagSpec, MapSpec, TaskSpec, TaskState
+from aioflow.model import DagSpec, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.orders import RunInfo
 from aioflow.rows import RunRow, TaskRow
 
@@ -111,7 +111,8 @@ async def task_ending(
     if state is None or state.is_live:
         if run.state.is_live:
             return None, again
-        state = TaskState.REMOVED  # the run ended and never came to it
+        # The run ended and never came to it; a person may have said that it went well.
+        state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.REMOVED
     return RunEnding(run.run_id, state.label, result), False
 
 

@@ -140,5 +140,10 @@ class Layout:
 
 
 def absent_state(run_state: RunState) -> TaskState:
-    """Return the state of a task that has no row: it was cancelled with its run, or is to come."""
-    return TaskState.PENDING if run_state.is_live else TaskState.CANCELLED
+    """Return the state of a task that has no row: it is to come, or has ended with its run.
+
+    A run ends well before its tasks have where a person marked it so.
+    """
+    if run_state.is_live:
+        return TaskState.PENDING
+    return TaskState.SUCCESS if run_state is RunState.SUCCESS else TaskState.CANCELLED

@@ -10,12 +10,13 @@ from typing import Any, cast
 import anyio
 import msgspec
 
+from aioflow.api.acting import RunActions
 from aioflow.api.causes import Chain, Explained
 from aioflow.api.events import NamedEvents
 from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked
-from aioflow.api.reader import PAGE, Counted, RunReader
+from aioflow.api.reader import PAGE, Counted
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
@@ -42,10 +43,8 @@ from aioflow.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from aioflow.model import Instant, RunNo, RunState, TriggerNo, Wait, WaitKind
+from aioflow.model import Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
-    CancelRun,
-    ClearTasks,
     CountTasks,
     CreateRun,
     Explain,
@@ -77,7 +76,7 @@ _HOSTS = frozenset({"async", "triggers"})
 _NODE_NO = 1
 
 
-class Api(RunReader):
+class Api(RunActions):
     """What the web and the command line ask.
 
     Every method raises ``StoreUnavailable`` if the database does not answer, and those that
@@ -239,44 +238,6 @@ class Api(RunReader):
     ) -> list[EventView]:
         """Return named events, the newest first; ``before`` is the last id of the page before."""
         return await self._events.list(name=name, limit=limit, before=before)
-
-    async def cancel(self, run_id: str) -> dict[str, Any]:
-        """End a run now; an ended one stays as it is."""
-        run = await self.run(run_id)
-        if run.state.is_live:
-            try:
-                state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
-            except UnknownRun:  # it ended while we asked
-                state = (await self.run(run_id)).state
-        else:
-            state = run.state
-        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label}
-
-    async def clear(
-        self,
-        run_id: str,
-        tasks: Sequence[str] = (),
-        *,
-        map_index: int = -1,
-        downstream: bool = False,
-        failed: bool = False,
-    ) -> dict[str, Any]:
-        """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
-
-        Raises:
-            UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being cancelled.
-        """
-        request = ClearTasks(
-            run_id=run_id,
-            tasks=tuple(tasks),
-            map_index=map_index,
-            downstream=downstream,
-            failed=failed,
-        )
-        run = await self.run(run_id)
-        cleared, state = cast("tuple[int, RunState]", await self._ask(request))
-        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label, "cleared": cleared}
 
     # ── asking memory ───────────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ _FEW = 10
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("runs", help="list, show, watch, explain, cancel, clear runs")
+    noun = nouns.add_parser("runs", help="list, watch, explain, cancel, clear, mark, delete runs")
     verbs = noun.add_subparsers(required=True, metavar="COMMAND")
     listing = add_command(
         verbs,
@@ -56,6 +56,8 @@ def add_parser(nouns: Nouns) -> None:
     _add_index(why)
     _add_one(verbs, "cancel", _cancel, "end a run now")
     _add_clear(verbs)
+    _add_mark(verbs)
+    _add_one(verbs, "delete", _delete, "delete an ended run, with its results and logs")
     _add_logs(verbs)
 
 
@@ -72,6 +74,20 @@ def _add_clear(verbs: Nouns) -> None:
     clear.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
     clear.add_argument("--failed", action="store_true", help="of those only what failed")
+
+
+def _add_mark(verbs: Nouns) -> None:
+    mark = add_command(
+        verbs,
+        "mark",
+        _mark,
+        text="say how tasks of a run have ended, or the run",
+        example="aioflow runs mark RUN --task load --state success",
+    )
+    mark.add_argument("run_id", metavar="RUN")
+    mark.add_argument("--state", required=True, choices=("success", "failed"))
+    mark.add_argument("--task", action="append", default=[], metavar="TASK", help="not the run")
+    mark.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
 
 
 def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -249,6 +265,27 @@ def _clear(arguments: argparse.Namespace) -> int:
     else:
         tasks = "1 task" if answer["cleared"] == 1 else f"{answer['cleared']} tasks"
         print(f"{tasks} cleared; {answer['run_id']} is {state(answer['state'])}")
+    return 0
+
+
+def _mark(arguments: argparse.Namespace) -> int:
+    wanted = {"state": arguments.state, "tasks": arguments.task, "map_index": arguments.map}
+    answer = connect(arguments).post("runs", arguments.run_id, "mark", body=wanted)
+    if arguments.json:
+        print_json(answer)
+        return 0
+    tasks = "1 task" if answer["marked"] == 1 else f"{answer['marked']} tasks"
+    done = f"{tasks} marked {state(arguments.state)}; " if arguments.task else ""
+    print(f"{done}{answer['run_id']} is {state(answer['state'])}")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).delete("runs", arguments.run_id)
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(f"{answer['run_id']} is deleted")
     return 0
 
 

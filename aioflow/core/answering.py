@@ -6,8 +6,10 @@ from aioflow.core import dag, fitting_pools, named_events, named_values, quarant
 from aioflow.core.cancel import cancel
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
+from aioflow.core.delete import delete, erase
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
+from aioflow.core.mark import mark
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
@@ -19,8 +21,11 @@ from aioflow.requests import (
     ClearTasks,
     CountTasks,
     CreateRun,
+    DeleteRun,
     EmitEvent,
+    EraseRows,
     Explain,
+    Mark,
     Reseal,
     SetPaused,
     SetPool,
@@ -32,17 +37,20 @@ from aioflow.requests import (
 __all__ = ("answer",)
 
 
-def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
-    """Do what is asked, and say what came of it; what cannot be done changes nothing."""
+def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
+    """Do what is asked, and say what came of it; what cannot be done changes nothing.
+
+    Of what takes several turns, return the same request for what is left of it.
+    """
     said: object = None
     try:
         match asked.request:
-            case CreateRun() as request:
-                said = dag.create_run(request, draft, slots)
-            case CancelRun(run_id=run_id):
-                said = cancel(_find(run_id, draft.memory), draft, slots)
-            case ClearTasks() as request:
-                said = clear(request, draft, slots)
+            case (
+                CreateRun() | CancelRun() | ClearTasks() | Mark() | DeleteRun() | EraseRows()
+            ) as request:
+                said = _answer_of_run(request, draft, slots)
+                if isinstance(said, Mark):  # the rest of it
+                    return Asked(asked.ticket, said)
             case SetPaused(dag_id=dag_id, paused=paused):
                 said = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool() as request:
@@ -72,6 +80,27 @@ def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slot
             return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
         case ShowPools():
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
+
+
+def _answer_of_run(
+    request: CreateRun | CancelRun | ClearTasks | Mark | DeleteRun | EraseRows,
+    draft: Draft,
+    slots: Slots,
+) -> object:
+    match request:
+        case CreateRun():
+            return dag.create_run(request, draft, slots)
+        case CancelRun(run_id=run_id):
+            return cancel(_find(run_id, draft.memory), draft, slots)
+        case ClearTasks():
+            return clear(request, draft, slots)
+        case Mark():
+            return mark(request, draft, slots)
+        case DeleteRun():
+            delete(request, draft)
+        case EraseRows():
+            erase(request, draft)
+    return None
 
 
 def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:

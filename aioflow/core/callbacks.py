@@ -1,6 +1,7 @@
 """Which callbacks are owed for what happens to tasks and runs.
 
-What was skipped before it began, by a rule or a branch, and what a person cancelled, calls nobody.
+What was skipped before it began, by a rule or a branch, and what a person cancelled or marked,
+calls nobody.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aioflow.core.live import Live, Run
-from aioflow.model import CallbackSpec, Instant, RunState, TaskState
+from aioflow.model import MARKED, CallbackSpec, Instant, RunState, TaskState
 from aioflow.owed import Callback
 
 __all__ = ("of_deadline", "of_run", "of_task")
@@ -31,7 +32,7 @@ def of_task(live: Live, callbacks: CallbackSpec, now: Instant) -> Callback | Non
     """Return what is owed for the state a task has just gone into."""
     event = _EVENTS.get(live.state)
     is_unstarted = live.state is TaskState.SKIPPED and not live.try_number
-    if event not in callbacks.events or is_unstarted:
+    if event not in callbacks.events or is_unstarted or _is_marked(live):
         return None
     return Callback(
         event=event,
@@ -45,6 +46,10 @@ def of_task(live: Live, callbacks: CallbackSpec, now: Instant) -> Callback | Non
         start_no=live.start_no,
         failure=None if live.state is TaskState.SUCCESS else live.failure,
     )
+
+
+def _is_marked(live: Live) -> bool:
+    return live.failure is not None and live.failure.reason == MARKED
 
 
 def of_run(run: Run, state: RunState, now: Instant) -> Callback | None:

@@ -1,4 +1,4 @@
-"""Ending a run before its tasks have: a person cancels it, or it took too long.
+"""Ending a run before its tasks have: a person cancels or marks it, or it took too long.
 
 Its own state comes first, so that nothing starts in between, then its tasks.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from aioflow.core import child_runs, dag, deadlines, handling, waits
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import cleared_places, fresh
-from aioflow.core.live import Run
+from aioflow.core.live import Live, Run
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
-from aioflow.model import Failure, Instant, RunNo, RunState, TaskState
+from aioflow.model import MARKED, Failure, Instant, RunNo, RunState, TaskState
 from aioflow.orders import ForgetRun
 
-__all__ = ("cancel", "cancel_tasks", "run_due")
+__all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "marked", "run_due")
 
 
 def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
@@ -27,6 +27,29 @@ def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
     return run.state
 
 
+def mark_live(run: Run, state: RunState, draft: Draft, slots: Slots) -> RunState:
+    """Have a run that goes on be over; one that is being ended stays as it is."""
+    if run.state.is_live:
+        _cut_short(run, state, draft, slots)
+    return run.state
+
+
+def mark_ended(run: Run, state: RunState, draft: Draft, *, is_told: bool) -> None:
+    """Have a run that had ended have ended otherwise; its tasks stay as they are.
+
+    Args:
+        is_told: Whether its author is called back.
+    """
+    if run.state is not state:
+        for step in (RunState.QUEUED, RunState.RUNNING, state):
+            draft.change_run(run, state=step, is_told=is_told)
+
+
+def marked(state: TaskState) -> Failure:
+    """Return what stands with a task, or child, that a person marked."""
+    return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
+
+
 def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
     """An instant of a run has come: a deadline, or the end of the time it may take."""
     deadlines.told(run_no, at, draft)
@@ -34,15 +57,19 @@ def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:
     if run is None or not deadlines.is_timed_out(run, at):
         return
     alert(run, -1, _timed_out(run), draft)
-    _cut_short(run, RunState.FAILED, draft, slots)
+    _cut_short(run, RunState.FAILED, draft, slots, at)
 
 
-def _cut_short(run: Run, state: RunState, draft: Draft, slots: Slots) -> None:
+def _cut_short(
+    run: Run, state: RunState, draft: Draft, slots: Slots, at: Instant | None = None
+) -> None:
     was = run.state
-    draft.change_run(run, state=state)
+    if was is RunState.QUEUED and state is not RunState.CANCELLED:
+        draft.change_run(run, state=RunState.RUNNING)
+    draft.change_run(run, state=state, is_told=at is not None)  # a person knows
     dag.run_ended(run, was=was, draft=draft, slots=slots)
     child_runs.ended(run, draft, slots)
-    cancel_tasks(run, draft, slots)
+    cancel_tasks(run, draft, slots, at)
 
 
 def _timed_out(run: Run) -> Failure:
@@ -51,30 +78,48 @@ def _timed_out(run: Run) -> Failure:
     return Failure(type="RunTimeout", message=message, reason="run_timeout")
 
 
-def cancel_tasks(run: Run, draft: Draft, slots: Slots) -> None:
-    """Cancel what is live; a task without a row is cancelled with its run.
+def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = None) -> None:
+    """End what is live, as its run has ended; a task without a row ends with its run.
 
     Only a person's word undoes what triggers have started; time that is over lets go of them.
+
+    Args:
+        now: At least this late is it, whatever the clock says.
     """
+    state = TaskState.SUCCESS if run.state is RunState.SUCCESS else TaskState.CANCELLED
     for live in run.live.values():
         if draft.is_full:
             draft.put_off(run)
             return
-        if run.state is RunState.FAILED:
-            waits.stop(live, "timeout", draft, slots)
-            live.failure = _timed_out(run)
-        else:
-            waits.stop(live, "cancelled", draft, slots)
-            handling.cancel(live, draft)  # what its streams started is to be undone
-        end(live, TaskState.CANCELLED, draft, slots)
+        _stop(live, state, draft.now if now is None else max(now, draft.now), draft, slots)
     for position, map_index in cleared_places(run):
         if draft.is_full:
             draft.put_off(run)
             return
         live = fresh(run, position, map_index)
         live.try_number, live.ended_at = 0, draft.now
-        draft.move(live, TaskState.CANCELLED)
+        if state is TaskState.SUCCESS:
+            live.failure = marked(state)
+        draft.move(live, state)
+    if state is TaskState.SUCCESS:
+        for position in range(len(run.spec.tasks)):
+            draft.task_over(run, position)
     draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)
     draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now
     draft.effects.append(ForgetRun(run.run_no))
+
+
+def _stop(live: Live, state: TaskState, now: Instant, draft: Draft, slots: Slots) -> None:
+    run = live.run
+    if run.state is RunState.FAILED and deadlines.is_over(run, now):
+        waits.stop(live, "timeout", draft, slots)
+        live.failure = _timed_out(run)
+    else:
+        waits.stop(live, "cancelled", draft, slots)
+        handling.cancel(live, draft)  # what its streams started is to be undone
+        if run.state is not RunState.CANCELLED:
+            live.failure = marked(state)
+    if state is TaskState.SUCCESS:
+        draft.move(live, TaskState.PENDING)  # nothing of what it was about has come to an end
+    end(live, state, draft, slots)

@@ -15,7 +15,7 @@ from aioflow.model import Chooses, TaskState
 from aioflow.requests import ClearTasks
 from aioflow.rows import TaskRow
 
-__all__ = ("Chosen", "choose")
+__all__ = ("Chosen", "choose", "is_chosen_away", "is_made_anew")
 
 _FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
 
@@ -78,7 +78,7 @@ def choose(request: ClearTasks, run: Run, rows: Sequence[TaskRow]) -> Chosen:
         chosen = _failed_of(chosen, rows)
     _complete(chosen, run)
     for row in rows:
-        if chosen.has(row) and _is_chosen_away(row, chosen, run):
+        if chosen.has(row) and is_chosen_away(row, chosen, run):
             chosen.keep(row)
     return chosen
 
@@ -106,7 +106,7 @@ def _complete(chosen: Chosen, run: Run) -> None:
                 child for child in run.graph.children[position] if _is_under_way(child, run)
             )
         for position in run.groups:
-            if _is_made_anew(position, chosen, run):
+            if is_made_anew(position, chosen, run):
                 chosen.whole.add(position)
                 chosen.anew.add(position)
     for position in chosen.whole:
@@ -137,7 +137,7 @@ def _is_under_way(position: int, run: Run) -> bool:
     return not group.is_over and run.states[position] != TaskState.PENDING
 
 
-def _is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
+def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
     """Whether what a fan-out is made from is cleared, too, or is not there any more."""
     if chosen.anew.intersection(run.graph.indexed[position]):  # it follows others, one by one
         return True
@@ -148,7 +148,8 @@ def _is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
         return False
     lists = _lists(position, run)
     gone = {p for p in lists if p not in run.widths and not run.spec.tasks[p].streams}
-    return bool(lists & chosen.positions) or (is_chosen and bool(gone))
+    gone.update(p for p in run.graph.indexed[position] if p not in run.groups)
+    return bool(lists & chosen.positions) or bool(gone)
 
 
 def _loop_of(position: int, run: Run) -> set[int]:
@@ -167,10 +168,10 @@ def _lists(position: int, run: Run) -> set[int]:
     }
 
 
-def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
+def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     """Whether a branch or short circuit that is not cleared has had this task skipped.
 
-    Its rule would have let it run, and it never has.
+    By its rule it would be something else, and it never ran.
     """
     if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
@@ -184,7 +185,7 @@ def _is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
         return stay and verdict(run, position, row.map_index) is Verdict.RUN
     if not choosers - chosen.positions or _is_empty(position, run):
         return False
-    return verdict(run, position) is Verdict.RUN
+    return verdict(run, position) is not Verdict.SKIP
 
 
 def _is_empty(position: int, run: Run) -> bool:

@@ -8,13 +8,15 @@ keep their numbers and its width, unless what it is made from is cleared, too: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
+
+from msgspec.structs import replace
 
 from aioflow.core import budget, choosing, dag, growing, handling, waits
 from aioflow.core.attempt import keep_try
 from aioflow.core.draft import Draft
-from aioflow.core.fresh import rewind
+from aioflow.core.fresh import fresh, rewind
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.lockstep import Lockstep
 from aioflow.core.memory import Memory
@@ -24,19 +26,19 @@ from aioflow.core.slots import Slots
 from aioflow.core.tallies import TALLY
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import Asked, Input
-from aioflow.model import RunState, TaskState
-from aioflow.requests import ClearTasks
+from aioflow.model import RunState, TaskNo, TaskState
+from aioflow.requests import ClearTasks, DeleteRun, Mark
 from aioflow.rows import ExpansionRow, TaskRow, TryRow
 from aioflow.unfinished import LiveRun
 
-__all__ = ("clear", "portion", "wanted")
+__all__ = ("Clearing", "clear", "portion", "recount", "wanted")
 
 
-def wanted(inputs: Sequence[Input]) -> Iterator[str]:
-    """Yield the runs whose rows have to be in ``memory.recalled`` before these are taken."""
+def wanted(inputs: Sequence[Input]) -> Iterator[ClearTasks | Mark | DeleteRun]:
+    """Yield the requests whose runs have to be in ``memory.recalled`` before these are taken."""
     for entry in inputs:
-        if isinstance(entry, Asked) and isinstance(entry.request, ClearTasks):
-            yield entry.request.run_id
+        if isinstance(entry, Asked) and isinstance(entry.request, ClearTasks | Mark | DeleteRun):
+            yield entry.request
 
 
 def portion(inbox: Iterable[Input], limit: int) -> int:
@@ -59,12 +61,12 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     if rows is None:
         raise UnknownRun(request.run_id)
     _check(request, rows, memory)
-    if rows.run.state is RunState.CANCELLED and rows.run.ended_at is None:
-        raise RequestError(f"run {request.run_id!r} is being cancelled; clear it when it has ended")
+    if not rows.run.state.is_live and rows.run.ended_at is None:
+        raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
     is_over = rows.run.ended_at is not None
     run = restore(rows, memory) if is_over else memory.runs[rows.run.run_no]
     chosen = choosing.choose(request, run, rows.tasks)
-    cleared = _Clearing(run, rows.tasks, draft, slots).clear(chosen)
+    cleared = Clearing(run, rows.tasks, draft, slots).clear(chosen)
     if not cleared:
         if is_over:
             memory.drop_run(run)
@@ -88,7 +90,7 @@ def _check(request: ClearTasks, rows: LiveRun, memory: Memory) -> None:
             raise UnknownTask(request.run_id, task_id, request.map_index)
 
 
-class _Clearing:
+class Clearing:
     """What is cleared of one run, in one turn."""
 
     def __init__(self, run: Run, rows: Sequence[TaskRow], draft: Draft, slots: Slots) -> None:
@@ -101,25 +103,34 @@ class _Clearing:
         """Clear these; return how many tasks that were."""
         run = self._run
         picked = [row for row in self._rows if chosen.has(row)]
-        if not picked:
+        if not picked and not chosen.anew:
             return 0
         for row in picked:
             live = run.live.get(row.task_no)
-            self._reset(self._ended(row) if live is None else self._stopped(live))
-            if row.position in chosen.anew and row.map_index >= 0:
+            self.reset(self.ended(row) if live is None else self.stopped(live))
+        for row in self._rows:  # also what was cleared before, and has not begun since
+            is_child = row.position in chosen.anew and row.map_index >= 0
+            if is_child and row.state is not TaskState.REMOVED:
                 self._remove(row)
         for position in chosen.anew:
             self._dissolve(position)
         for position in {row.position for row in picked}:
             self._forget_result(position)
         for position in chosen.positions & run.groups.keys():
-            self._renew(run.groups[position])
-        _recount(run)
+            self.renew(run.groups[position])
+        recount(run)
         run.retried, run.is_over_budget = 0, False
         budget.recount(run, (row for row in self._rows if not chosen.has(row)))
         return len(picked)
 
-    def _stopped(self, live: Live) -> Live:
+    def restate(self, tasks: Collection[TaskNo], state: TaskState) -> None:
+        """Know of these rows that their tasks have ended so meanwhile."""
+        self._rows = [
+            replace(row, state=state, failure=None) if row.task_no in tasks else row
+            for row in self._rows
+        ]
+
+    def stopped(self, live: Live) -> Live:
         """Take a task away from wherever it is."""
         keep_try(live, TaskState.CANCELLED, None, self._draft)
         waits.stop(live, "cancelled", self._draft, self._slots)
@@ -128,7 +139,7 @@ class _Clearing:
         self._slots.unblock(live)
         return live
 
-    def _ended(self, row: TaskRow) -> Live:
+    def ended(self, row: TaskRow) -> Live:
         """Make the object of a task that has ended."""
         live = Live(self._run, row.task_no, row.position, row.map_index)
         live.state = live.stored_state = row.state
@@ -148,7 +159,7 @@ class _Clearing:
             )
         return live
 
-    def _reset(self, old: Live) -> None:
+    def reset(self, old: Live) -> None:
         """Let a task be pending, under a number that no start of it has had."""
         run, draft = self._run, self._draft
         live = Live(run, old.task_no, old.position, old.map_index)
@@ -164,8 +175,7 @@ class _Clearing:
             draft.batch.gone_items.append(live.task_no)
 
     def _remove(self, row: TaskRow) -> None:
-        live = self._run.cleared.pop(row.task_no)
-        assert isinstance(live, Live)  # noqa: S101 - it was put there just now
+        live = fresh(self._run, row.position, row.map_index)
         live.ended_at = self._draft.now
         self._draft.move(live, TaskState.REMOVED)
 
@@ -180,7 +190,7 @@ class _Clearing:
         run.states[position] = TaskState.PENDING
         self._draft.batch.gone_expansions.append((run.run_no, position))
 
-    def _renew(self, old: Group) -> None:
+    def renew(self, old: Group) -> None:
         """Let children wait for the rule of their task again, unless others are under way."""
         run = self._run
         row = ExpansionRow(
@@ -212,7 +222,7 @@ class _Clearing:
         run.source_starts.pop(position, None)
 
 
-def _recount(run: Run) -> None:
+def recount(run: Run) -> None:
     """Tell the tallies of a run what its tasks say now."""
     for at in range(len(run.tallies)):
         run.tallies[at] = 0

@@ -19,7 +19,7 @@ from aioflow.inputs import Due, WakeAt
 from aioflow.model import Instant, RunNo, RunState, TaskState
 from aioflow.owed import DEADLINE, Alert, Deadline
 
-__all__ = ("arm", "arm_timeout", "index", "is_timed_out", "owe", "told", "write_off")
+__all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
 
 _decode = msgspec.msgpack.Decoder(Deadline).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,6 +66,12 @@ def _over_at(run: Run) -> Instant | None:
 def is_timed_out(run: Run, at: Instant) -> bool:
     """Whether the instant that has come is the one at which a run has taken too long."""
     return run.state is RunState.RUNNING and run.row.quarantine is None and _over_at(run) == at
+
+
+def is_over(run: Run, now: Instant) -> bool:
+    """Whether a run has had all the time it may take."""
+    at = _over_at(run)
+    return at is not None and at <= now
 
 
 def told(run_no: RunNo, at: Instant, draft: Draft) -> None:

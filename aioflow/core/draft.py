@@ -156,8 +156,12 @@ class Draft:
         ended_at: Instant | None = None,
         started_at: Instant | None = None,
         quarantine: str | None = None,
+        is_told: bool = True,
     ) -> None:
         """Change a run's row; what is not given stays.
+
+        Args:
+            is_told: Whether its author is called back for the state.
 
         Raises:
             IllegalMove: If the transition table does not have it.
@@ -167,7 +171,7 @@ class Draft:
         if state is not None and not is_legal_run(row.state, state):
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
         self._run_states.setdefault(run.run_no, row.state)
-        if state is not None:
+        if state is not None and is_told:
             self.owing.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
             ended_at = max(ended_at, row.started_at)  # the clock may have been set

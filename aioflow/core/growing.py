@@ -17,7 +17,17 @@ from aioflow.core.slots import Slots
 from aioflow.model import TaskState
 from aioflow.rows import ExpansionRow
 
-__all__ = ("close", "count", "grow", "has_begun", "open_group", "restore", "source_of", "takers")
+__all__ = (
+    "close",
+    "count",
+    "cut_of",
+    "grow",
+    "has_begun",
+    "open_group",
+    "restore",
+    "source_of",
+    "takers",
+)
 
 
 def source_of(run: Run, position: int) -> int:
@@ -79,7 +89,7 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
             continue
         draft.change_group(group, group.width)
         group.is_open = False
-        group.cut = _cut(run, position, group.width)
+        group.cut = cut_of(run, position, group.width)
         if group.cut is TaskState.PENDING:
             run.widen(taker, 0)
         else:
@@ -95,7 +105,7 @@ def restore(run: Run, row: ExpansionRow) -> None:
     source = source_of(run, row.position)
     group = run.groups[row.position]
     if source >= 0 and not row.is_open:
-        group.cut = _cut(run, source, row.width)
+        group.cut = cut_of(run, source, row.width)
     count(group)
 
 
@@ -112,7 +122,8 @@ def count(group: Group) -> None:
         run.count_ended(group.position, group.cut)
 
 
-def _cut(run: Run, source: int, width: int) -> TaskState:
+def cut_of(run: Run, source: int, width: int) -> TaskState:
+    """Return what the end of a stream counts as beside its children; ``PENDING`` for nothing."""
     match run.states[source]:
         case TaskState.SUCCESS:
             return TaskState.PENDING if width else TaskState.SKIPPED

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from aioflow.core.graph import Graph
-from aioflow.model import DagSpec, Instant, RunNo, TaskNo, TaskState
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState
 from aioflow.rows import ExpansionRow, RunRow, TaskRow
 
 __all__ = (
@@ -150,12 +150,14 @@ def order_of(row: RunRow) -> Order | None:
 
 def ended_as(row: RunRow, graph: Graph, states: bytearray) -> Ended:
     """Return what is kept of a run that has ended in memory."""
-    return _ended(row, graph.spec, [_final(TaskState(state)) for state in states])
+    absent = _absent(row)
+    found = [TaskState(state) for state in states]
+    return _ended(row, graph.spec, [absent if state.is_live else state for state in found])
 
 
-def _final(state: TaskState) -> TaskState:
-    """What had not ended when its run did was cancelled with it."""
-    return TaskState.CANCELLED if state.is_live else state
+def _absent(row: RunRow) -> TaskState:
+    """Return how a task stands that had not ended when its run did: cancelled or marked with it."""
+    return TaskState.SUCCESS if row.state is RunState.SUCCESS else TaskState.CANCELLED
 
 
 def stored_as(
@@ -171,7 +173,7 @@ def stored_as(
         counts: How many rows of which position are in which state.
         last_rounds: The tasks that ``last_rounds`` names.
     """
-    absent = TaskState.PENDING if row.ended_at is None else TaskState.CANCELLED
+    absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
     for position, state, count in counts:
         if state is not TaskState.REMOVED:

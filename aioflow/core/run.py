@@ -33,6 +33,7 @@ __all__ = (
     "begin",
     "end",
     "end_unstarted",
+    "follow",
     "go_on",
     "leave",
     "outcome",
@@ -218,6 +219,16 @@ def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
     _step(run, [(position, WHOLE) for position in first], draft, slots)
 
 
+def follow(run: Run, ended: Iterable[Entry], draft: Draft, slots: Slots) -> None:
+    """Judge what comes after tasks whose ends were written down already."""
+    entries: list[Entry] = []
+    for position, map_index in ended:
+        entries += [(judge, WHOLE) for judge in run.graph.judges[position]]
+        if map_index >= 0 and run.graph.followers[position]:
+            entries += following.followers(run, position, map_index)
+    _step(run, dict.fromkeys(entries), draft, slots)
+
+
 def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
     agenda = deque(first)
     while agenda:
@@ -331,13 +342,13 @@ def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> li
     """End the children of a fan-out that were cleared, and will not run again."""
     group = run.groups[position]
     run.states[position] = TaskState.RUNNING
-    entries: list[Entry] = []
+    entries: dict[Entry, None] = {}  # each has followers of its own
     index = group.pending_from(0)
     while index < group.width:
         end_unstarted(run, position, state, draft, map_index=index)
-        entries = _ended(run, position, index, state, draft)
+        entries.update(dict.fromkeys(_ended(run, position, index, state, draft)))
         index = group.pending_from(index + 1)
-    return entries
+    return list(entries)
 
 
 def _expand(run: Run, position: int, draft: Draft, slots: Slots) -> TaskState | None:
@@ -407,8 +418,8 @@ def _make_group(run: Run, position: int, width: int, draft: Draft) -> Group:
 
 
 def _without_source(parent: int) -> TaskState:
-    """What becomes of a mapped task whose list nobody made."""
-    if parent == TaskState.SKIPPED:
+    """What becomes of a mapped task whose list nobody made: a success without was marked so."""
+    if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
         return TaskState.SKIPPED
     return TaskState.UPSTREAM_FAILED
 

@@ -2,7 +2,7 @@
 
 The two tables below are closed: a step that is not in them is a defect, wherever it comes from -
 a turn, a journal that is replayed, a hand in the database. Ended states are final, unless a
-person clears them.
+person clears them. A task that a person marks is cleared before it ends as that says.
 
 A *step* is one move of the tables. The *net* change of a batch joins several steps into one,
 so it may be any chain of them (``net_is_reachable``). Of a task that was cleared only the steps
@@ -68,6 +68,8 @@ class Cause(Enum):
     """A person ended it, or its run."""
     CLEARED = "cleared"
     """A person has it begin anew."""
+    MARKED = "marked"
+    """A person says how it ended."""
 
 
 _S = TaskState
@@ -79,7 +81,8 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.RUNNING: frozenset({_C.GRANTED}),
         # Straight from the start: no worker is touched.
         _S.DEFERRED: frozenset({_C.READY}),
-        _S.FAILED: frozenset({_C.EXPAND}),
+        _S.SUCCESS: frozenset({_C.MARKED}),
+        _S.FAILED: frozenset({_C.EXPAND, _C.MARKED}),
         _S.UPSTREAM_FAILED: frozenset({_C.UPSTREAM}),
         _S.SKIPPED: frozenset({_C.UPSTREAM, _C.EXPAND}),
         _S.CANCELLED: frozenset({_C.CANCELLED}),

@@ -22,6 +22,7 @@ from aioflow.rows import (
     Batch,
     DagFileRow,
     DagRow,
+    DeletionRow,
     ExpansionRow,
     ItemRow,
     JournalRow,
@@ -228,6 +229,24 @@ class Store(Protocol):
 
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
+
+    async def list_deletions(self) -> list[DeletionRow]:
+        """Return the runs that are being deleted; every other method hides them."""
+
+    async def has_triggers(self, run_no: RunNo) -> bool:
+        """Return whether a host may still have a trigger of a run."""
+
+    async def last_owed(self, kind: str) -> int | None:
+        """Return the highest number of what is owed of a kind; ``None`` if nothing is."""
+
+    async def list_erasable(
+        self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
+    ) -> list[tuple[int, ...]]:
+        """Return keys of rows that a run has in a table of ``erasing.ERASED``, in order.
+
+        Args:
+            after: The task to begin with, where a table knows runs by their tasks alone.
+        """
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows after a commit number, in order."""

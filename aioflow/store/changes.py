@@ -19,7 +19,7 @@ from aioflow.rows import (
     OutboxRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import catalog_rows, growth, run_rows, tables, wait_rows
+from aioflow.store import catalog_rows, erasing, growth, run_rows, tables, wait_rows
 from aioflow.store.values import gone_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
@@ -140,6 +140,13 @@ def _kind(
     if not columns and not guards:
         columns = tuple(table.c.keys())
     return Kind(name, table, action, columns, guards, bind)
+
+
+def _erased(table: Table) -> Kind:
+    """Return the kind of rows that go with a run that is being deleted, or are gone already."""
+    key = tuple(column.name for column in table.primary_key)
+    bind = erasing.erased(table)
+    return _kind(f"erased {table.name}", table, Action.DISCARD, bind, guards=key)
 
 
 _TASK_CHANGED = (
@@ -263,4 +270,6 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
+    _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),
+    *map(_erased, erasing.ERASED),
 )

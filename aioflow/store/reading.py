@@ -31,6 +31,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
+from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
@@ -83,7 +84,7 @@ _TRIGGERS = 3
 """Which of those are the triggers."""
 
 
-class Reading(ABC):
+class Reading(ErasingReader, ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from aioflow.model import RecordState, TaskState
 from aioflow.owed import DEADLINE
 from aioflow.store import tables
+from aioflow.store.erasing import not_deleted
 
 __all__ = (
     "ALL_DAGS",
@@ -187,11 +188,13 @@ NEEDED_VERSIONS = _without_sources.where(
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
 RUN_BY_NO = select(_run).where(_run.c.run_no == _number("run_no"))
-RUN_BY_ID = select(_run).where(_run.c.run_id == _text("run_id"))
-RUN_BY_KEY = select(_run).where(_run.c.dag_id == _text("dag_id"), _run.c.key == _text("key"))
+RUN_BY_ID = select(_run).where(_run.c.run_id == _text("run_id"), not_deleted)
+RUN_BY_KEY = select(_run).where(
+    _run.c.dag_id == _text("dag_id"), _run.c.key == _text("key"), not_deleted
+)
 ENDED_RUN = (
     select(_run)
-    .where(_run.c.dag_id == _text("dag_id"), _run.c.ended_at >= _number("since"))
+    .where(_run.c.dag_id == _text("dag_id"), _run.c.ended_at >= _number("since"), not_deleted)
     .order_by(_run.c.ended_at, _run.c.run_no)
     .limit(literal_column("1"))
 )
@@ -200,7 +203,8 @@ ENDED_RUN = (
 @cache
 def runs_by_id(width: int) -> Select[Any]:
     """Return the runs of as many ids: ``id_0``, ``id_1`` and so on."""
-    return select(_run).where(_run.c.run_id.in_([_text(f"id_{n}") for n in range(width)]))
+    ids = [_text(f"id_{n}") for n in range(width)]
+    return select(_run).where(_run.c.run_id.in_(ids), not_deleted)
 
 
 @cache
@@ -209,7 +213,7 @@ def runs_by_date(width: int) -> Select[Any]:
     dates = [_number(f"date_{n}") for n in range(width)]
     newest = (
         select(func.max(_run.c.run_no))
-        .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date.in_(dates))
+        .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date.in_(dates), not_deleted)
         .group_by(_run.c.logical_date)
     )
     return select(_run).where(_run.c.run_no.in_(newest))
@@ -219,6 +223,7 @@ RUN_BEFORE = (
     select(_run)
     .where(
         _run.c.dag_id == _text("dag_id"),
+        not_deleted,
         _run.c.logical_date.is_not(None),
         _run.c.logical_date <= _number("date"),
         or_(_run.c.logical_date < _number("date"), _run.c.run_no < _number("run_no")),
@@ -237,7 +242,7 @@ def tasks_by_no(width: int) -> Select[Any]:
 @cache
 def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Select[Any]:
     """Return the newest runs first, narrowed down by what is asked for."""
-    page = select(_run).order_by(_run.c.run_no.desc()).limit(_number("limit"))
+    page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(_number("limit"))
     if of_dag:
         page = page.where(_run.c.dag_id == _text("dag_id"))
     if in_state:

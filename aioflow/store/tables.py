@@ -25,6 +25,7 @@ from sqlalchemy import (
 __all__ = (
     "dag",
     "dag_file",
+    "deletion",
     "event",
     "expansion",
     "journal",
@@ -364,6 +365,8 @@ named_value = Table(
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )
+
+deletion = Table("deletion", metadata, _key("run_no"), _number("at"), sqlite_strict=True)
 
 outbox = Table(
     "outbox", metadata, _key("outbox_no"), _text("kind"), _blob("body"), sqlite_strict=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -13,7 +13,7 @@ from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
 from aioflow.web.values import add_values
 
-__all__ = ("ClearBody", "PoolBody", "TriggerBody", "api_routes")
+__all__ = ("ClearBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
 
 _COUNT = Annotated[int, Query(ge=1, le=PAGE)]
 _OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
@@ -43,6 +43,16 @@ class ClearBody(BaseModel):
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     downstream: bool = False
     failed: bool = False
+
+
+class MarkBody(BaseModel):
+    """How tasks of a run have ended, or without any the run itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Literal["success", "failed"]
+    tasks: list[str] = []
+    map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
 
 
 class PoolBody(BaseModel):
@@ -167,6 +177,16 @@ def _add_runs(router: APIRouter, api: Api) -> None:
                 failed=wanted.failed,
             )
         )
+
+    @router.delete("/runs/{run_id}")
+    async def delete_run(run_id: str) -> Response:
+        """Delete it, once it has ended; nobody sees it from now on."""
+        return _Json(await api.delete_run(run_id))
+
+    @router.post("/runs/{run_id}/mark")
+    async def mark(run_id: str, body: MarkBody) -> Response:
+        """Say how tasks of it have ended, or it itself; what goes on is stopped."""
+        return _Json(await api.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
 def _add_tasks(router: APIRouter, api: Api) -> None:

@@ -238,6 +238,39 @@ def test_an_ended_run_is_cleared_and_ends_anew(daemon):
     assert daemon.run("runs", "logs", run_id, "square", "--map", "1").out == "square of 1\n" * 3
 
 
+def test_tasks_of_an_ended_run_are_marked_and_it_ends_as_they_say(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+
+    words = ("runs", "mark", run_id, "--task", "square", "--map", "1", "--state", "failed")
+    marked = daemon.run(*words, "--json").json
+    shown = daemon.run("runs", "show", run_id)
+    back = daemon.run("runs", "mark", run_id, "--task", "square", "--state", "success")
+    whole = daemon.run("runs", "mark", run_id, "--state", "failed")
+
+    assert (marked["marked"], marked["state"]) == (1, "partial")
+    assert "Marked: a person marked it failed" in shown.out
+    assert back.out == f"1 task marked success; {run_id} is success\n"
+    assert whole.out == f"{run_id} is failed\n"
+
+
+def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_not(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    folders = daemon.home / "logs"
+    number = run_id.rpartition(".")[2]
+    assert list(folders.glob(f"*/{number}"))
+    assert daemon.run("dags", "trigger", "waits", "--run-id", "stays").status == 0
+
+    refused = daemon.run("runs", "delete", "stays")
+    deleted = daemon.run("runs", "delete", run_id)
+    shown = daemon.run("runs", "show", run_id)
+    eventually(lambda: not list(folders.glob(f"*/{number}")), 20)
+    assert daemon.run("runs", "cancel", "stays").status == 0
+
+    assert (refused.status, deleted.out) == (1, f"{run_id} is deleted\n")
+    assert "goes on; cancel it first" in refused.err
+    assert (shown.status, "request.unknown_run" in shown.err) == (1, True)
+
+
 def test_runs_that_wait_for_each_other_are_told_so(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
@@ -328,6 +361,7 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("runs", "show", "nobody"), "request.unknown_run"),
         (("runs", "cancel", "nobody"), "request.unknown_run"),
         (("runs", "clear", "nobody"), "request.unknown_run"),
+        (("runs", "mark", "nobody", "--state", "failed"), "request.unknown_run"),
         (("dags", "trigger", "nobody"), "request.unknown_dag"),
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
         (("dags", "trigger", "sums", "--logical-date", "soon"), "request"),

@@ -541,7 +541,7 @@ def test_a_run_that_is_being_cancelled_is_not_cleared(monkeypatch):
     world.memory.commit_no = batch.number
     draft.settle()
 
-    with pytest.raises(RequestError, match="is being cancelled"):
+    with pytest.raises(RequestError, match="is being ended"):
         world.ask(ClearTasks(run_id=run_id))
 
     assert world.rows.runs[run].state is RunState.CANCELLED

@@ -9,9 +9,17 @@ import pytest
 
 from aioflow.core import lanes
 from aioflow.inputs import Deliver, Delivered, ReadOwed
-from aioflow.model import CallbackSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model import (
+    CallbackSpec,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    TaskSpec,
+    TaskState,
+    TriggerRule,
+)
 from aioflow.owed import Callback, is_callback
-from aioflow.requests import CancelRun
+from aioflow.requests import CancelRun, ClearTasks, Mark
 from tests.core.world import World
 
 EVERY = CallbackSpec(events=("success", "failure", "retry", "skip", "deadline"))
@@ -58,6 +66,63 @@ def test_a_cancelled_run_owes_nothing():
 
     assert world.run_state(run) == "cancelled"
     assert not called(world)
+
+
+def mark(world: World, run: int, *tasks: str, state: TaskState = TaskState.SUCCESS) -> None:
+    world.ask(Mark(run_id=world.rows.runs[run].run_id, tasks=tasks, state=state))
+
+
+@pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
+def test_what_a_person_marks_owes_nothing_and_what_follows_from_it_does(state):
+    world = World()
+    run = world.begin(task("a"), task("b", 0, rule=TriggerRule.ALL_DONE), callbacks=EVERY)
+
+    mark(world, run, "a", state=state)
+    assert not called(world)
+    world.succeed("b")
+
+    assert called(world) == [
+        (1, "success"),
+        (-1, "success" if state is TaskState.SUCCESS else "failure"),
+    ]
+
+
+@pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
+def test_a_run_that_is_marked_owes_nothing_with_all_its_tasks(state):
+    world = World()
+    run = world.begin(task("a"), task("b"), task("c", 0), callbacks=EVERY)
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
+
+    mark(world, run, state=state)
+    assert world.run_state(run) == state.label
+    mark(world, run, state=TaskState.SUCCESS)
+    mark(world, run, state=TaskState.FAILED)
+
+    assert world.run_state(run) == "failed"
+    assert not called(world)
+
+
+def test_a_run_that_ends_well_since_a_failure_of_it_was_marked_says_so():
+    world = World()
+    run = world.begin(task("a", retry=RetryPolicy(tries=1)), callbacks=EVERY)
+    world.fail("a")
+    before = called(world)
+
+    mark(world, run, "a")
+
+    assert before == [(0, "failure"), (-1, "failure")]
+    assert called(world) == [*before, (-1, "success")]
+
+
+def test_a_marked_task_that_is_cleared_and_runs_owes_again():
+    world = World()
+    run = world.begin(task("a", retry=RetryPolicy(tries=1)), task("b", 0))
+    mark(world, run, "a", state=TaskState.FAILED)
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id))
+
+    world.fail("a")
+
+    assert called(world) == [(0, "failure")]
 
 
 def test_what_is_owed_beyond_the_window_is_handed_out_in_order(monkeypatch):

@@ -18,10 +18,11 @@ from aioflow.model import (
     MapSpec,
     RetryPolicy,
     TaskSpec,
+    TaskState,
     Wait,
     WaitKind,
 )
-from aioflow.requests import CancelRun, ClearTasks, Explain
+from aioflow.requests import CancelRun, ClearTasks, DeleteRun, Explain, Mark
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -309,6 +310,126 @@ def test_a_cancelled_run_holds_its_next_up():
     assert states(world, second) == ["pending"]
     world.restart()
     assert why(world, second, 1).detail.endswith("which is cancelled")
+
+
+def mark(world: World, run_no: int, *tasks: str, state: TaskState = TaskState.SUCCESS) -> None:
+    world.ask(Mark(run_id=world.rows.runs[run_no].run_id, tasks=tasks, state=state))
+
+
+def delete(world: World, run_no: int) -> None:
+    world.ask(DeleteRun(run_id=world.rows.runs[run_no].run_id))
+
+
+def test_a_task_that_is_marked_while_it_runs_lets_its_next_go_on():
+    world = loaded(task())
+    first, second, third = (day(world, number) for number in (1, 2, 3))
+
+    mark(world, first, "load")
+    assert states(world, first, second, third) == ["success", "running", "pending"]
+    mark(world, second, "load", state=TaskState.FAILED)
+    assert states(world, third) == ["pending"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_task_that_is_marked_in_a_run_that_had_ended_lets_its_next_go_on(is_restarted):
+    world = loaded(task(), after("total", 0))
+    first, second = day(world, 1), day(world, 2)
+    report(world, first, "load", "fail")
+    assert world.run_state(first) == "failed"
+    if is_restarted:
+        world.restart()
+
+    mark(world, first, "load")
+
+    assert states(world, first, second) == ["success", "running"]
+    assert world.state(first, "total") == "running"
+
+
+def test_children_that_are_marked_let_the_next_run_go_on_with_the_last_of_them():
+    mapped = MapSpec((MapSource("n", -1, 2),))
+    world = loaded(task(mapped=mapped))
+    first, second = day(world, 1), day(world, 2)
+    report(world, first, "load", "fail", 0)
+    report(world, first, "load", "succeed", 1)
+    assert world.run_state(first) == "failed"
+    assert world.state(second, "load", 0) == "pending"
+
+    mark(world, first, "load")
+
+    assert world.run_state(first) == "success"
+    assert world.state(second, "load", 0) == "running"
+
+
+def test_a_stream_that_is_marked_lets_go_on_what_waited_for_those_who_take_it():
+    pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
+    over = MapSpec((MapSource("page", 0, -1),))
+    world = loaded(pages, after("load", 0, mapped=over, depends_on_past=True))
+    first, second = day(world, 1), day(world, 2)
+    for start in [effect.start for effect in world.starts.values()]:
+        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+    report(world, first, "load", index=0)
+    assert world.state(second, "load", 0) == "pending"
+
+    mark(world, first, "pages")
+
+    assert world.run_state(first) == "success"
+    assert world.state(second, "load", 0) == "running"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_run_that_is_marked_lets_its_next_go_on_with_what_it_never_began(is_restarted):
+    world = loaded(after("before"), task(parents=(0,)))
+    first, second = day(world, 1), day(world, 2)
+    report(world, second, "before")
+    if is_restarted:
+        world.restart()
+
+    mark(world, first)
+    assert states(world, first, second) == ["success", "running"]
+    report(world, second, "load", "fail")
+    third = day(world, 3)
+    report(world, third, "before")
+    assert states(world, third) == ["pending"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_cancelled_run_that_is_marked_lets_its_next_go_on(is_restarted):
+    world = loaded(after("before"), task(parents=(0,)))
+    first, second = day(world, 1), day(world, 2)
+    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
+    report(world, second, "before")
+    assert states(world, second) == ["pending"]
+    if is_restarted:
+        world.restart()
+
+    mark(world, first)
+
+    assert states(world, first, second) == ["success", "running"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_run_that_is_deleted_lets_its_next_go_on_as_the_one_before_it_says(is_restarted):
+    world = loaded(task())
+    first, second = day(world, 1), day(world, 2)
+    report(world, first, "load")
+    report(world, second, "load", "fail")
+    third = day(world, 3)
+    assert states(world, third) == ["pending"]
+    if is_restarted:
+        world.restart()
+
+    delete(world, second)
+
+    assert states(world, third) == ["running"]
+
+
+def test_the_next_that_is_made_waits_for_no_run_that_was_deleted():
+    world = loaded(task())
+    first = day(world, 1)
+    report(world, first, "load", "fail")
+    delete(world, first)
+
+    assert states(world, day(world, 2)) == ["running"]
 
 
 def test_a_turn_that_is_taken_back_leaves_who_waits_for_whom():

@@ -21,7 +21,8 @@ LEGAL = """
 pending   queued           ready
 pending   running          granted
 pending   deferred         ready
-pending   failed           expand
+pending   success          marked
+pending   failed           expand marked
 pending   upstream_failed  upstream
 pending   skipped          upstream expand
 pending   cancelled        cancelled

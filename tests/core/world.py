@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from aioflow.api.layout import absent_state
 from aioflow.core import lanes, owing, past, undo
 from aioflow.core.clear import wanted
 from aioflow.core.draft import Draft
 from aioflow.core.line import Ended, last_rounds, order_of, stored_as
+from aioflow.core.mark import needs_rows
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import restore
@@ -57,7 +59,7 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
-AGAIN = (Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost)
+AGAIN = (Asked, Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost)
 
 
 class Rows:
@@ -109,6 +111,8 @@ class Rows:
         for event in batch.named_events:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
+        for deletion in batch.new_deletions:
+            del self.runs[deletion.run_no]  # nobody sees it
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
         self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
         for number in batch.done_outbox:
@@ -333,9 +337,9 @@ class World:
         self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
         numbers = {run.run_id: run_no for run_no, run in self.rows.runs.items()}
         self.memory.recalled = {
-            run_id: self.rows.live_run(numbers[run_id])
-            for run_id in wanted(inputs)
-            if run_id in numbers
+            request.run_id: self.rows.live_run(numbers[request.run_id])
+            for request in wanted(inputs)
+            if request.run_id in numbers and needs_rows(request, self.memory)
         }
         for rows in self.memory.recalled.values():
             for spec in self.rows.versions[rows.run.version].dags:
@@ -490,7 +494,7 @@ class World:
         for row in self.rows.tasks.values():
             if (row.run_no, row.position, row.map_index) == (run_no, position, map_index):
                 return row.state.label
-        return (TaskState.PENDING if run.state.is_live else TaskState.CANCELLED).label
+        return absent_state(run.state).label
 
     def run_state(self, run_no: int) -> str:
         return self.rows.runs[run_no].state.label

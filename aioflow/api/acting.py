@@ -1,0 +1,92 @@
+"""What people do to a run: cancel it, clear tasks of it, say how they have ended, delete it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, cast
+
+from aioflow.api.reader import RunReader
+from aioflow.errors import UnknownRun
+from aioflow.model import RunState, TaskState
+from aioflow.requests import CancelRun, ClearTasks, DeleteRun, Mark, Request
+
+__all__ = ("RunActions",)
+
+
+class RunActions(RunReader):
+    """What changes a run; see ``Api``."""
+
+    @abstractmethod
+    async def _ask(self, request: Request) -> object:
+        """Return what the engine answers."""
+
+    async def cancel(self, run_id: str) -> dict[str, Any]:
+        """End a run now; an ended one stays as it is."""
+        run = await self.run(run_id)
+        if run.state.is_live:
+            try:
+                state = cast(RunState, await self._ask(CancelRun(run_id=run_id)))
+            except UnknownRun:  # it ended while we asked
+                state = (await self.run(run_id)).state
+        else:
+            state = run.state
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label}
+
+    async def clear(
+        self,
+        run_id: str,
+        tasks: Sequence[str] = (),
+        *,
+        map_index: int = -1,
+        downstream: bool = False,
+        failed: bool = False,
+    ) -> dict[str, Any]:
+        """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            RequestError: If the run is being cancelled.
+        """
+        request = ClearTasks(
+            run_id=run_id,
+            tasks=tuple(tasks),
+            map_index=map_index,
+            downstream=downstream,
+            failed=failed,
+        )
+        run = await self.run(run_id)
+        cleared, state = cast("tuple[int, RunState]", await self._ask(request))
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label, "cleared": cleared}
+
+    async def delete_run(self, run_id: str) -> dict[str, Any]:
+        """Have nobody see an ended run any more; its rows and files go afterwards.
+
+        Raises:
+            RequestError: If it goes on.
+        """
+        run = await self.run(run_id)
+        await self._ask(DeleteRun(run_id=run_id))
+        return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
+
+    async def mark(
+        self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1
+    ) -> dict[str, Any]:
+        """Say how tasks of a run have ended, or without any the run itself; see ``Mark``.
+
+        Args:
+            state: ``success`` or ``failed``.
+
+        Raises:
+            UnknownTask: If the run has no such task, or the task no such child.
+            RequestError: If the run is being ended.
+        """
+        request = Mark(
+            run_id=run_id,
+            state=TaskState.SUCCESS if state == "success" else TaskState.FAILED,
+            tasks=tuple(tasks),
+            map_index=map_index,
+        )
+        run = await self.run(run_id)
+        marked, stands = cast("tuple[int, RunState]", await self._ask(request))
+        return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}

@@ -1,0 +1,454 @@
+"""Marking: what ends as a person says, what follows from that, and what stays as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.core import mark as marking
+from aioflow.errors import RequestError, UnknownRun, UnknownTask
+from aioflow.inputs import EndHosting, StopTry
+from aioflow.messages import Deferred, Succeeded
+from aioflow.model import Body, Chooses, RunState, TaskSpec, TaskState, TriggerRule
+from aioflow.requests import CancelRun, ClearTasks, Mark
+from tests.core.test_clear import ONCE, chain, fan_out, mapped, states, task
+from tests.core.test_rounds import begin, go_round
+from tests.core.test_streaming import children, give, load, pages, run_of, streaming, total
+from tests.core.world import SECOND, World
+
+SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED
+
+
+def mark(
+    world: World, run: int, *tasks: str, state: TaskState = SUCCESS, map_index: int = -1
+) -> int:
+    """Mark tasks of a run, or the run; how many tasks were."""
+    run_id = world.rows.runs[run].run_id
+    marked, stands = world.ask(Mark(run_id=run_id, state=state, tasks=tasks, map_index=map_index))
+    assert isinstance(stands, RunState)
+    return int(marked)
+
+
+def failed_chain() -> tuple[World, int]:
+    """Three tasks in a row, the first of which has failed."""
+    world = World()
+    run = world.begin(task("a", retry=ONCE), task("b", 0), task("c", 1))
+    world.fail("a")
+    assert states(world, run, "abc") == ["failed", "upstream_failed", "upstream_failed"]
+    return world, run
+
+
+# ── one task ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_that_runs_is_stopped_and_what_comes_after_it_goes_on():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+    start = world.started("a").start
+
+    assert mark(world, run, "a") == 1
+
+    stops = [effect for effect in world.effects if isinstance(effect, StopTry)]
+    assert [(stop.task_no, stop.start_no) for stop in stops] == [(start.task_no, 1)]
+    assert states(world, run, "ab") == ["success", "running"]
+    world.succeed("b")
+    assert world.run_state(run) == "success"
+
+
+def test_a_late_report_of_a_marked_task_changes_nothing():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+    start = world.started("a").start
+
+    mark(world, run, "a", state=FAILED)
+    before = world.rows.commit_no
+    world.turn(Succeeded(start.task_no, start.start_no, world.now, world.now))
+
+    assert world.rows.commit_no == before
+    assert states(world, run, "ab") == ["failed", "upstream_failed"]
+    assert world.run_state(run) == "failed"
+
+
+def test_a_wait_is_let_go_of():
+    world = World()
+    run = world.begin(task("a", body=Body.COROUTINE))
+    start = world.started("a").start
+    place = (start.task_no, start.start_no, world.now, world.now)
+    world.turn(Deferred(*place, class_path="m:T", kwargs=b"\x80", next_method="go_on"))
+
+    mark(world, run, "a")
+
+    assert [e.end.reason for e in world.effects if isinstance(e, EndHosting)] == ["cancelled"]
+    assert world.run_state(run) == "success"
+
+
+@pytest.mark.parametrize("state", [SUCCESS, FAILED], ids=["success", "failed"])
+def test_a_task_that_has_not_begun_never_does(state):
+    world = World()
+    run = world.begin(task("a"), task("b", 0), task("c", 1, rule=TriggerRule.ALL_DONE))
+
+    mark(world, run, "b", state=state)
+
+    assert states(world, run, "abc") == ["running", state.label, "running"]
+    world.finish_all()
+    assert states(world, run, "abc") == ["success", state.label, "success"]
+
+
+def test_its_row_says_who_ended_it_and_its_tries_stay():
+    world = World()
+    run = world.begin(task("a"))
+
+    mark(world, run, "a", state=FAILED)
+
+    row = next(iter(world.rows.tasks.values()))
+    assert (row.failure.reason, row.failure.message) == ("marked", "a person marked it failed")
+    assert (row.try_number, row.start_no) == (1, 2)
+    assert [kept.state.label for kept in world.rows.tries] == ["cancelled"]
+
+
+def test_what_stands_so_already_is_left_as_it_is():
+    world, run = chain()
+    before = world.rows.commit_no
+
+    assert mark(world, run, "a", "b") == 0
+
+    assert world.rows.commit_no == before
+    assert not world.memory.runs
+
+
+def test_a_try_that_waits_to_begin_again_does_not():
+    world = World()
+    run = world.begin(task("a"))
+    world.fail("a")
+    assert world.state(run, "a") == "retrying"
+
+    mark(world, run, "a")
+    world.pass_time(3600)
+
+    assert world.run_state(run) == "success"
+    assert not world.starts
+
+
+def test_a_try_that_will_not_begin_again_has_used_up_no_retry():
+    world = World()
+    run = world.begin(task("a"), task("b"), task("c", retry=ONCE))
+    world.fail("a")
+    world.fail("b")
+    world.fail("c")
+    assert world.memory.runs[run].retried == 2
+
+    mark(world, run, "a", "c")
+
+    assert world.memory.runs[run].retried == 1
+    world.restart()
+    assert world.memory.runs[run].retried == 1
+
+
+# ── what its earlier end has led to ─────────────────────────────────────────────────────
+
+
+def test_what_never_ran_because_of_an_end_runs_when_that_is_taken_back():
+    world, run = failed_chain()
+
+    assert mark(world, run, "a") == 1
+
+    assert world.run_state(run) == "running"
+    assert states(world, run, "abc") == ["success", "running", "pending"]
+    world.succeed("b")
+    world.succeed("c")
+    assert world.run_state(run) == "success"
+
+
+def test_what_has_run_stays_as_it_ended():
+    world, run = chain()
+
+    mark(world, run, "a", state=FAILED)
+
+    assert states(world, run, "abc") == ["failed", "success", "success"]
+    assert world.run_state(run) == "partial"
+    assert world.rows.runs[run].first_task_no not in world.rows.results
+    assert not world.memory.runs
+
+
+def test_a_run_whose_last_failure_is_taken_back_has_ended_well_at_once():
+    world = World()
+    run = world.begin(task("a", retry=ONCE), max_active_runs=1)
+    world.fail("a")
+    ended_at = world.rows.runs[run].ended_at
+    world.pass_time(60)
+    other = world.trigger()
+
+    mark(world, run, "a")
+
+    assert world.run_state(run) == "success"
+    assert world.rows.runs[run].ended_at == ended_at
+    assert world.run_state(other) == "running"
+
+
+def test_a_run_that_goes_on_again_waits_for_its_turn():
+    world = World()
+    run = world.begin(task("a", retry=ONCE), task("b", 0), max_active_runs=1)
+    world.fail("a")
+    other = world.trigger()
+
+    mark(world, run, "a")
+
+    assert [world.run_state(no) for no in (run, other)] == ["queued", "running"]
+    world.finish_all()
+    assert [world.run_state(no) for no in (run, other)] == ["success", "success"]
+
+
+def test_what_is_under_way_is_stopped_where_its_rule_no_longer_lets_it_run():
+    world = World()
+    run = world.begin(task("a"), task("b", 0), task("c", 0, rule=TriggerRule.ALL_DONE))
+    world.succeed("a")
+
+    mark(world, run, "a", state=FAILED)
+
+    assert states(world, run, "abc") == ["failed", "upstream_failed", "running"]
+    assert world.started("c").start.start_no == 1
+
+
+def test_what_a_branch_has_skipped_stays_skipped():
+    world = World()
+    run = world.begin(
+        task("fork", chooses=Chooses.CHILDREN), task("b", 0, 3), task("c", 0), task("d", retry=ONCE)
+    )
+    world.succeed("fork", skips=(1,))
+    world.fail("d")
+    world.succeed("c")
+
+    mark(world, run, "d")
+
+    assert world.run_state(run) == "success"
+    assert world.state(run, "b") == "skipped"
+
+
+def test_a_list_that_was_marked_is_none_and_skips_what_would_expand_over_it():
+    world = World()
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
+
+    mark(world, run, "list")
+
+    assert world.state(run, "work") == "skipped"
+    assert world.run_state(run) == "success"
+
+
+def test_a_run_that_was_cancelled_stays_so():
+    world = World()
+    run = world.begin(task("a"), task("b", 0))
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    mark(world, run, "a")
+
+    assert states(world, run, "ab") == ["success", "cancelled"]
+    assert world.run_state(run) == "cancelled"
+    assert not world.memory.runs
+
+
+def test_a_marked_task_is_cleared_like_any_other():
+    world, run = failed_chain()
+    mark(world, run, "a")
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("a",)))
+
+    assert states(world, run, "abc") == ["running", "pending", "pending"]
+    world.finish_all()
+    assert world.run_state(run) == "success"
+
+
+def test_a_mark_holds_over_a_restart():
+    world, run = failed_chain()
+
+    mark(world, run, "a")
+    world.restart()
+
+    assert states(world, run, "abc") == ["success", "running", "pending"]
+
+
+# ── children ────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_child_is_marked_and_the_others_stay():
+    world, run = fan_out(rule=TriggerRule.ALL_SUCCESS)
+    world.finish_all()
+
+    assert mark(world, run, "work", state=FAILED, map_index=1) == 1
+
+    assert [world.state(run, "work", index) for index in range(3)] == [
+        "success",
+        "failed",
+        "success",
+    ]
+
+
+def test_the_failure_of_a_child_is_taken_back_and_what_gathers_runs():
+    world = World(cpu_slots=8)
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0, retry=ONCE), task("sum", 1))
+    world.succeed("list", size=9, width=3)
+    world.fail("work", 1)
+    world.finish_all()
+    assert world.run_state(run) == "failed"
+
+    mark(world, run, "work", map_index=1)
+
+    assert world.state(run, "sum") == "running"
+
+
+def test_a_whole_fan_out_is_marked_whatever_its_children_are_at():
+    world = World(cpu_slots=2)
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0), task("sum", 1))
+    world.succeed("list", size=9, width=5)
+    world.succeed("work", 0)
+
+    assert mark(world, run, "work") == 4
+
+    assert [world.state(run, "work", index) for index in range(5)] == ["success"] * 5
+    assert world.state(run, "sum") == "running"
+    world.succeed("sum")
+    assert world.run_state(run) == "success"
+
+
+def test_a_wide_fan_out_is_marked_in_parts(monkeypatch):
+    monkeypatch.setattr(marking, "BATCH_ROWS", 4)
+    world = World(cpu_slots=1)
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
+    world.succeed("list", size=9, width=10)
+    before = world.rows.commit_no
+
+    assert mark(world, run, "work") == 10
+
+    assert world.rows.commit_no == before + 3
+    assert world.state(run, "sum") == "running"
+
+
+def test_a_fan_out_that_has_not_expanded_never_does():
+    world = World()
+    run = world.begin(task("list", feeds_limit=9), mapped("work", 0), task("sum", 1))
+
+    mark(world, run, "work")
+    world.succeed("list", size=9, width=3)
+
+    stand = [world.state(run, name) for name in ("list", "work", "sum")]
+    assert stand == ["success", "success", "running"]
+    assert not world.rows.expansions
+
+
+def test_a_stream_that_is_marked_ends_where_it_is():
+    world = streaming(World(cpu_slots=4), pages(), load(), total())
+    run = run_of(world)
+    give(world, 0, 1)
+
+    mark(world, run, "pages")
+
+    assert children(world) == [0, 1]
+    world.succeed("load", 0)
+    world.succeed("load", 1)
+    assert world.state(run, "total") == "running"
+    world.succeed("total")
+    assert world.run_state(run) == "success"
+
+
+def test_a_loop_whose_judge_is_marked_goes_round_no_more():
+    world, run = begin()
+    go_round(world, again=True)
+
+    for name in ("try", "check", "until"):
+        mark(world, run, name, map_index=1)
+
+    assert world.state(run, "after") == "running"
+    world.finish_all()
+    assert world.run_state(run) == "success"
+    with pytest.raises(RequestError, match="has ended in a loop"):
+        mark(world, run, "try", state=FAILED, map_index=0)
+
+
+# ── a run ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("state", "tasks"),
+    [(SUCCESS, ["success", "success", "success"]), (FAILED, ["success", "cancelled", "cancelled"])],
+    ids=["success", "failed"],
+)
+def test_a_run_is_marked_and_what_goes_on_is_stopped(state, tasks):
+    world = World()
+    run = world.begin(task("a"), task("b", 0), task("c", 1))
+    world.succeed("a")
+
+    mark(world, run, state=state)
+
+    assert world.run_state(run) == state.label
+    assert states(world, run, "abc") == tasks
+    assert not world.starts
+    assert not world.memory.runs
+
+
+def test_a_run_that_waits_for_its_turn_is_marked_and_never_begins():
+    world = World()
+    first = world.begin(task("a"), max_active_runs=1)
+    second = world.trigger()
+
+    mark(world, second)
+    world.succeed("a")
+
+    assert [world.run_state(no) for no in (first, second)] == ["success", "success"]
+    assert not world.starts
+
+
+def test_an_ended_run_is_marked_and_its_tasks_stay_as_they_are():
+    world, run = failed_chain()
+
+    mark(world, run)
+
+    assert world.run_state(run) == "success"
+    assert states(world, run, "abc") == ["failed", "upstream_failed", "upstream_failed"]
+
+
+def test_a_marked_run_that_a_restart_finds_half_stopped_ends_as_was_said():
+    world = World()
+    run = world.begin(task("a"), task("b"))
+    _, _, draft = world.decide([])
+    live = world.memory.runs[run]
+    draft.change_run(live, state=RunState.SUCCESS)
+    world.rows.apply(draft.close())
+
+    world.restart()
+
+    assert world.run_state(run) == "success"
+    assert states(world, run, "ab") == ["success", "success"]
+
+
+def test_a_run_that_took_too_long_is_not_one_that_a_person_marked():
+    world = World()
+    run = world.begin(task("a"), run_timeout_us=60 * SECOND)
+
+    world.pass_time(60)
+
+    assert world.run_state(run) == "failed"
+    assert next(iter(world.rows.tasks.values())).failure.reason == "run_timeout"
+
+
+# ── what cannot be ──────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_not_there_cannot_be_marked():
+    world, run = chain()
+    run_id = world.rows.runs[run].run_id
+
+    with pytest.raises(UnknownRun):
+        world.ask(Mark(run_id="nobody", state=SUCCESS))
+    with pytest.raises(UnknownTask):
+        world.ask(Mark(run_id=run_id, state=SUCCESS, tasks=("nobody",)))
+    with pytest.raises(UnknownTask):
+        world.ask(Mark(run_id=run_id, state=SUCCESS, tasks=("a",), map_index=0))
+    assert not world.memory.runs
+
+
+def test_of_a_run_that_is_being_ended_no_task_is_marked():
+    world = World()
+    run = world.begin(*(TaskSpec(task_id=name) for name in "ab"))
+    _, _, draft = world.decide([])
+    draft.change_run(world.memory.runs[run], state=RunState.CANCELLED)
+
+    with pytest.raises(RequestError, match="is being ended"):
+        mark(world, run, "a")

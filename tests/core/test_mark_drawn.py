@@ -1,0 +1,62 @@
+"""Marks and clears among all else that happens to a run, drawn from a seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.inputs import Asked
+from aioflow.model import TaskState
+from aioflow.requests import Mark
+from tests.core.test_clear_drawn import Drawn
+
+
+class Marked(Drawn):
+    """A world in which people also say how things have ended."""
+
+    def mark(self) -> Mark:
+        clear = self.request()
+        return Mark(
+            run_id=clear.run_id,
+            state=self.rng.choice((TaskState.SUCCESS, TaskState.FAILED)),
+            tasks=clear.tasks,
+            map_index=clear.map_index,
+        )
+
+    def happen(self) -> None:
+        if self.rng.random() < 0.8:
+            super().happen()
+            return
+        request = self.mark()
+        if not request.tasks and self.rng.random() < 0.8:
+            return  # whole runs seldom
+        if self.rng.random() < 0.2:
+            self.world.refuse(Asked(0, request))
+        else:
+            self.world.ask(request)
+            self.stands_as_marked(request)
+
+    def stands_as_marked(self, request: Mark) -> None:
+        (number,) = (no for no, run in self.world.rows.runs.items() if run.run_id == request.run_id)
+        if not request.tasks:
+            assert self.world.run_state(number) == request.state.label
+        for row in self.world.rows.tasks.values():
+            name = self.spec.tasks[row.position].task_id
+            child = request.map_index in (-1, row.map_index)
+            if row.run_no == number and name in request.tasks and child:
+                assert row.state in (request.state, TaskState.REMOVED)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_run_ends_whatever_is_marked_of_it(seed):
+    drawn = Marked(seed)
+
+    for _ in range(60):
+        drawn.happen()
+        drawn.rows_tell_it_all()
+    for _ in range(500):
+        drawn.end_one(well=True)
+
+    assert not drawn.world.rows.unfinished()
+    assert not drawn.world.memory.runs
+    assert TaskState.RUNNING not in {row.state for row in drawn.world.rows.tasks.values()}
+    assert not drawn.world.rows.triggers

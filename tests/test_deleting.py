@@ -1,0 +1,273 @@
+"""Runs that are deleted: nobody sees them, nothing of them is left, whatever comes in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from aioflow import deleting
+from aioflow.clock import SystemClock
+from aioflow.deleting import Deleting
+from aioflow.errors import RequestError, UnknownRun
+from aioflow.inputs import Deliver, Delivered
+from aioflow.messages import Deferred, Failed
+from aioflow.model import CallbackSpec, Failure, MapSource, MapSpec, RetryPolicy, RunState, TaskSpec
+from aioflow.requests import CancelRun, ClearTasks, DeleteRun, EraseRows
+from aioflow.results import result_path, write_value
+from aioflow.store import tables
+from aioflow.store.erasing import ERASED
+from aioflow.store.replay import compare
+from aioflow.tasklog import LogKey, TaskLog
+from tests.test_engine import Node, node
+
+pytestmark = pytest.mark.timeout(60)
+
+WORK = MapSpec(sources=(MapSource("x", 0, -1),))
+TASKS = (
+    TaskSpec(task_id="list", feeds_limit=99, retry=RetryPolicy(tries=2, delay_us=1)),
+    TaskSpec(task_id="work", parents=(0,), argument_parents=(0,), mapped=WORK),
+)
+
+
+async def finished(n: Node, width: int = 3) -> str:
+    """A run with a failed try, children and results, all in rows."""
+    await n.load(*TASKS)
+    run_id = await n.trigger()
+    start = (await n.outlets.next_start()).start
+    failure = Failure(type="E", message="no", reason="raised")
+    n.engine.report([Failed(start.task_no, start.start_no, 1, 2, failure)])
+    n.succeed(await n.outlets.next_start(), size=1, width=width)
+    for _ in range(width):
+        n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+    assert await n.ended(run_id) is RunState.SUCCESS
+    return run_id
+
+
+async def left_of(n: Node, run_no: int) -> dict[str, int]:
+    """How many rows of a run each table has."""
+    found = {}
+    for table in ERASED:
+        found[table.name] = len(await n.store.list_erasable(table.name, run_no))
+    return {name: count for name, count in found.items() if count}
+
+
+@asynccontextmanager
+async def deleted_by(n: Node, folder: Path) -> AsyncIterator[None]:
+    clock = SystemClock()
+    log = TaskLog(folder / "logs", clock)
+    service = Deleting(n.engine, n.store, log, folder / "results", clock)
+    committed = n.outlets.committed
+
+    def tell(batch: Any, draft: Any) -> None:
+        committed(batch, draft)
+        service.committed(batch)
+
+    n.outlets.committed = tell  # type: ignore[method-assign]
+    async with anyio.create_task_group() as services:
+        services.start_soon(service.run)
+        yield
+        services.cancel_scope.cancel()
+
+
+async def gone(n: Node) -> None:
+    while await n.store.list_deletions():
+        await n.engine.next_turn()
+
+
+def leave_files(folder: Path, run: Any) -> None:
+    """A large result of its first task, one of a neighbour, and what each printed."""
+    write_value(result_path(folder / "results", run.first_task_no, 2), b"large")
+    write_value(result_path(folder / "results", run.first_task_no + 4000, 1), b"of another")
+    log = TaskLog(folder / "logs", SystemClock())
+    for run_no in (run.run_no, run.run_no + 1_000_000):
+        path = log.path(run_no, 0)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"printed")
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(
+        path.read_bytes().decode() for path in folder.glob("[lr]*/**/*") if path.is_file()
+    )
+
+
+async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
+    async with node(store_url) as n:
+        run_id = await finished(n)
+        other = await finished(n)
+        run = await n.store.find_run(run_id)
+        leave_files(tmp_path, run)
+        assert set(await left_of(n, run.run_no)) == {"expansion", "result", "run", "task", "try"}
+        async with deleted_by(n, tmp_path):
+            await n.engine.ask(DeleteRun(run_id=run_id))
+            await gone(n)
+
+        assert await left_of(n, run.run_no) == {}
+        assert files(tmp_path) == ["of another", "printed"]
+        assert [row.run_id for row in await n.store.list_runs()] == [other]
+        assert await compare(n.store) == []
+
+
+async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
+    async with node(store_url) as n:
+        await n.load(*TASKS)
+        run_id = await finished(n)
+        run = await n.store.find_run(run_id)
+
+        await n.engine.ask(DeleteRun(run_id=run_id))
+
+        assert await n.store.find_run(run_id) is None
+        assert await n.store.find_runs([run_id]) == []
+        assert await n.store.list_runs() == []
+        assert await n.store.latest_ended_run("dag", 0) is None
+        for request in (DeleteRun(run_id=run_id), ClearTasks(run_id=run_id)):
+            with pytest.raises(UnknownRun):
+                await n.engine.ask(request)
+        assert run.run_no in [row.run_no for row in await n.store.list_deletions()]
+
+
+async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(deleting, "SLICE_ROWS", 2)
+    async with node(store_url) as n:
+        run_id = await finished(n, width=9)
+        run = await n.store.find_run(run_id)
+        before = len(n.outlets.batches)
+        await n.engine.ask(DeleteRun(run_id=run_id))
+        async with deleted_by(n, tmp_path):
+            while len(n.outlets.batches) < before + 9:
+                await n.engine.next_turn()
+        erased = [sum(map(len, b.erased.values())) for b in n.outlets.batches[before:]]
+        assert max(erased) == 2
+        assert await left_of(n, run.run_no)
+
+    async with node(store_url) as n:
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        assert await left_of(n, run.run_no) == {}
+        assert await compare(n.store) == []
+
+
+async def test_what_is_gone_already_may_be_erased_again(store_url):
+    async with node(store_url) as n:
+        run_id = await finished(n)
+        run = await n.store.find_run(run_id)
+        await n.engine.ask(DeleteRun(run_id=run_id))
+        keys = await n.store.list_erasable("result", run.run_no)
+
+        for _ in range(2):  # the first answer was lost
+            await n.engine.ask(EraseRows(run_no=run.run_no, table="result", keys=keys))
+
+        assert await n.store.list_erasable("result", run.run_no) == []
+        assert await compare(n.store) == []
+
+
+async def test_a_run_that_goes_on_is_not_deleted(store_url):
+    async with node(store_url) as n:
+        await n.load(*TASKS)
+        run_id = await n.trigger()
+        run = await n.store.find_run(run_id)
+
+        with pytest.raises(RequestError, match="goes on"):
+            await n.engine.ask(DeleteRun(run_id=run_id))
+        with pytest.raises(RequestError, match="goes on"):
+            await n.engine.ask(EraseRows(run_no=run.run_no, table="task", keys=[]))
+        assert await n.store.list_deletions() == []
+
+
+async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(TaskSpec(task_id="a"))
+        run_id = await n.trigger()
+        start = (await n.outlets.next_start()).start
+        place = (start.task_no, start.start_no, 1, 2)
+        deferred = Deferred(*place, class_path="m:T", kwargs=b"\x80", next_method="go_on")
+        n.engine.report([deferred])
+        while not await n.store.list_triggers():
+            await n.engine.next_turn()
+        await n.engine.ask(CancelRun(run_id=run_id))
+        run = await n.store.find_run(run_id)
+        await n.engine.ask(DeleteRun(run_id=run_id))
+        assert await n.store.has_triggers(run.run_no)
+
+    async with node(store_url) as n:  # its host died with the daemon
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        assert await left_of(n, run.run_no) == {}
+
+
+async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return when a run was found to be needed, and was looked at again."""
+    look, looks = n.store.list_owed, 0
+    is_over = anyio.Event()
+
+    async def count(*args: Any, **fields: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            is_over.set()
+        return await look(*args, **fields)
+
+    monkeypatch.setattr(n.store, "list_owed", count, raising=False)
+    await is_over.wait()
+
+
+async def test_a_run_stays_until_its_author_was_called_back_for_all_of_it(
+    store_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(deleting, "_AGAIN_SECONDS", 0.01)
+    called = CallbackSpec(events=("success",))
+    async with node(store_url) as n:
+        await n.load(TaskSpec(task_id="a", callbacks=called), callbacks=called)
+        run_ids = [await n.trigger(), await n.trigger()]
+        for _ in run_ids:
+            n.succeed(await n.outlets.next_start())
+        await n.engine.wait_until_idle()
+        owing = [e for e in n.outlets.others if isinstance(e, Deliver)]
+        assert len(owing) == 4
+        run = await n.store.find_run(run_ids[0])
+        async with deleted_by(n, tmp_path):
+            await n.engine.ask(DeleteRun(run_id=run.run_id))
+            n.engine.report([Delivered(owing[0].outbox_no)])
+            await n.engine.wait_until_idle()
+            await looked_at_twice(n, monkeypatch)
+            assert set(await left_of(n, run.run_no)) == {"deletion", "run", "task"}
+            assert await n.store.find_run_no(run.run_no) is not None  # whoever calls asks for it
+
+    async with node(store_url) as n:
+        async with deleted_by(n, tmp_path):
+            n.engine.report([Delivered(effect.outbox_no) for effect in owing[1:]])
+            await gone(n)
+        assert await left_of(n, run.run_no) == {}
+        assert await n.store.find_run(run_ids[1]) is not None
+
+
+def test_every_table_that_knows_runs_is_emptied_of_them():
+    of_runs = {
+        table
+        for table in tables.metadata.sorted_tables
+        if "run_no" in table.c or "task_no" in table.c
+    }
+    kept = {tables.trigger_wait, tables.event, tables.named_event}
+
+    assert of_runs - kept == set(ERASED)
+
+
+async def test_output_of_others_can_be_written_while_a_folder_goes(tmp_path):
+    clock = SystemClock()
+    log = TaskLog(tmp_path, clock)
+    async with anyio.create_task_group() as services:
+        await services.start(log.run)
+        for start_no in range(20):
+            key = LogKey(
+                run_no=7, position=0, map_index=-1, task_no=1, start_no=start_no, try_number=1
+            )
+            await log.open(key).write(b"line\n")
+            await log.delete(8)
+        services.cancel_scope.cancel()
+
+    assert await log.read(7, 0) == b"line\n" * 20
