@@ -79,8 +79,7 @@ def _same_run(run: Run, fresh: Run) -> None:
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
                 raise Broken("restore", f"group {position} {name}: {mine}, {other}")
-        if run.state is RunState.RUNNING:  # else nothing of it starts any more
-            _same_lockstep(group, fresh.groups[position])
+        _same_lockstep(group, fresh.groups[position])
     for task_no, live in run.live.items():
         for name in ("state", "start_no", "try_number", "interruptions", "due_at", "deadline_at"):
             mine, other = getattr(live, name), getattr(fresh.live[task_no], name)
@@ -91,8 +90,8 @@ def _same_run(run: Run, fresh: Run) -> None:
 
 def _same_lockstep(group: Group, fresh: Group) -> None:
     one, other = group.lockstep, fresh.lockstep
-    if one is None or other is None:
-        return
+    if one is None or other is None or group.run.state is not RunState.RUNNING:
+        return  # of a run that is over nothing starts any more
     judged = min(one.judged, other.judged)  # a turn may have had no room for the rest
     for index in range(judged):
         is_pending = group.states[index] == TaskState.PENDING
