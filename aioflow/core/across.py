@@ -1,8 +1,9 @@
 """Limits on a task over all runs of its DAG: how many run at once, and who stands aside for that.
 
 Whoever stands aside comes back one at a time: the next only when that one has started, has
-been put aside for something else, or no longer waits. So a limit costs no more with ten
-thousand tasks behind it than with ten.
+been put aside for something else, or no longer waits; or when it goes before that one, which
+may wait for the very room that it has. So a limit costs no more with ten thousand tasks behind
+it than with ten.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Across:
         self._still_waits = still_waits
         self._running: dict[_Key, int] = {}
         self._aside: dict[_Key, dict[_Line, Queue]] = {}
-        self._called: dict[_Key, dict[_Line, Live | Group]] = {}
+        self._called: dict[_Key, dict[_Line, Item]] = {}
 
     def running(self, entry: Live | Group) -> int:
         """Return how many of its task hold a place, in all runs whose version limits it."""
@@ -77,7 +78,8 @@ class Across:
         if not self._called or _limit(entry) is None:
             return
         called = self._called.get(_key(entry), {})
-        if called.get(_line(entry)) is entry:
+        item = called.get(_line(entry))
+        if item is not None and item[3] is entry:
             del called[_line(entry)]
 
     def come_back(self) -> Iterator[Item]:
@@ -85,18 +87,31 @@ class Across:
         for key in list(self._aside):
             lines, called = self._aside[key], self._called.setdefault(key, {})
             for line in list(lines):
-                before = called.get(line)
-                if before is not None and self._still_waits(before):
+                if not self._may_call(lines[line], called.get(line)):
                     continue
                 item = self._next(lines[line])
                 if item is not None:
-                    called[line] = item[3]
+                    called[line] = item
                     yield item
                 if not lines[line]:
                     del lines[line]
             if not lines:
                 del self._aside[key]
                 self._called.pop(key, None)
+
+    def _may_call(self, aside: Queue, before: Item | None) -> bool:
+        """Whether the one that came back is not in the way of the next."""
+        if before is None or not self._still_waits(before[3]):
+            return True
+        return bool(aside) and aside[0][:3] < before[:3]
+
+    def rerank(self, pool: str, ranked: Callable[[Item], Item]) -> None:
+        """Other tasks keep their room in a pool than before: put those of it in order again."""
+        for lines in self._aside.values():
+            for (_, name), aside in lines.items():
+                if name == pool:
+                    aside[:] = map(ranked, aside)
+                    heapq.heapify(aside)
 
     def _next(self, aside: Queue) -> Item | None:
         while aside and not self._still_waits(aside[0][3]):

@@ -126,6 +126,7 @@ class Ready:
             if name == pool:
                 queue[:] = [self._ranked(item) for item in queue]
                 heapq.heapify(queue)
+        self.across.rerank(pool, self._ranked)
 
     def best(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> Queue | None:
         """Return the queue of a lane with the best head that may start, if there is one."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.messages import Succeeded
+from aioflow.core.across import Across
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, Explain, SetPool
 from tests.core.world import World
@@ -147,3 +148,27 @@ def test_what_waits_behind_the_limit_costs_one_entry_per_end():
     assert max(looked_at) <= 2
     assert {world.run_state(run) for run in runs} == {"success"}
     assert not list(world.slots.ready.across.waiting())
+
+
+def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_waits_for_it():
+    world = World()
+    runs = runs_of(world, 4, limited())
+    lives = [world.memory.live[world.memory.runs[run_no].task_no(0, -1)] for run_no in runs]
+    across = Across(lambda _: True)
+    kept, begun, fresh, later = (
+        (0, 0, 7, lives[0]),
+        (1, 0, 5, lives[1]),
+        (2, 0, 1, lives[2]),
+        lives[3],
+    )
+    across.put_aside(fresh)
+    assert list(across.come_back()) == [fresh]
+
+    across.put_aside((2, 0, 9, later))
+    assert list(across.come_back()) == []
+    across.put_aside(begun)
+    across.put_aside(kept)
+    assert list(across.come_back()) == [kept]
+    assert list(across.come_back()) == []
+    across.passed(kept[3])
+    assert list(across.come_back()) == [begun]

@@ -392,9 +392,12 @@ def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
     """I14: what is ordered to start belongs to a run that runs, and is stored as ordered."""
     for start in turn.starts:
         start_is_stored(node, start.start)
+    ended = {c.run_no for c in turn.batch.run_changes if not c.state.is_live}
     for effect in turn.effects:
         if not isinstance(effect, HostTrigger) or effect.host.start is None:
             continue
+        if effect.host.run_no in ended:
+            continue  # in the same turn; it is let go of slice by slice
         row = node.tables.triggers.get(effect.host.trigger_no)
         if row is not None and row.state is TriggerState.WAITING:  # else it ended in the same turn
             _is_of_a_live_run(node, effect.host.start, is_stream=row.window > 0)

@@ -49,11 +49,16 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
                     name = f"task {entry.position} of run {run.run_no}"
                     weight = 0 if is_kept else spec.slots
                     waiting[spec.body, spec.pool].append((weight, name))
-    for (_, pool), found in waiting.items():
+    for (body, pool), found in waiting.items():
         kept = [name for weight, name in found if weight == 0]
         if kept:
             raise Broken("L3 progress", f"{kept[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
+        queue = slots.ready._queues.get((body.value, pool))
+        if queue and not slots._has_room(
+            pool, queue[0][3].run.spec.tasks[queue[0][3].position].slots
+        ):
+            continue  # the head of the queue is wider, and nobody overtakes it
         if slots._has_room(pool, widest):
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
 
