@@ -48,7 +48,7 @@ from aioflow.inputs import (
 )
 from aioflow.model import Failure, TaskState
 from aioflow.outlets import Outlets, send
-from aioflow.recalling import recall
+from aioflow.recalling import Recalling
 from aioflow.requests import Request
 from aioflow.rows import Batch, RunRow, TriggerRow
 from aioflow.store import Store
@@ -116,6 +116,7 @@ class Engine:
         self._tickets = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._turned = anyio.Event()
+        self._recalling = Recalling(store)
         self.timers = Timers(clock, self.report)
 
     def connect(self, outlets: Outlets) -> None:
@@ -184,7 +185,11 @@ class Engine:
             await self._turn([Restarted()])
             task_status.started()
             while True:
-                await self._turn(await self._take())
+                inputs = await self._take()
+                if self._recalling.has_all(inputs, self.memory):
+                    await self._turn(inputs)
+                else:
+                    services.start_soon(self._load, inputs)
                 # What it orders leaves when the loop comes round: before the next one is decided.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
 
@@ -192,8 +197,14 @@ class Engine:
         while not self._inbox:
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        count = portion(self._inbox, TURN_INPUTS)
+        count = portion(self._inbox, TURN_INPUTS, self.memory)
         return [self._inbox.popleft() for _ in range(count)]
+
+    async def _load(self, inputs: list[Input]) -> None:
+        """Read the ended runs that these ask for beside the circle; then they come again."""
+        load = partial(self._recalling.load, inputs, self.memory)
+        await self._patiently(load, is_whole=False)
+        self.report(inputs)
 
     async def _turn(self, inputs: list[Input]) -> None:
         try:
@@ -214,7 +225,8 @@ class Engine:
             TurnFailed: If deciding raised. Nothing was committed.
             _Refused: If the batch was. Nothing was committed.
         """
-        await self._patiently(partial(recall, self._store, self.memory, inputs))
+        await self._patiently(partial(self._recalling.load, inputs, self.memory))
+        await self._patiently(partial(self._recalling.recall, inputs, self.memory))
         await self._lease_numbers()
         batch, effects, draft = decide(
             self.memory,
@@ -254,15 +266,20 @@ class Engine:
         memory.commit_us += _RECENT * (self._clock.monotonic_us() - began - memory.commit_us)
         self._out.committed(batch, draft)
 
-    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _patiently(
+        self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
+    ) -> Answer:
         """Return what the store answers, however long it is away.
 
         Cancelled between two attempts it is given up; within one it is not interrupted.
+
+        Args:
+            is_whole: Whether that is so.
         """
         delay, attempts = _FIRST_DELAY, 0
         while True:
             try:
-                with anyio.CancelScope(shield=True):
+                with anyio.CancelScope(shield=is_whole):
                     answer = await call()
             except StoreUnavailable as exc:
                 attempts += 1
@@ -305,6 +322,8 @@ class Engine:
                     | ReadOwed()
                     | Rehost()
                 ):
+                    self.report([effect])
+                case Asked():  # what it is about is being cleared
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)

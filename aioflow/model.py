@@ -174,6 +174,7 @@ class WaitKind(StrEnum):
     CODE_MISSING = "code_missing"
     UNDECRYPTABLE = "undecryptable"
     QUARANTINED = "quarantined"
+    CLEARING = "clearing"
     DATABASE = "database"
 
 

@@ -6,10 +6,27 @@ import msgspec
 
 from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo
 
-__all__ = ("ALERT", "DEADLINE", "Alert", "Callback", "Deadline", "callback_kind", "is_callback")
+__all__ = (
+    "ALERT",
+    "CLEAR",
+    "DEADLINE",
+    "KEPT",
+    "Alert",
+    "Callback",
+    "Clearing",
+    "Deadline",
+    "callback_kind",
+    "is_callback",
+)
+
+CLEAR = "clear"
+"""The kind of the outbox rows that say what is still to be cleared, see ``Clearing``."""
 
 DEADLINE = "deadline"
 """The kind of the outbox rows that wait for an instant, see ``Deadline``."""
+
+KEPT = frozenset({CLEAR, DEADLINE})
+"""The kinds that the engine works off itself: it has all such rows, and hands none out."""
 
 ALERT = "alert"
 
@@ -64,3 +81,31 @@ def callback_kind(dag_id: str) -> str:
 def is_callback(kind: str) -> bool:
     """Whether rows of that kind hold callbacks."""
     return kind.startswith(_CALLBACK)
+
+
+class Clearing(msgspec.Struct, frozen=True, array_like=True):
+    """What of a run has to begin anew: the body of such a row, from the request until all has.
+
+    How far that has come the tasks say themselves: what was cleared is pending, or removed.
+
+    Attributes:
+        whole: Positions all of whose tasks have to.
+        failed: Of other positions those that failed.
+        children: Of others these, by position and map index.
+        anew: Mapped tasks among ``whole`` that will be expanded anew.
+        kept: Positions of tasks among ``whole`` that stay as they are.
+        spared: The same of children, by position: one bit for each, the lowest first.
+    """
+
+    run_no: RunNo
+    whole: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    children: tuple[tuple[int, int], ...] = ()
+    anew: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    spared: tuple[tuple[int, bytes], ...] = ()
+
+    @property
+    def positions(self) -> set[int]:
+        """Those of which something has to."""
+        return {*self.whole, *self.failed, *(position for position, _ in self.children)}

@@ -1,50 +1,158 @@
-"""Reads what a turn needs and memory does not have: runs, what of them is over, what is owed."""
+"""Reads what a turn needs and memory does not have: runs, what of them is over, what is owed.
+
+A run that has ended is read whole, a page at a time beside the circle, which goes on meanwhile.
+Of the tasks that are cleared in one turn the rows are read right before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from aioflow.core import clear, lanes, mark, past
+import anyio
+import structlog
+
+from aioflow.core import lanes, mark, past
+from aioflow.core.clear import asks, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
+from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.resealing import PAGE
+from aioflow.core.restoring import Restoring
+from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.inputs import Asked, Input
-from aioflow.model import DagSpec, ValueKind
+from aioflow.model import DagSpec, RunState, TaskNo, ValueKind
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
-from aioflow.rows import RunRow, TriggerRow, ValueRow
+from aioflow.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.store import Store
 from aioflow.unfinished import LiveRun
 
-__all__ = ("recall",)
+__all__ = ("Recalling",)
+
+_log = structlog.get_logger(__name__)
+
+_DENSE = 2
+"""Rows are read as a range where it has at most this many for each that is needed."""
 
 
-async def recall(store: Store, memory: Memory, inputs: Sequence[Input]) -> None:
-    """Have in memory what these inputs ask for.
+class Recalling:
+    """Reads for one engine."""
 
-    That is the rows of runs, in ``memory.recalled``; and which run came before another, in
-    ``memory.lines``.
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._one_at_a_time = anyio.Lock()
+        self._began: dict[tuple[str, str | None], int] = {}  # at which commit the reading did
 
-    And in ``memory.found_owed`` what may be handed out.
+    def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
+        """Whether every run is at hand that these inputs ask for."""
+        return all(_is_at_hand(request, memory) for request in asks(inputs))
 
-    Raises:
-        StoreUnavailable: If the database does not answer; it may be called again.
-    """
-    memory.recalled = {}
-    memory.found_owed = {
-        kind: await store.list_owed(kind, after=after, limit=limit)
-        for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
-    }
-    for request in clear.wanted(inputs):
-        rows = await _run(request, store) if mark.needs_rows(request, memory) else None
-        if rows is not None and await _has_plan(rows.run, store, memory):
-            memory.recalled[request.run_id] = rows
-    memory.sealed = await _sealed(store, inputs)
-    for dag_id, orders in past.wanted(inputs, memory):
-        for order, row in zip(orders, await store.find_runs_before(dag_id, orders), strict=True):
-            memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+    async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Have in ``memory.loaded`` the ended runs that these inputs ask for.
+
+        Raises:
+            StoreUnavailable: If the database does not answer; it may be called again.
+        """
+        if self.has_all(inputs, memory):
+            return  # without waiting for others, who may read long
+        async with self._one_at_a_time:
+            for request in asks(inputs):
+                if not _is_at_hand(request, memory):
+                    await self._load(request, memory)
+
+    async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Have in memory what these inputs need.
+
+        That is rows of tasks, in ``memory.recalled``, and of whole runs, in
+        ``memory.recalled_runs``; what was answered before, in ``memory.answered``; which run
+        came before another, in ``memory.lines``; and what may be handed out, in
+        ``memory.found_owed``.
+
+        Raises:
+            StoreUnavailable: As ``load``.
+        """
+        store = self._store
+        memory.recalled, memory.answered = {}, {}
+        memory.found_owed = {
+            kind: await store.list_owed(kind, after=after, limit=limit)
+            for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
+        }
+        if not memory.loaded and not self._one_at_a_time.locked():
+            memory.touched.clear()
+        for request in asks(inputs):
+            if self._is_outdated(request, memory):
+                await self._load(request, memory)
+            answer = await self._answer(request)
+            if answer is not None and request.key is not None:
+                memory.answered[request.run_id, request.key] = answer
+        memory.recalled_runs = {}
+        for whole in mark.asks(inputs):
+            rows = await _run(whole, store) if mark.needs_rows(whole, memory) else None
+            if rows is not None and await _has_plan(rows.run, store, memory):
+                memory.recalled_runs[whole.run_id] = rows
+        numbers = needed(inputs, memory)
+        if numbers:
+            memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
+        memory.sealed = await _sealed(store, inputs)
+        for dag_id, orders in past.wanted(inputs, memory):
+            before = await store.find_runs_before(dag_id, orders)
+            for order, row in zip(orders, before, strict=True):
+                memory.lines[dag_id].learn(order, await _ended(row, store, memory))
+
+    async def _rows(self, numbers: Collection[TaskNo]) -> list[TaskRow]:
+        first, end = min(numbers), max(numbers) + 1
+        if end - first > _DENSE * len(numbers):
+            return await self._store.find_tasks(numbers)
+        return await self._store.list_tasks_between(first, end, limit=end - first)
+
+    async def _answer(self, request: ClearTasks) -> tuple[int, RunState] | None:
+        """Return the answer to a request that was met before."""
+        if request.key is None:
+            return None
+        run = await self._store.find_run(request.run_id)
+        known = None if run is None else await self._store.find_clear(run.run_no, request.key)
+        return None if run is None or known is None else (known, run.state)
+
+    def _is_outdated(self, request: ClearTasks, memory: Memory) -> bool:
+        key = (request.run_id, request.key)
+        touched = memory.touched.get(request.run_id, -1)
+        return key in memory.loaded and touched > self._began[key]
+
+    async def _load(self, request: ClearTasks, memory: Memory) -> None:
+        key, began = (request.run_id, request.key), memory.commit_no
+        memory.loaded[key] = await self._ended(request, memory)
+        self._began = {one: at for one, at in self._began.items() if one in memory.loaded}
+        self._began[key] = began
+
+    async def _ended(self, request: ClearTasks, memory: Memory) -> Run | RequestError:
+        row = await self._store.find_run(request.run_id)
+        if row is None or await self._answer(request) is not None:
+            return UnknownRun(request.run_id)  # of an answer that is known, nobody asks for it
+        try:
+            if row.ended_at is not None and await _has_plan(row, self._store, memory):
+                return await self._read(row, memory)
+        except AioflowError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever its rows say, the others go on
+            _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
+        return RequestError(f"run {request.run_id!r} cannot be restored")
+
+    async def _read(self, row: RunRow, memory: Memory) -> Run:
+        async with self._store.pieces_of_run(row.run_no) as pieces:
+            building: Restoring | None = None
+            async for piece in pieces:
+                building = building or Restoring(piece, memory)
+                building.take_ended(piece)
+        if building is None:
+            raise ValueError("it has no row")
+        return building.look_back()
 
 
-async def _run(request: ClearTasks | Mark | DeleteRun, store: Store) -> LiveRun | None:
+def _is_at_hand(request: ClearTasks, memory: Memory) -> bool:
+    is_loaded = (request.run_id, request.key) in memory.loaded
+    return is_loaded or memory.find_run(request.run_id) is not None
+
+
+async def _run(request: Mark | DeleteRun, store: Store) -> LiveRun | None:
     run = await store.find_run(request.run_id)
     if run is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -54,7 +54,10 @@ class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have tasks of a run begin anew. Answered with how many were cleared, and the run's state.
+    """Have tasks of a run begin anew. Answered with how many those are, and the run's state.
+
+    The run goes on when all of them have been cleared. Asking again with the same ``key``
+    clears nothing, and is answered with the same count.
 
     Attributes:
         tasks: Their ids; empty for all.
@@ -68,6 +71,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     map_index: int = -1
     downstream: bool = False
     failed: bool = False
+    key: str | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -100,7 +104,7 @@ class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     run_no: RunNo
     table: str
-    keys: list[tuple[int, ...]]
+    keys: list[tuple[Any, ...]]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -440,14 +440,13 @@ class Batch(msgspec.Struct, kw_only=True):
             for the journal; the changes hold only the net.
         labels: ``(task_no, run_no, label)``; replace what an earlier try said.
         results: Replace what an earlier try of the task left.
-        dags, dag_files, pools: Whole rows, inserted or replaced.
+        dags, dag_files, pools, values: Whole rows, inserted or replaced; values also deleted.
         gone_files, gone_pools: Those whose row is deleted.
-        values: Whole rows, inserted, replaced or deleted.
         resealed: Triggers whose fields are the same, sealed anew.
-        dropped_records: ``(task_no, ordinal)``; applied before the new ones, so that a call may
-            be made again.
+        dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
+        new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
         gone_results: Tasks whose results are deleted, if they have any.
         gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
         new_deletions: Ended runs that nobody is to see any more.
@@ -489,8 +488,9 @@ class Batch(msgspec.Struct, kw_only=True):
     gone_pools: list[str] = msgspec.field(default_factory=list)
     values: list[ValueRow] = msgspec.field(default_factory=list)
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
-    erased: dict[str, list[tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
+    new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

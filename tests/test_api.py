@@ -246,7 +246,7 @@ async def test_of_a_live_run_no_row_is_read_to_count_its_tasks_and_of_an_ended_o
 
     assert live == {"pending": 2, "running": 2, "success": 1}
     assert ended == [{"success": 5}] * 2
-    assert again == {"running": 1, "success": 4}
+    assert again == {"pending": 1, "success": 4}
     assert anew == {"success": 5}
     assert reads.counts == 2
 

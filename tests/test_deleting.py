@@ -100,9 +100,14 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
     async with node(store_url) as n:
         run_id = await finished(n)
         other = await finished(n)
+        request = ClearTasks(run_id=run_id, tasks=("work",), map_index=0, key="once")
+        assert await n.engine.ask(request) == (1, RunState.QUEUED)
+        n.succeed(await n.outlets.next_start(), body=b"\x01", size=1)
+        assert await n.ended(run_id) is RunState.SUCCESS
         run = await n.store.find_run(run_id)
         leave_files(tmp_path, run)
-        assert set(await left_of(n, run.run_no)) == {"expansion", "result", "run", "task", "try"}
+        tables_of_run = {"clear_request", "expansion", "result", "run", "task", "try"}
+        assert set(await left_of(n, run.run_no)) == tables_of_run
         async with deleted_by(n, tmp_path):
             await n.engine.ask(DeleteRun(run_id=run_id))
             await gone(n)

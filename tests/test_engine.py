@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 import structlog.testing
@@ -14,11 +15,11 @@ import structlog.testing
 from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
-from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag
+from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
 from aioflow.inputs import Delivered, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
-from aioflow.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool, ShowPools
+from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, Mark, SetPool, ShowPools
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import open_store
@@ -303,7 +304,7 @@ async def test_an_ended_run_is_cleared_and_the_journal_tells_the_same(store_url)
 
     async with node(store_url) as n:  # of which it knows nothing any more
         request = ClearTasks(run_id=run_id, tasks=("work",), map_index=1)
-        assert await n.engine.ask(request) == (1, RunState.RUNNING)
+        assert await n.engine.ask(request) == (1, RunState.QUEUED)
         again = (await n.outlets.next_start()).start
         assert (again.map_index, again.start_no, again.try_number) == (1, 3, 1)
         await n.engine.ask(ClearTasks(run_id=run_id))  # what runs, too
@@ -334,7 +335,7 @@ async def test_a_clear_survives_that_the_database_refuses_it_once(store_url):
         refusals = [True]
         n.store.refuse = lambda batch: bool(batch.task_changes and refusals and refusals.pop())
 
-        assert await n.engine.ask(ClearTasks(run_id=run_id, tasks=("b",))) == (1, RunState.RUNNING)
+        assert await n.engine.ask(ClearTasks(run_id=run_id, tasks=("b",))) == (1, RunState.QUEUED)
         n.succeed(await n.outlets.next_start())
 
         assert await n.ended(run_id) is RunState.SUCCESS
@@ -526,3 +527,82 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
         assert {run.row.run_id for run in n.engine.memory.runs.values()} == {"good"}
 
     assert "cannot be restored: KeyError" in held.quarantine
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_what_was_read_of_an_ended_run_is_read_again_after_a_mark_of_it(
+    store_url, is_deleted
+):
+    async with node(store_url) as n:
+        await n.load(A, B)
+        run_id = await n.trigger()
+        for _ in range(2):
+            n.succeed(await n.outlets.next_start())
+        await n.ended(run_id)
+        is_read, may_go_on = anyio.Event(), anyio.Event()
+        store: Any = n.store
+        read = store.pieces_of_run
+
+        @asynccontextmanager
+        async def slowly(run_no):
+            async with read(run_no) as pieces:
+                found = [piece async for piece in pieces]
+            is_read.set()
+            await may_go_on.wait()
+
+            async def again():
+                for piece in found:
+                    yield piece
+
+            yield again()
+
+        store.pieces_of_run = slowly
+        answers: list[Any] = []
+
+        async def clear() -> None:
+            try:
+                answers.append(await n.engine.ask(ClearTasks(run_id=run_id, failed=True)))
+            except UnknownRun as exc:
+                answers.append(exc.code)
+
+        async with anyio.create_task_group() as people:
+            people.start_soon(clear)
+            await is_read.wait()
+            if is_deleted:
+                await n.engine.ask(DeleteRun(run_id=run_id))
+            else:
+                await n.engine.ask(Mark(run_id=run_id, state=TaskState.FAILED, tasks=("b",)))
+            may_go_on.set()
+
+        assert answers == [UnknownRun.code if is_deleted else (1, RunState.QUEUED)]
+
+
+async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        run_id = await n.trigger()
+        n.succeed(await n.outlets.next_start())
+        await n.ended(run_id)
+        is_read = anyio.Event()
+        store: Any = n.store
+        read = store.pieces_of_run
+
+        @asynccontextmanager
+        async def slowly(run_no):
+            async with read(run_no) as pieces:
+                await is_read.wait()
+                yield pieces
+
+        store.pieces_of_run = slowly
+        async with anyio.create_task_group() as people:
+            people.start_soon(n.engine.ask, ClearTasks(run_id=run_id))
+            await anyio.lowlevel.checkpoint()
+
+            await n.engine.ask(CreateRun(dag_id="dag", run_id="another"))
+
+            n.succeed(await n.outlets.next_start())
+            assert await n.ended("another") is RunState.SUCCESS
+            assert (await n.store.find_run(run_id)).state is RunState.SUCCESS
+            is_read.set()
+        n.succeed(await n.outlets.next_start())
+        assert await n.ended(run_id) is RunState.SUCCESS

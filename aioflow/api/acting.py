@@ -6,19 +6,24 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, cast
 
+from aioflow.api.checks import checked_key
 from aioflow.api.reader import RunReader
 from aioflow.errors import UnknownRun
 from aioflow.model import RunState, TaskState
 from aioflow.requests import CancelRun, ClearTasks, DeleteRun, Mark, Request
 
-__all__ = ("RunActions",)
+__all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "RunActions")
+
+ASK_SECONDS = 5.0
+CLEAR_SECONDS = 50.0
+"""An ended run is read whole before it is cleared."""
 
 
 class RunActions(RunReader):
     """What changes a run; see ``Api``."""
 
     @abstractmethod
-    async def _ask(self, request: Request) -> object:
+    async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
         """Return what the engine answers."""
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
@@ -41,12 +46,15 @@ class RunActions(RunReader):
         map_index: int = -1,
         downstream: bool = False,
         failed: bool = False,
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
 
+        ``key`` is its idempotency key.
+
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being cancelled.
+            RequestError: If the run is being ended.
         """
         request = ClearTasks(
             run_id=run_id,
@@ -54,9 +62,11 @@ class RunActions(RunReader):
             map_index=map_index,
             downstream=downstream,
             failed=failed,
+            key=checked_key(key),
         )
         run = await self.run(run_id)
-        cleared, state = cast("tuple[int, RunState]", await self._ask(request))
+        answer = await self._ask(request, CLEAR_SECONDS)
+        cleared, state = cast("tuple[int, RunState]", answer)
         return {"run_id": run_id, "dag_id": run.dag_id, "state": state.label, "cleared": cleared}
 
     async def delete_run(self, run_id: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +9,9 @@ from typing import Any, cast
 import anyio
 import msgspec
 
-from aioflow.api.acting import RunActions
+from aioflow.api.acting import ASK_SECONDS, RunActions
 from aioflow.api.causes import Chain, Explained
+from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
 from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
@@ -30,13 +30,11 @@ from aioflow.api.views import (
     instant,
     iso,
 )
-from aioflow.author.codec import encode
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.stalls import Staller
 from aioflow.engine import Engine
 from aioflow.errors import (
     AioflowError,
-    BadConf,
     DaemonAway,
     RequestError,
     RunExists,
@@ -61,10 +59,6 @@ from aioflow.tasklog import TaskLog
 
 __all__ = ("Api",)
 
-_ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
-_KEY_LENGTH = 250
-_CONF_BYTES = 1024 * 1024
-_ASK_SECONDS = 5.0
 _EXPLAIN_SECONDS = 0.5
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 """A reader is told what the rows say rather than kept waiting for what memory knows."""
@@ -140,14 +134,14 @@ class Api(RunActions):
             raise DaemonAway(str(self._home or ""))
         return self._engine
 
-    async def _ask(self, request: Request) -> object:
+    async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
         engine = self._running
         try:
-            with anyio.fail_after(_ASK_SECONDS):
+            with anyio.fail_after(seconds):
                 return await engine.ask(request)
         except TimeoutError as exc:
             raise StoreUnavailable(
-                f"nothing was committed for {_ASK_SECONDS} s; it may still be: ask again, "
+                f"nothing was committed for {seconds} s; it may still be: ask again, "
                 "with the same key or run id"
             ) from exc
 
@@ -171,10 +165,10 @@ class Api(RunActions):
         """
         request = CreateRun(
             dag_id=dag_id,
-            run_id=_checked_id(run_id),
-            conf=_packed(conf),
+            run_id=checked_id(run_id),
+            conf=packed_conf(conf),
             logical_date=None if logical_date is None else instant(logical_date, "logical_date"),
-            key=_checked_key(key),
+            key=checked_key(key),
         )
         same = await self._same_run(request)
         if same is not None:
@@ -231,7 +225,7 @@ class Api(RunActions):
         self, name: str, *, key: str | None = None, data: Any = None, request: str | None = None
     ) -> EmittedView:
         """Store a named event; see ``NamedEvents``. ``request`` is its idempotency key."""
-        return await self._events.emit(name, key=key, data=data, request=_checked_key(request))
+        return await self._events.emit(name, key=key, data=data, request=checked_key(request))
 
     async def list_events(
         self, *, name: str | None = None, limit: int = 100, before: int | None = None
@@ -403,27 +397,3 @@ def _slow(known: Staller) -> SlowView:
 
 def _triggered(run: RunRow, *, created: bool) -> Triggered:
     return Triggered(run_id=run.run_id, dag_id=run.dag_id, state=run.state.label, created=created)
-
-
-def _checked_id(run_id: str | None) -> str | None:
-    if run_id is not None and not _ID.fullmatch(run_id):
-        raise RequestError(
-            f"the run id {run_id[:80]!r} cannot be used; take letters, digits and _ . : + @ = -"
-        )
-    return run_id
-
-
-def _checked_key(key: str | None) -> str | None:
-    if key is not None and not (0 < len(key) <= _KEY_LENGTH and key.isprintable()):
-        raise RequestError(f"an idempotency key is 1 to {_KEY_LENGTH} printable characters")
-    return key
-
-
-def _packed(conf: Mapping[str, Any] | None) -> bytes | None:
-    """Return a conf as it is stored; the order of its names does not tell two apart."""
-    if not conf:
-        return None
-    body = encode(dict(sorted(conf.items())), "the conf")
-    if len(body) > _CONF_BYTES:
-        raise BadConf(f"the conf takes {len(body)} bytes; at most {_CONF_BYTES} are allowed")
-    return body

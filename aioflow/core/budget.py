@@ -17,7 +17,7 @@ from aioflow.model import Failure, TaskState
 from aioflow.owed import Alert
 from aioflow.rows import TaskRow
 
-__all__ = ("REASON", "recount", "spend")
+__all__ = ("REASON", "end_otherwise", "recount", "spend", "take_back")
 
 REASON = "retry_budget"
 """Of the failure of a task that may have had tries left."""
@@ -31,6 +31,7 @@ def spend(live: Live, failure: Failure, draft: Draft) -> Failure | None:
     if not over:
         live.run.retried += 1
         return None
+    live.run.beyond_budget += 1
     return replace(failure, message=f"{failure.message} ({over})"[:4_096], reason=REASON)
 
 
@@ -83,5 +84,28 @@ def recount(run: Run, rows: Iterable[TaskRow]) -> None:
     for row in rows:
         if row.state in {TaskState.PENDING, TaskState.REMOVED}:
             continue
-        run.retried += max(0, row.try_number - 1) + (row.state is TaskState.RETRYING)
-        run.is_over_budget |= row.failure is not None and row.failure.reason == REASON
+        run.retried += _retries(row)
+        run.beyond_budget += _is_beyond(row)
+    run.is_over_budget |= run.beyond_budget > 0
+
+
+def take_back(run: Run, row: TaskRow | Live) -> None:
+    """What a task has spent is there again: it begins anew."""
+    run.retried -= _retries(row)
+    run.beyond_budget -= _is_beyond(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def end_otherwise(run: Run, row: TaskRow | Live) -> None:
+    """A task ends before it has run again, or has not failed of a budget."""
+    run.retried -= row.state is TaskState.RETRYING
+    run.beyond_budget -= _is_beyond(row)
+    run.is_over_budget &= run.beyond_budget > 0
+
+
+def _retries(row: TaskRow | Live) -> int:
+    return max(0, row.try_number - 1) + (row.state is TaskState.RETRYING)
+
+
+def _is_beyond(row: TaskRow | Live) -> bool:
+    return row.failure is not None and row.failure.reason == REASON

@@ -5,8 +5,10 @@ Its own state comes first, so that nothing starts in between, then its tasks.
 
 from __future__ import annotations
 
-from aioflow.core import child_runs, dag, deadlines, handling, waits
-from aioflow.core.draft import Draft
+from itertools import islice
+
+from aioflow.core import child_runs, clearing, dag, deadlines, handling, waits
+from aioflow.core.draft import BATCH_ROWS, Draft
 from aioflow.core.fresh import cleared_places, fresh
 from aioflow.core.live import Live, Run
 from aioflow.core.run import alert, end
@@ -66,6 +68,7 @@ def _cut_short(
     was = run.state
     if was is RunState.QUEUED and state is not RunState.CANCELLED:
         draft.change_run(run, state=RunState.RUNNING)
+    clearing.give_up(run, draft)
     draft.change_run(run, state=state, is_told=at is not None)  # a person knows
     dag.run_ended(run, was=was, draft=draft, slots=slots)
     child_runs.ended(run, draft, slots)
@@ -92,15 +95,18 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
             draft.put_off(run)
             return
         _stop(live, state, draft.now if now is None else max(now, draft.now), draft, slots)
-    for position, map_index in cleared_places(run):
+    for position, map_index in list(islice(cleared_places(run), BATCH_ROWS)):
         if draft.is_full:
-            draft.put_off(run)
-            return
+            break
         live = fresh(run, position, map_index)
         live.try_number, live.ended_at = 0, draft.now
         if state is TaskState.SUCCESS:
             live.failure = marked(state)
-        draft.move(live, state)
+        has_children = map_index < 0 and position in run.groups  # it was to be expanded anew
+        draft.move(live, TaskState.REMOVED if has_children else state)
+    if any(True for _ in cleared_places(run)):
+        draft.put_off(run)
+        return
     if state is TaskState.SUCCESS:
         for position in range(len(run.spec.tasks)):
             draft.task_over(run, position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 
 from aioflow.core import following, growing
 from aioflow.core.judging import verdict
@@ -11,13 +11,22 @@ from aioflow.core.live import Run
 from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
 from aioflow.core.scopes import reached
-from aioflow.model import Chooses, TaskState
+from aioflow.model import Chooses, TaskNo, TaskState
+from aioflow.owed import Clearing
 from aioflow.requests import ClearTasks
 from aioflow.rows import TaskRow
 
-__all__ = ("Chosen", "choose", "is_chosen_away", "is_made_anew")
+__all__ = (
+    "FAILED",
+    "Chosen",
+    "choose",
+    "is_chosen_away",
+    "is_made_anew",
+    "skipped_children",
+)
 
-_FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
+FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
+"""How those have ended that are meant by "only what failed"."""
 
 
 class Chosen:
@@ -25,44 +34,42 @@ class Chosen:
 
     Attributes:
         whole: Positions all of whose tasks are.
+        failed: Other positions, of which those are that failed.
         children: Of other positions, the map indexes that are.
         anew: Mapped tasks among ``whole`` that will be expanded anew.
     """
 
     def __init__(self) -> None:
         self.whole: set[int] = set()
+        self.failed: set[int] = set()
         self.children: defaultdict[int, set[int]] = defaultdict(set)
         self.anew: set[int] = set()
-        self._kept: set[int] = set()
 
     @property
     def positions(self) -> set[int]:
         """Those of which something is chosen."""
-        return self.whole | self.children.keys()
+        return self.whole | self.failed | self.children.keys()
 
-    def has(self, row: TaskRow) -> bool:
+    def includes(self, position: int, index: int, run: Run) -> bool:
+        """Whether a child of a fan-out is among those that are meant."""
+        if position in self.failed:
+            return run.groups[position].states[index] in FAILED
+        return position in self.whole or index in self.children.get(position, ())
+
+    def has(self, row: TaskRow, run: Run) -> bool:
         """Whether a task is chosen, and there is something to clear about it."""
         if row.state is TaskState.REMOVED:  # needed again where it may end without children
             return row.map_index < 0 and row.position in self.anew
-        if row.state is TaskState.PENDING or row.task_no in self._kept:
-            return False
-        return self.includes(row.position, row.map_index)
-
-    def includes(self, position: int, map_index: int) -> bool:
-        """Whether a task is among those that are meant."""
-        return position in self.whole or map_index in self.children.get(position, ())
-
-    def keep(self, row: TaskRow) -> None:
-        """Leave a task as it is."""
-        self._kept.add(row.task_no)
+        is_begun = row.state is not TaskState.PENDING
+        return is_begun and self.includes(row.position, row.map_index, run)
 
 
-def choose(request: ClearTasks, run: Run, rows: Sequence[TaskRow]) -> Chosen:
+def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Clearing:
     """Return what a request is about, with all that has to be cleared along with it.
 
     Args:
         request: Its tasks and the child it names are there.
-        rows: All of the run.
+        rows: Of the unmapped tasks of the run, and of those in ``skipped_children``.
     """
     graph, chosen = run.graph, Chosen()
     named = [graph.position_of[task_id] for task_id in request.tasks]
@@ -70,38 +77,80 @@ def choose(request: ClearTasks, run: Run, rows: Sequence[TaskRow]) -> Chosen:
         if request.map_index < 0:
             chosen.whole.add(position)
         else:
-            chosen.children[position].add(request.map_index)
+            chosen.children[position] = {request.map_index}
     if request.downstream:
         first = {child for position in chosen.positions for child in graph.children[position]}
         chosen.whole |= reached(first, graph.children)
     if request.failed:
-        chosen = _failed_of(chosen, rows)
+        chosen = _failed_of(chosen, run)
     _complete(chosen, run)
-    for row in rows:
-        if chosen.has(row) and is_chosen_away(row, chosen, run):
-            chosen.keep(row)
-    return chosen
-
-
-def _failed_of(chosen: Chosen, rows: Sequence[TaskRow]) -> Chosen:
-    failed = Chosen()
-    for row in rows:
-        if row.state in _FAILED and chosen.has(row):
-            if row.map_index < 0:
-                failed.whole.add(row.position)
+    kept: set[int] = set()
+    spared: dict[int, bytearray] = {}
+    if any(task.chooses for task in run.spec.tasks):
+        for row in rows.values():
+            position, index = row.position, row.map_index
+            is_meant = chosen.includes(position, index, run) and position not in chosen.anew
+            if not is_meant and not (index < 0 and position in chosen.whole):
+                continue
+            if not is_chosen_away(row, chosen, run):
+                continue
+            if index < 0:
+                kept.add(position)
             else:
-                failed.children[row.position].add(row.map_index)
+                bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
+                bits[index >> 3] |= 1 << (index & 7)
+    return Clearing(
+        run.run_no,
+        whole=tuple(sorted(chosen.whole)),
+        failed=tuple(sorted(chosen.failed)),
+        children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
+        anew=tuple(sorted(chosen.anew)),
+        kept=tuple(sorted(kept)),
+        spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
+    )
+
+
+def skipped_children(run: Run) -> Iterator[TaskNo]:
+    """Yield the children of mapped groups that a branch among them may have had skipped."""
+    skipped = bytes((TaskState.SKIPPED,))
+    for position, group in run.groups.items():
+        if group.counts[TaskState.SKIPPED] and _choosers_within(position, run):
+            at = group.states.find(skipped)
+            while at >= 0:
+                yield group.first_task_no + at
+                at = group.states.find(skipped, at + 1)
+
+
+def _failed_of(chosen: Chosen, run: Run) -> Chosen:
+    failed = Chosen()
+    for position in chosen.whole:
+        group = run.groups.get(position)
+        if group is None:
+            if run.states[position] in FAILED:
+                failed.whole.add(position)
+        elif any(group.counts[state] for state in FAILED):
+            failed.failed.add(position)
+    for position, indexes in chosen.children.items():
+        group = run.groups.get(position)
+        found = {index for index in indexes if group and group.states[index] in FAILED}
+        if found and position not in chosen.whole:
+            failed.children[position] = found
     return failed
 
 
 def _complete(chosen: Chosen, run: Run) -> None:
     """Add what cannot stay as it is beside what is chosen, until nothing is left to add."""
+    scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
     before = -1
     while len(chosen.whole) > before:
         before = len(chosen.whole)
-        for position in list(chosen.positions):
-            chosen.whole |= _companions(position, run)
+        for around, within in scopes:
+            if within & chosen.positions:
+                chosen.whole |= around
         for position in chosen.positions:
+            if run.spec.tasks[position].streams:
+                chosen.whole.update(growing.takers(run, position))
+            chosen.whole |= _loop_of(position, run)
             chosen.whole.update(
                 child for child in run.graph.children[position] if _is_under_way(child, run)
             )
@@ -109,24 +158,20 @@ def _complete(chosen: Chosen, run: Run) -> None:
             if is_made_anew(position, chosen, run):
                 chosen.whole.add(position)
                 chosen.anew.add(position)
+    chosen.failed -= chosen.whole
     for position in chosen.whole:
         chosen.children.pop(position, None)
 
 
-def _companions(position: int, run: Run) -> set[int]:
-    """Return what goes with a task: setups and teardowns around it, its loop, its stream's takers.
+def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
+    """Return a setup and its teardowns, and the tasks with any of which they have to go.
 
     What a setup has made was taken away by its teardown.
     """
-    graph, tasks = run.graph, run.spec.tasks
-    found = set(growing.takers(run, position)) if tasks[position].streams else set()
-    found |= _loop_of(position, run)
-    before = reached({position}, graph.parents)
-    for setup in (p for p in before if tasks[p].is_setup):
-        teardowns = {child for child in graph.children[setup] if tasks[child].is_teardown}
-        if position == setup or reached({position}, graph.children) & teardowns:
-            found |= {setup, *teardowns}
-    return found
+    graph = run.graph
+    teardowns = {p for p in graph.children[setup] if run.spec.tasks[p].is_teardown}
+    between = reached({setup}, graph.children) & reached(teardowns, graph.parents)
+    return {setup, *teardowns}, {setup, *between}
 
 
 def _is_under_way(position: int, run: Run) -> bool:
@@ -175,17 +220,35 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     """
     if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
+    if row.map_index >= 0:
+        return _is_child_chosen_away(row, chosen, run)
     tasks, position = run.spec.tasks, row.position
     choosers = {p for p in run.graph.parents[position] if tasks[p].chooses}
-    above = reached({position}, run.graph.parents)
-    choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
-    if row.map_index >= 0:
-        choosers &= run.graph.indexed[position]
-        stay = any(not chosen.includes(chooser, row.map_index) for chooser in choosers)
-        return stay and verdict(run, position, row.map_index) is Verdict.RUN
+    if any(task.chooses is Chooses.ALL for task in tasks):
+        above = reached({position}, run.graph.parents)
+        choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
     if not choosers - chosen.positions or _is_empty(position, run):
         return False
     return verdict(run, position) is not Verdict.SKIP
+
+
+def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
+    """The same of a child, by a branch in its mapped group."""
+    position, index = row.position, row.map_index
+    choosers = _choosers_within(position, run)
+    stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)
+    return stay and verdict(run, position, index) is Verdict.RUN
+
+
+def _choosers_within(position: int, run: Run) -> set[int]:
+    """Return the branches and short circuits that a mapped task goes along with child by child."""
+    tasks, indexed = run.spec.tasks, run.graph.indexed[position]
+    if not indexed:
+        return set()
+    choosers = {p for p in indexed if tasks[p].chooses}
+    every = {p for p in choosers if tasks[p].chooses is Chooses.ALL}
+    direct = choosers & set(run.graph.parents[position])
+    return direct | (every & reached({position}, run.graph.parents))
 
 
 def _is_empty(position: int, run: Run) -> bool:

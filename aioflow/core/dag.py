@@ -32,6 +32,7 @@ __all__ = (
     "run_reopened",
     "set_paused",
     "slot_due",
+    "step_back",
 )
 
 MISSED_SLOTS_AT_ONCE = 10
@@ -199,6 +200,8 @@ def count_runs(memory: Memory) -> None:
 def _remember_run(run: Run, memory: Memory) -> None:
     """Count a run into its DAG: among those that run, or that wait to."""
     dag_id = run.row.dag_id
+    if run.clearing is not None and run.state is RunState.QUEUED:
+        return  # it has its turn when all has been cleared
     if run.state is RunState.QUEUED:
         memory.queued_runs.setdefault(dag_id, deque()).append(run)
     elif run.state is RunState.RUNNING:
@@ -210,8 +213,8 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     memory, dag_id = draft.memory, run.row.dag_id
     if was is RunState.RUNNING:
         memory.active_runs[dag_id] -= 1
-    elif run in memory.queued_runs.get(dag_id, ()):
-        memory.queued_runs[dag_id].remove(run)
+    else:
+        step_back(run, memory)
     deadlines.write_off(run.run_no, draft)
     begin_queued(dag_id, draft, slots)
     row = memory.dags.get(dag_id)
@@ -219,8 +222,15 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
         slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
 
 
+def step_back(run: Run, memory: Memory) -> None:
+    """A run that waits for its turn does not any more."""
+    waiting = memory.queued_runs.get(run.row.dag_id, ())
+    if run in waiting:
+        memory.queued_runs[run.row.dag_id].remove(run)
+
+
 def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:
-    """A run that had ended is to go on: it waits behind those that wait already."""
+    """A run whose tasks were cleared is to go on: it waits behind those that wait already."""
     _remember_run(run, draft.memory)
     begin_queued(run.row.dag_id, draft, slots)
 

@@ -18,12 +18,13 @@ def delete(request: DeleteRun, draft: Draft) -> None:
     Raises:
         RequestError: If there is none of that id, or it goes on.
     """
-    rows = draft.memory.recalled.get(request.run_id)
+    rows = draft.memory.recalled_runs.get(request.run_id)
     is_live = draft.memory.find_run(request.run_id) is not None
     if is_live or (rows is not None and rows.run.ended_at is None):
         raise RequestError(f"run {request.run_id!r} goes on; cancel it first, then delete it")
     if rows is None:
         raise UnknownRun(request.run_id)
+    draft.memory.touch(request.run_id)
     order = order_of(rows.run)
     if order is not None:
         past.forget(rows.run.dag_id, order, draft)

@@ -361,7 +361,7 @@ class Draft:
             if live.state is waits:
                 loose[live.task_no] = live
             elif live.state is pending:
-                live.run.cleared[live.task_no] = live.start_no
+                live.run.cleared.put(live.task_no, live.start_no)
         for live in self._placed.values():
             live.stored_place = (live.worker, live.is_claimed, live.is_hosted)
         self.memory.runs.loose.update(self.runs)

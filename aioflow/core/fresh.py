@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live, Run
 from aioflow.model import TaskState
 
-__all__ = ("cleared_places", "fresh", "retire", "rewind")
+__all__ = ("cleared_places", "fresh", "is_cleared", "retire", "rewind")
 
 
 def fresh(run: Run, position: int, map_index: int) -> Live:
@@ -16,7 +18,7 @@ def fresh(run: Run, position: int, map_index: int) -> Live:
     of that one stays late.
     """
     task_no = run.task_no(position, map_index)
-    known = run.cleared.pop(task_no, None) if run.cleared else None
+    known = run.cleared.take(task_no) if run.cleared else None
     if isinstance(known, Live):
         return known
     live = Live(run, task_no, position, map_index)
@@ -25,23 +27,33 @@ def fresh(run: Run, position: int, map_index: int) -> Live:
     return live
 
 
-def cleared_places(run: Run) -> list[tuple[int, int]]:
-    """Return position and map index of the pending tasks that were cleared."""
-    places = []
-    for task_no in run.cleared:
-        position = task_no - run.row.first_task_no
-        if 0 <= position < len(run.states):
-            places.append((position, -1))
-            continue
-        indexes = ((g.position, task_no - g.first_task_no, g.width) for g in run.groups.values())
-        places += [(of, index) for of, index, width in indexes if 0 <= index < width]
-    return places
+def cleared_places(run: Run) -> Iterator[tuple[int, int]]:
+    """Yield position and map index of the pending tasks that were cleared.
+
+    None of them may become anything else meanwhile.
+    """
+    first = run.row.first_task_no
+    for task_no in run.cleared.between(first, first + len(run.states)):
+        yield task_no - first, -1
+    for group in run.groups.values():
+        first = group.first_task_no
+        for task_no in run.cleared.between(first, first + group.width):
+            yield group.position, task_no - first
+
+
+def is_cleared(group: Group) -> bool:
+    """Whether a child of a fan-out was cleared, and is pending."""
+    first = group.first_task_no
+    return next(group.run.cleared.between(first, first + group.width), None) is not None
 
 
 def retire(run: Run, position: int, draft: Draft) -> None:
     """A task is expanded that was cleared after it had ended without: its children have rows."""
-    if run.task_no(position, -1) in run.cleared:
-        draft.move(fresh(run, position, -1), TaskState.REMOVED)
+    task_no = run.task_no(position, -1)
+    if task_no in run.cleared:
+        live = fresh(run, position, -1)
+        draft.move(live, TaskState.REMOVED)
+        run.removed[task_no] = live.start_no
 
 
 def rewind(group: Group) -> None:

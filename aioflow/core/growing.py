@@ -19,6 +19,7 @@ from aioflow.rows import ExpansionRow
 
 __all__ = (
     "close",
+    "close_left_open",
     "count",
     "cut_of",
     "grow",
@@ -100,13 +101,34 @@ def close(run: Run, position: int, draft: Draft) -> Iterator[int]:
         yield from run.graph.judges[taker]
 
 
+def close_left_open(run: Run, draft: Draft) -> None:
+    """Nothing is added to what a stream, or a loop, left open when its run was cut short."""
+    for position, group in run.groups.items():
+        if group.is_open and _is_cut_short(run, group):
+            draft.change_group(group, group.width)
+            group.is_open = False
+            source = source_of(run, position)
+            if source >= 0:
+                group.cut = cut_of(run, source, group.width)
+            draft.task_over(run, position)
+
+
+def _is_cut_short(run: Run, group: Group) -> bool:
+    """Whether its stream, or the task that decides of its next round, has ended."""
+    mapped = run.spec.tasks[group.position].mapped
+    if group.is_loop and mapped is not None:
+        decider = run.groups.get(mapped.until)
+        last = run.states[mapped.until] if decider is None else decider.states[-1]
+        return last >= TaskState.SUCCESS
+    source = source_of(run, group.position)
+    return source >= 0 and run.states[source] >= TaskState.SUCCESS
+
+
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Count the children of a fan-out as they were counted before; all tasks are restored."""
+    """Know how the stream of a fan-out ended; all tasks are restored."""
     source = source_of(run, row.position)
-    group = run.groups[row.position]
     if source >= 0 and not row.is_open:
-        group.cut = cut_of(run, source, row.width)
-    count(group)
+        run.groups[row.position].cut = cut_of(run, source, row.width)
 
 
 def count(group: Group) -> None:

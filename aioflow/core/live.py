@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aioflow.core.backlog import Given, Stream
+from aioflow.core.cleared import Cleared
 from aioflow.core.kept import Kept
 from aioflow.core.plan import Plan
 from aioflow.core.siblings import Siblings
@@ -35,6 +36,7 @@ from aioflow.model import (
     TriggerState,
 )
 from aioflow.orders import RunInfo
+from aioflow.owed import Clearing
 from aioflow.rows import ExpansionRow, RunRow, TriggerRow
 
 __all__ = (
@@ -327,13 +329,18 @@ class Run:
         is_forgotten: It was dropped and read again; whatever still points here is stale.
         retried: How often a task of it has run again, or is to.
         is_over_budget: People were told that it may not any more, see ``budget``.
-        cleared: Pending tasks with a row: their last start, or until it is stored the task.
+        beyond_budget: How many tasks failed because they may not.
+        cleared: Pending tasks with a row.
+        removed: Mapped tasks with a row from when they had ended unexpanded: the same.
+        clearing: What of it is to begin anew; until all of that does, nothing of it goes on.
     """
 
     __slots__ = (
+        "beyond_budget",
         "blocked",
         "blocked_at",
         "cleared",
+        "clearing",
         "durations",
         "graph",
         "groups",
@@ -344,6 +351,7 @@ class Run:
         "known",
         "live",
         "plan",
+        "removed",
         "results",
         "retried",
         "row",
@@ -384,7 +392,10 @@ class Run:
         self.is_forgotten = False
         self.retried = 0
         self.is_over_budget = False
-        self.cleared: dict[TaskNo, Live | StartNo] = {}
+        self.beyond_budget = 0
+        self.cleared: Cleared[Live] = Cleared()
+        self.removed: dict[TaskNo, StartNo] = {}
+        self.clearing: Clearing | None = None
 
     @property
     def run_no(self) -> RunNo:
@@ -407,16 +418,16 @@ class Run:
             return self.row.first_task_no + position
         return self.groups[position].first_task_no + map_index
 
-    def count_ended(self, position: int, state: TaskState) -> None:
-        """Add one ended instance of a task to the tallies of its children."""
+    def count_ended(self, position: int, state: TaskState, times: int = 1) -> None:
+        """Add ended instances of a task to the tallies of its children."""
         offset = TALLY_OFFSET[state]
         for tally in self.graph.counts_in[position]:
-            self.tallies[tally * TALLY + offset] += 1
+            self.tallies[tally * TALLY + offset] += times
 
-    def count_child(self, group: Group, state: TaskState) -> None:
-        """Add an ended child of a fan-out to the tallies; one of a loop is in none."""
+    def count_child(self, group: Group, state: TaskState, times: int = 1) -> None:
+        """Add ended children of a fan-out to the tallies; one of a loop is in none."""
         if not group.is_loop:
-            self.count_ended(group.position, state)
+            self.count_ended(group.position, state, times)
 
     def end_group(self, group: Group) -> None:
         """All children of a task have ended."""

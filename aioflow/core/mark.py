@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from aioflow.core import choosing, dag, following, growing, past, rounds
+from aioflow.core import budget, choosing, dag, following, growing, past, rounds
 from aioflow.core.cancel import mark_ended, mark_live, marked
 from aioflow.core.choosing import Chosen
-from aioflow.core.clear import Clearing, recount
 from aioflow.core.draft import BATCH_ROWS, Draft
 from aioflow.core.following import Entry
 from aioflow.core.fresh import fresh, rewind
@@ -25,37 +24,45 @@ from aioflow.core.judging import WHOLE, verdict
 from aioflow.core.line import order_of
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
+from aioflow.core.recount import retally
+from aioflow.core.resetting import Resetting
 from aioflow.core.restoring import restore
 from aioflow.core.rules import Verdict
 from aioflow.core.run import follow, outcome, resume
 from aioflow.core.slots import Slots
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
+from aioflow.inputs import Asked, Input
 from aioflow.model import Instant, RunState, TaskNo, TaskState
-from aioflow.requests import ClearTasks, DeleteRun, Mark
+from aioflow.requests import DeleteRun, Mark
 from aioflow.rows import ResultRow, TaskRow
 from aioflow.unfinished import LiveRun
 
-__all__ = ("mark", "needs_rows", "needs_tasks")
+__all__ = ("asks", "mark", "needs_rows", "needs_tasks")
 
 _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 
 
-def needs_rows(request: ClearTasks | Mark | DeleteRun, memory: Memory) -> bool:
+def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
+    """Yield the requests among inputs whose runs may have to be in ``memory.recalled_runs``."""
+    for entry in inputs:
+        if isinstance(entry, Asked) and isinstance(entry.request, Mark | DeleteRun):
+            yield entry.request
+
+
+def needs_rows(request: Mark | DeleteRun, memory: Memory) -> bool:
     """Whether memory does not know all there is to know for a request."""
     run = memory.find_run(request.run_id)
     if run is None or not isinstance(request, Mark):
-        return run is None or isinstance(request, ClearTasks)
+        return run is None
     try:
         return any(_state(run, place) >= TaskState.SUCCESS for place in _places(request, run))
     except UnknownTask:
         return False
 
 
-def needs_tasks(request: ClearTasks | Mark | DeleteRun) -> bool:
+def needs_tasks(request: Mark | DeleteRun) -> bool:
     """Whether what is needed of its run is more than how it stands."""
-    return not isinstance(request, DeleteRun) and (
-        isinstance(request, ClearTasks) or bool(request.tasks)
-    )
+    return isinstance(request, Mark) and bool(request.tasks)
 
 
 def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState] | Mark:
@@ -68,10 +75,12 @@ def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState] | Ma
         RequestError: If there is no such run or task, or the run is being ended.
     """
     memory = draft.memory
-    rows = memory.recalled.get(request.run_id)
+    rows = memory.recalled_runs.get(request.run_id)
     live = memory.find_run(request.run_id)
     if live is None and (rows is None or rows.run.ended_at is None):
         raise UnknownRun(request.run_id)
+    if live is None:
+        memory.touch(request.run_id)
     if not request.tasks:
         return 0, _mark_run(request, live, rows, draft, slots)
     run = live
@@ -80,6 +89,8 @@ def mark(request: Mark, draft: Draft, slots: Slots) -> tuple[int, RunState] | Ma
         run = restore(rows, memory)
     elif not run.state.is_live:
         raise RequestError(f"run {request.run_id!r} is being ended; mark it when it has")
+    elif run.clearing is not None:
+        raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     try:
         found = [p for p in _places(request, run) if _state(run, p) is not request.state]
         if found:
@@ -142,7 +153,7 @@ class _Marking:
         self._rows = rows
         self._draft = draft
         self._slots = slots
-        self._clearing = Clearing(run, rows, draft, slots)
+        self._resetting = Resetting(run, rows, draft, slots)
         self._begun: dict[TaskNo, tuple[int, Instant | None]] = {}
         self._settled: set[int] = set()
 
@@ -153,15 +164,15 @@ class _Marking:
         taken_back = {p for p, i in places if _state(run, (p, i)) >= TaskState.SUCCESS}
         self._check_loops(taken_back)
         again = Chosen() if is_cut_short else self._decided_by(taken_back, set(places))
-        self._clearing.clear(again)
+        self._resetting.clear(again)
         self._begin_anew(places)
         for place in places:
             self._end(place, state)
-        self._clearing.restate({run.task_no(*place) for place in places}, state)
+        self._resetting.restate({run.task_no(*place) for place in places}, state)
         marked = {position for position, _ in places}
         for position in marked:
             self._end_whole(position, state)
-        recount(run)
+        retally(run)
         self._pass_on(marked)
         if is_cut_short:
             return
@@ -204,17 +215,17 @@ class _Marking:
         for task_no in numbers:
             live = run.live.get(task_no)
             if live is not None:
-                self._reset(self._clearing.stopped(live), live.try_number, live.started_at)
+                budget.end_otherwise(run, live)
+                self._reset(self._resetting.stopped(live), live.try_number, live.started_at)
             elif task_no in ended and task_no not in run.cleared:
                 row = ended[task_no]
-                self._reset(self._clearing.ended(row), row.try_number, row.started_at)
+                budget.end_otherwise(run, row)
+                self._reset(self._resetting.ended(row), row.try_number, row.started_at)
 
     def _reset(self, live: Live, try_number: int, started_at: Instant | None) -> None:
         self._begun[live.task_no] = try_number, started_at
-        if live.state is TaskState.RETRYING:
-            self._run.retried -= 1  # it ends before it has run again
         given = self._run.items.pop(live.task_no, None)  # what its children took stays
-        self._clearing.reset(live)
+        self._resetting.reset(live)
         if given is not None:
             self._run.items[live.task_no] = given
 
@@ -332,7 +343,7 @@ class _Marking:
         """Stop what is under way though its rule no longer says so, and judge what is to come."""
         while changed:
             found = self._overtaken(changed)
-            self._clearing.clear(found)
+            self._resetting.clear(found)
             changed = found.positions
 
     def _overtaken(self, changed: set[int]) -> Chosen:
@@ -363,7 +374,7 @@ class _Marking:
         if children:
             found.children[position] = children
         else:
-            self._clearing.renew(group)
+            self._resetting.renew(group)
 
 
 def _under_way(group: Group) -> Iterator[int]:

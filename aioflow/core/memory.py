@@ -13,13 +13,17 @@ from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
 from aioflow.core.suspects import Suspects
-from aioflow.model import DagSpec, Instant, RunNo, TaskNo
-from aioflow.rows import DagFileRow, DagRow, OutboxRow, TriggerRow, ValueRow
+from aioflow.errors import RequestError
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo
+from aioflow.owed import CLEAR, Clearing
+from aioflow.rows import DagFileRow, DagRow, OutboxRow, TaskRow, TriggerRow, ValueRow
 from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
 
 _DIGITS = 20
+
+_decode = msgspec.msgpack.Decoder(Clearing).decode
 
 WAITS_LIMIT = 100
 """Triggers a coroutine may wait for at once."""
@@ -57,9 +61,9 @@ class Memory:
             class path. Kept for the versions whose triggers are hosted; not over a restart.
         held: Tasks that have given on items and may go on when there is room, see ``streaming``.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
-        outbox: What is owed, kind and body by number: all that waits for an instant, and what is
-            handed out of the rest.
-        lanes: How much is owed of each kind that waits for no instant.
+        outbox: What is owed, kind and body by number: all that the engine works off itself, and
+            what is handed out of the rest.
+        lanes: How much is owed of each other kind.
         found_owed: Rows of these that were read for this turn.
         callbacks_failed: How many came to nothing; not over a restart.
         deadlines: Those that are owed, by run: numbers of the outbox, and their instants.
@@ -68,8 +72,17 @@ class Memory:
         hosts_up: Roles whose shared host is ready.
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
-        recalled: All rows of the runs that a request of this turn is about, by their ids.
         sealed: What a request of this turn has to seal anew: values, and triggers.
+        clearings: What of which run has to begin anew, and the number of the outbox it has.
+        loaded: Ended runs that a request waits for, by their ids and the idempotency key of that;
+            or why they cannot be.
+        touched: In which commits runs that had ended were marked, deleted or had begun to go on,
+            by their ids: what was read of them before is not so any more.
+        recalled: Rows of tasks that this turn needs.
+        recalled_runs: All rows of the runs that a mark, or the end of an ended run, needs, by
+            their ids.
+        answered: The answers to those requests of this turn that were met before, by the id of
+            their run and their idempotency key.
         stalls: Who has held up a loop; not over a restart.
         retries_per_run: How often tasks of a run may run again in all, where its DAG does not say.
         retries_per_pool: How often those in one pool may within a minute.
@@ -104,8 +117,13 @@ class Memory:
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.event_requests: dict[tuple[str, str], int] = {}
-        self.recalled: dict[str, LiveRun] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
+        self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
+        self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
+        self.touched: dict[str, int] = {}
+        self.recalled: dict[TaskNo, TaskRow] = {}
+        self.recalled_runs: dict[str, LiveRun] = {}
+        self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}
         self.stalls = Stalls()
         self.suspects = Suspects()
         self.retries_per_run: int | None = None
@@ -114,6 +132,18 @@ class Memory:
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1
+
+    def touch(self, run_id: str) -> None:
+        """The rows of a run that had ended change with this turn."""
+        self.touched[run_id] = self.commit_no + 1
+
+    def index_clearings(self) -> None:
+        """Learn from what is owed what is to begin anew."""
+        self.clearings.clear()
+        for number, (kind, body) in self.outbox.items():
+            if kind == CLEAR:
+                clearing = _decode(body)
+                self.clearings[clearing.run_no] = (number, clearing)
 
     def add_plan(self, version: str, spec: DagSpec) -> Plan:
         """Know a version of a DAG. A second call returns the first plan."""

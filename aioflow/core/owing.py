@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from aioflow.core.lanes import EMPTY, Lane
 from aioflow.core.memory import Memory
 from aioflow.inputs import Deliver, Effect, ReadOwed
-from aioflow.owed import ALERT, DEADLINE, Alert, Callback, callback_kind
+from aioflow.owed import ALERT, KEPT, Alert, Callback, callback_kind
 from aioflow.rows import OutboxRow
 
 __all__ = ("Owing", "begin")
@@ -61,7 +61,7 @@ class Owing:
         """
         number = self._take_number()
         self._new[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
-        if kind == DEADLINE:
+        if kind in KEPT:
             self._memory.outbox[number] = (kind, body)
             return number
         lane = self._memory.lanes.get(kind, EMPTY)
@@ -79,7 +79,7 @@ class Owing:
         if self._new.pop(number, None) is None:
             self._done[number] = owed
         kind = owed[0]
-        if kind != DEADLINE:
+        if kind not in KEPT:
             lane = self._memory.lanes[kind]
             self._set(kind, replace(lane, handed=lane.handed - 1))
             self.read_on(kind)
@@ -136,11 +136,12 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
     """After a restart: know what is owed.
 
     Args:
-        rows: Those that wait for an instant.
+        rows: Those that the engine works off itself.
         others: How many there are of each other kind, and the lowest number of these. They are
             read when the turn of the restart is over, see ``Owing.read_on``.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
+    memory.index_clearings()
     memory.lanes = {
         kind: Lane(waiting=count, after=first - 1) for kind, (count, first) in others.items()
     }

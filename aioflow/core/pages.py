@@ -131,6 +131,20 @@ class Pages(Generic[Value]):
                 if number - 1 > after:
                     yield number - 1
 
+    def between(self, first: int, end: int) -> Iterator[int]:
+        """Yield the numbers from ``first`` on, ``end`` excluded, in order; as ``numbers``."""
+        keys = range(first >> _BITS, (end - 1 >> _BITS) + 1)
+        for key in keys if len(keys) < len(self._pages) else sorted(self._pages):
+            if key not in keys or key not in self._pages:
+                continue
+            bits, number = self._pages[key].bits, key << _BITS
+            while bits:
+                skip = (bits & -bits).bit_length()
+                number += skip
+                bits >>= skip
+                if first <= number - 1 < end:
+                    yield number - 1
+
     def items(self, after: int = -1) -> Iterator[tuple[int, Value]]:
         """Yield them with their values, as ``numbers``. This is faster than ``get`` for each."""
         for key in sorted(key for key in self._pages if key >= after + 1 >> _BITS):

@@ -42,6 +42,7 @@ class _Folded(msgspec.Struct, frozen=True, array_like=True):
     tasks: int
     retried: int
     is_over_budget: bool
+    beyond_budget: int
 
 
 _decode = msgspec.msgpack.Decoder(_Folded).decode
@@ -121,6 +122,7 @@ class ParkedRuns(Kept[Run]):
             and not run.groups
             and not run.items
             and not run.cleared
+            and run.clearing is None
             and run.running == 0
             and row.quarantine is None
             and row.ended_at is None
@@ -150,6 +152,7 @@ class ParkedRuns(Kept[Run]):
             len(run.live),
             run.retried,
             run.is_over_budget,
+            run.beyond_budget,
         )
         del self.objects[row.run_no]
         self._bodies.put(row.run_no, packed(one))
@@ -178,6 +181,7 @@ class ParkedRuns(Kept[Run]):
         run.results, run.widths = one.results, one.widths
         run.source_starts = one.source_starts
         run.retried, run.is_over_budget = one.retried, one.is_over_budget
+        run.beyond_budget = one.beyond_budget
         _recount(run)
         run.live.lie(one.tasks, self._tasks)
         return run

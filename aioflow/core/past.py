@@ -69,7 +69,11 @@ def _held(before: Ended, task_id: str) -> Holder | None:
 
 def _held_by_live(before: Run, task_id: str) -> Holder | None:
     position = before.graph.position_of.get(task_id)
-    if position is None or before.states[position] in GOOD:
+    if position is None:
+        return None
+    if before.clearing is not None and position in before.clearing.positions:
+        return Holder(before.row.run_id, task_id, TaskState.PENDING, before.run_no)
+    if before.states[position] in GOOD:
         return None
     return Holder(before.row.run_id, task_id, TaskState(before.states[position]), before.run_no)
 
@@ -88,6 +92,8 @@ def admits(run: Run, position: int, draft: Draft) -> bool:
 
 def _waits_for_live(run: Run, memory: Memory) -> bool:
     """Whether a task of a run waits for nothing but a live run before its own."""
+    if run.clearing is not None:
+        return False  # that is judged when it goes on
     for position in run.graph.past:
         if run.states[position] == TaskState.PENDING and verdict(run, position) is Verdict.RUN:
             found = holder(run, position, memory)
@@ -104,6 +110,8 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
     line = memory.lines.get(dag_id)
     first = None if line is None else line.first
     if line is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
+        return None
+    if memory.runs.peek(first).clearing is not None:
         return None
     number: RunNo | None = first
     while number is not None:

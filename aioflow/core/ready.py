@@ -286,7 +286,9 @@ def _spec(entry: Live | Group) -> TaskSpec:
 
 def _still_waits(entry: Live | Group) -> bool:
     run = entry.run
-    if run.is_forgotten or run.row.quarantine is not None or not run.state.is_live:
+    if run.is_forgotten or run.clearing is not None or not run.state.is_live:
+        return False
+    if run.row.quarantine is not None:
         return False
     if isinstance(entry, Group):  # cleared, it waits for its rule before it waits for slots
         return entry.has_fresh and run.states[entry.position] == TaskState.RUNNING

@@ -85,7 +85,9 @@ def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
         _resume_live(live, draft, slots)
     for task_no, at in draft.memory.parking.instants(run):
         draft.effects.append(WakeAt(Due(at, task_no)))
-    if run.state is RunState.RUNNING and run.row.quarantine is None:
+    if run.clearing is not None:
+        draft.put_off(run)
+    elif run.state is RunState.RUNNING and run.row.quarantine is None:
         resume(run, draft, slots)
 
 

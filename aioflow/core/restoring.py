@@ -10,13 +10,13 @@ from collections import defaultdict
 
 import msgspec
 
-from aioflow.core import budget, following, growing, streams
+from aioflow.core import budget, growing, streams
 from aioflow.core.backlog import Given
-from aioflow.core.fresh import cleared_places, rewind
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
-from aioflow.model import RunState, TaskNo, TaskState, TriggerState
+from aioflow.core.recount import recount
+from aioflow.model import TaskNo, TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
 
@@ -48,6 +48,8 @@ class Restoring:
 
     def __init__(self, rows: LiveRun, memory: Memory) -> None:
         run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+        known = memory.clearings.get(run.run_no)
+        run.clearing = None if known is None else known[1]
         self.run = run
         self._memory = memory
         self._expansions: list[ExpansionRow] = rows.expansions
@@ -68,11 +70,9 @@ class Restoring:
         """Take tasks, or triggers, or both."""
         budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
-            if task.state is TaskState.PENDING:
-                self.run.cleared[task.task_no] = task.start_no
+            if task.state in {TaskState.PENDING, TaskState.REMOVED}:
+                self._take_cleared(task)
                 continue
-            if task.state is TaskState.REMOVED:
-                continue  # others have taken its place
             self._count(task)
             if not task.state.is_live:
                 self._note_end(task)
@@ -90,23 +90,7 @@ class Restoring:
         run, memory = self.run, self._memory
         for task_no in list(self._deferred):
             self._make_whole(task_no)
-        for expansion in self._expansions:
-            growing.restore(run, expansion)
-        for group in run.groups.values():
-            if group.is_over:
-                run.end_group(group)
-        following.restore(run)
-        for group in run.groups.values():
-            rewind(group)
-        # Cleared, or left behind when the run was cancelled, children wait for their rule again.
-        cleared = {position for position, _ in cleared_places(run)}
-        idle = [p for p, one in run.groups.items() if not (one.is_over or one.unfinished)]
-        for position in idle:
-            if position not in cleared and growing.source_of(run, position) >= 0:
-                continue  # how its stream ended matters to what comes after it alone
-            if run.state is not RunState.RUNNING or not following.may_go_on(run, position):
-                run.states[position] = TaskState.PENDING
-                following.forget(run.groups[position])
+        self.look_back()
         memory.add_run(run)
         for progress in self._progress.values():
             _restore_progress(run, progress)
@@ -115,6 +99,43 @@ class Restoring:
         memory.parking.fold(with_runs=False)  # it has yet to go on
         return run
 
+    def take_ended(self, rows: LiveRun) -> None:
+        """Take tasks of a run that has ended. Whose hosts have not let go of it keep its triggers.
+
+        Raises:
+            ValueError: If one of them has not.
+        """
+        budget.recount(self.run, rows.tasks)
+        for task in rows.tasks:
+            if task.state in {TaskState.PENDING, TaskState.REMOVED}:
+                self._take_cleared(task)
+            elif task.state.is_live:
+                raise ValueError(f"task {task.task_no} of an ended run is {task.state.label}")
+            else:
+                self._count(task)
+                self._note_end(task)
+
+    def look_back(self) -> Run:
+        """Return the run as its tasks say it stands. All that one which has ended needs."""
+        for expansion in self._expansions:
+            growing.restore(self.run, expansion)
+        recount(self.run)
+        return self.run
+
+    def _take_cleared(self, row: TaskRow) -> None:
+        """Take a task that is pending again, or in whose place others are, or will be."""
+        run, group = self.run, None
+        if row.map_index >= 0:
+            group = run.groups.get(row.position)
+            if group is None or not 0 <= row.task_no - group.first_task_no < group.width:
+                return  # it was expanded anew
+        if row.state is TaskState.PENDING:
+            run.cleared.put(row.task_no, row.start_no)
+        elif group is not None:
+            group.note(row.map_index, row.state)
+        else:
+            run.removed[row.task_no] = row.start_no
+
     def _count(self, row: TaskRow) -> None:
         if row.map_index >= 0:
             self.run.groups[row.position].note(row.map_index, row.state)
@@ -122,14 +143,8 @@ class Restoring:
             self.run.states[row.position] = row.state
 
     def _note_end(self, row: TaskRow) -> None:
-        run = self.run
-        if row.map_index >= 0:
-            run.count_child(run.groups[row.position], row.state)
-        else:
-            run.count_ended(row.position, row.state)
-            run.unfinished -= 1
-            if row.position in run.widths:
-                run.source_starts[row.position] = row.start_no
+        if row.map_index < 0 and row.position in self.run.widths:
+            self.run.source_starts[row.position] = row.start_no
 
     def _add(self, row: TaskRow) -> None:
         live = Live(self.run, row.task_no, row.position, row.map_index)

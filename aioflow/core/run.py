@@ -230,6 +230,8 @@ def follow(run: Run, ended: Iterable[Entry], draft: Draft, slots: Slots) -> None
 
 
 def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
+    if run.clearing is not None:
+        return  # all is judged when that is done
     agenda = deque(first)
     while agenda:
         position, index = agenda.popleft()
@@ -276,7 +278,7 @@ def _may_open(run: Run, position: int) -> bool:
 def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
     """Judge those that have not been, since it expanded; return what may be judged next."""
     entries: list[Entry] = []
-    lockstep = group.lockstep
+    lockstep = group.lockstep if group.run.clearing is None else None
     while lockstep is not None and lockstep.judged < group.width:
         if draft.is_full:
             draft.put_off(group.run)

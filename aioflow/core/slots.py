@@ -224,6 +224,13 @@ class Slots:
             self.keep(entry)
         self.ready.offer(entry)
 
+    def offer_again(self, run: Run) -> None:
+        """Let the tasks of a run wait for their slots that do."""
+        for live in run.live.objects.values():
+            waits = live.state is TaskState.QUEUED and live.worker < 0
+            if live.waits_for_host or (waits and not live.is_hosted):
+                self.offer(live)
+
     def unblock(self, live: Live) -> None:
         """A task left its slot: its run's limits may admit what they had kept away."""
         self.ready.unblock(live)

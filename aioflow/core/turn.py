@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from aioflow.core import (
     calls,
     child_runs,
+    clearing,
     dag,
     handling,
     processes,
@@ -36,6 +37,7 @@ from aioflow.core.attempt import (
     wake_due,
 )
 from aioflow.core.cancel import cancel_tasks, run_due
+from aioflow.core.clear import has_to_wait
 from aioflow.core.draft import Draft
 from aioflow.core.live import Live
 from aioflow.core.memory import Memory
@@ -90,6 +92,7 @@ from aioflow.messages import (
     TriggerEnded,
 )
 from aioflow.model import Instant, RunState, TaskState
+from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 
 __all__ = ("TURN_INPUTS", "TurnFailed", "decide")
@@ -208,6 +211,8 @@ def _take_word(
 ) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
+        case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
+            draft.effects.append(entry)
         case Asked():
             draft.effects.append(answer(entry, draft, slots))
         case Due():
@@ -241,6 +246,8 @@ def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
         return
     if not run.state.is_live:
         cancel_tasks(run, draft, slots)
+    elif run.clearing is not None:
+        clearing.go_on(run, draft, slots)
     elif run.row.quarantine is None:
         go_on(run, draft, slots)
 

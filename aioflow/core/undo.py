@@ -49,6 +49,7 @@ def forget(memory: Memory, draft: Draft) -> Places:
     for version in draft.batch.new_versions:
         memory.stored_versions.discard(version.version)
     deadlines.index(memory)
+    memory.index_clearings()
     return places
 
 
@@ -122,7 +123,4 @@ def _offer(run: Run, slots: Slots) -> None:
     for group in run.groups.values():
         if group.has_fresh and run.states[group.position] == TaskState.RUNNING:
             slots.offer(group)
-    for live in run.live.objects.values():
-        waits = live.state is TaskState.QUEUED and live.worker < 0
-        if live.waits_for_host or (waits and not live.is_hosted):
-            slots.offer(live)
+    slots.offer_again(run)

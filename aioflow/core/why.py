@@ -32,6 +32,8 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
     """Return why a run does not go on as a whole; ``None`` if it does or has ended."""
     if run.row.quarantine is not None:
         return Wait(kind=WaitKind.QUARANTINED, detail=run.row.quarantine)
+    if run.clearing is not None:
+        return Wait(kind=WaitKind.CLEARING, detail="tasks of it that are to begin anew")
     if run.state is RunState.QUEUED:
         active = memory.active_runs.get(run.row.dag_id, 0)
         detail = f"{active} of {run.spec.max_active_runs} runs of {run.row.dag_id} are active"

@@ -116,6 +116,9 @@ class Store(Protocol):
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """Return everything needed to go on with a run where it stands, ended or not."""
 
+    def pieces_of_run(self, run_no: RunNo) -> AbstractAsyncContextManager[AsyncIterator[LiveRun]]:
+        """Open the same as of one moment, a large run in pieces, see ``LiveRun.is_whole``."""
+
     async def find_run(self, run_id: str) -> RunRow | None:
         """Return the run of that id."""
 
@@ -127,6 +130,9 @@ class Store(Protocol):
 
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run a request with that idempotency key made."""
+
+    async def find_clear(self, run_no: RunNo, key: str) -> int | None:
+        """Return how many tasks of a run the request with that idempotency key has cleared."""
 
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """Return those that there are of many runs, in no order; 500 with one statement."""
@@ -241,7 +247,7 @@ class Store(Protocol):
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
-    ) -> list[tuple[int, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """Return keys of rows that a run has in a table of ``erasing.ERASED``, in order.
 
         Args:

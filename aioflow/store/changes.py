@@ -268,6 +268,7 @@ KINDS: tuple[Kind, ...] = (
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
     ),
+    _kind("new clear", tables.clear_request, Action.INSERT, run_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),

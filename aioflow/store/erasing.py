@@ -28,6 +28,7 @@ ERASED: tuple[Table, ...] = (
     tables.map_label,
     tables.task,
     tables.expansion,
+    tables.clear_request,
     tables.run,
     tables.deletion,
 )
@@ -103,7 +104,7 @@ class ErasingReader:
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
-    ) -> list[tuple[int, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """See ``Store``."""
         found = _keys(_TABLES[table])
         return await self._all(tuple, found, run_no=run_no, after=after, limit=limit)

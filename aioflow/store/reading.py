@@ -55,7 +55,7 @@ _WHOLE = (
     selects.ALL_DAG_FILES,
     selects.NEEDED_VERSIONS,
     selects.ALL_POOLS,
-    selects.ARMED_OUTBOX,
+    selects.KEPT_OUTBOX,
     selects.OWED_COUNTS,
     selects.LIVE_RUNS,
 )
@@ -198,6 +198,21 @@ class Reading(ErasingReader, ABC):
             items=[(task_no, count) for _, task_no, count in items],
         )
 
+    @asynccontextmanager
+    async def pieces_of_run(self, run_no: RunNo) -> AsyncIterator[AsyncIterator[LiveRun]]:
+        """See ``Store``."""
+        questions = [self._question(statement, run_no=run_no) for statement in _OF_ONE_RUN]
+        async with self._streaming(questions) as (found, *fetches):
+            parts = list(map(OfRuns, fetches, _RUN_COLUMNS))
+            yield self._of_runs(await found(PAGE_ROWS), parts)
+
+    async def _of_runs(
+        self, found: Sequence[rows.Values], parts: Sequence[OfRuns]
+    ) -> AsyncIterator[LiveRun]:
+        for run in map(rows.run_row, found):
+            async for piece in self._pieces(run, parts):
+                yield piece
+
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def find_run(self, run_id: str) -> RunRow | None:
@@ -268,6 +283,12 @@ class Reading(ErasingReader, ABC):
         """See ``Store``."""
         page = selects.OWED_PAGE
         return await self._all(rows.outbox_row, page, kind=kind, after=after, limit=limit)
+
+    async def find_clear(self, run_no: RunNo, key: str) -> int | None:
+        """See ``Store``."""
+        return await self._one(
+            lambda row: int(row[2]), selects.CLEAR_BY_KEY, run_no=run_no, key=key
+        )
 
     # ── of one run ──────────────────────────────────────────────────────────────────────
 

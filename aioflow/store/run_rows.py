@@ -10,6 +10,7 @@ from aioflow.store.packing import last_of_each, packed_failure
 
 __all__ = (
     "labels",
+    "new_clears",
     "new_runs",
     "new_tasks",
     "new_tries",
@@ -41,6 +42,11 @@ def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         )
         for row in batch.new_runs
     ]
+
+
+def new_clears(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the requests to clear that are to be answered the same once more."""
+    return list(batch.new_clears)
 
 
 def run_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

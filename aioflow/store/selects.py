@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from aioflow.model import RecordState, TaskState
-from aioflow.owed import DEADLINE
+from aioflow.owed import KEPT
 from aioflow.store import tables
 from aioflow.store.erasing import not_deleted
 
@@ -30,13 +30,14 @@ __all__ = (
     "ALL_DAG_FILES",
     "ALL_POOLS",
     "ALL_TRIGGERS",
-    "ARMED_OUTBOX",
+    "CLEAR_BY_KEY",
     "ENDED_RUN",
     "EVENTS_OF_RUN",
     "EXPANSIONS",
     "ITEMS_OF_RUN",
     "ITEMS_OF_TASK",
     "JOURNAL",
+    "KEPT_OUTBOX",
     "LABELS_BETWEEN",
     "LIVE_EVENTS",
     "LIVE_EXPANSIONS",
@@ -104,11 +105,11 @@ ALL_DAGS = whole(tables.dag)
 ALL_DAG_FILES = whole(tables.dag_file)
 ALL_POOLS = whole(tables.pool)
 _outbox = tables.outbox
-_is_armed = _outbox.c.kind == literal_column(f"'{DEADLINE}'")
-ARMED_OUTBOX = select(_outbox).where(_is_armed).order_by(_outbox.c.outbox_no)
+_is_kept = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(KEPT)])
+KEPT_OUTBOX = select(_outbox).where(_is_kept).order_by(_outbox.c.outbox_no)
 OWED_COUNTS = (
     select(_outbox.c.kind, func.count(), func.min(_outbox.c.outbox_no))
-    .where(~_is_armed)
+    .where(~_is_kept)
     .group_by(_outbox.c.kind)
     .order_by(_outbox.c.kind)
 )
@@ -256,6 +257,10 @@ def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Sele
 
 # ── of one run ──────────────────────────────────────────────────────────────────────────
 
+CLEAR_BY_KEY = select(tables.clear_request).where(
+    tables.clear_request.c.run_no == _number("run_no"),
+    tables.clear_request.c.key == _text("key"),
+)
 TASKS_OF_RUN = select(_task).where(_task.c.run_no == _number("run_no")).order_by(_task.c.task_no)
 TASKS_PAGE = TASKS_OF_RUN.where(_task.c.task_no > _number("after")).limit(_number("limit"))
 TASKS_BETWEEN = (

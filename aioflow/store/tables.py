@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 
 __all__ = (
+    "clear_request",
     "dag",
     "dag_file",
     "deletion",
@@ -367,6 +368,16 @@ named_value = Table(
 )
 
 deletion = Table("deletion", metadata, _key("run_no"), _number("at"), sqlite_strict=True)
+clear_request = Table(
+    "clear_request",
+    metadata,
+    _number("run_no", ForeignKey("run.run_no")),
+    _text("key", CheckConstraint("length(key) <= 250")),
+    _number("cleared"),
+    PrimaryKeyConstraint("run_no", "key"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
 
 outbox = Table(
     "outbox", metadata, _key("outbox_no"), _text("kind"), _blob("body"), sqlite_strict=True

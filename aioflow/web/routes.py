@@ -165,7 +165,11 @@ def _add_runs(router: APIRouter, api: Api) -> None:
         return _Json(await api.cancel(run_id))
 
     @router.post("/runs/{run_id}/clear")
-    async def clear(run_id: str, body: ClearBody | None = None) -> Response:
+    async def clear(
+        run_id: str,
+        body: ClearBody | None = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
         """Have tasks of it begin anew; it goes on if it had ended."""
         wanted = body or ClearBody()
         return _Json(
@@ -175,6 +179,7 @@ def _add_runs(router: APIRouter, api: Api) -> None:
                 map_index=wanted.map_index,
                 downstream=wanted.downstream,
                 failed=wanted.failed,
+                key=idempotency_key,
             )
         )
 

@@ -450,7 +450,8 @@ def parked_run(**request: Any) -> tuple[World, int]:
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    names = {"live", "graph", "plan", "durations"}
+    names = {"live", "graph", "plan", "durations", "cleared"}
+    assert not run.cleared
     return {name: getattr(run, name) for name in run.__slots__ if name not in names}
 
 

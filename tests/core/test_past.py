@@ -253,28 +253,6 @@ def test_a_loop_has_ended_well_with_its_last_round(is_restarted):
     assert world.state(day(world, 3), "until", 0) == "running"
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_loop_that_was_cut_short_holds_the_next_run_up_though_its_last_round_went_well(
-    is_restarted,
-):
-    rounds = MapSource("", -1, 1)
-    world = loaded(
-        task("work", mapped=MapSpec((rounds,), (1,), 1), map_limit=5),
-        after("until", 0, mapped=MapSpec((rounds,), (0,), 1), map_limit=5, chooses=Chooses.ROUNDS),
-    )
-    first = day(world, 1)
-    world.succeed("work", 0)
-    assert world.state(first, "until", 0) == "running"
-    world.ask(CancelRun(run_id=world.rows.runs[first].run_id))
-    if is_restarted:
-        world.restart()
-
-    second = day(world, 2)
-
-    assert world.started("work", 0) is None
-    assert why(world, second).detail.startswith("work of run")
-
-
 @pytest.mark.parametrize("body", list(Body))
 @pytest.mark.parametrize("verb", ["succeed", "fail"])
 def test_a_restart_finds_how_the_run_before_has_ended(body, verb):

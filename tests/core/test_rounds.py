@@ -388,3 +388,19 @@ def test_a_run_that_is_cancelled_between_rounds_has_ended():
     assert world.run_state(run) == "cancelled"
     assert states(world, run, "try", 2) == ["success", "cancelled"]
     assert not world.memory.runs
+
+
+def test_a_loop_that_a_cancel_left_open_is_closed_when_another_task_is_cleared():
+    world, run = begin()
+    go_round(world, again=True)
+    for name in ("try", "check"):
+        world.succeed(name, 1)
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+    assert {row.is_open for row in world.rows.expansions.values()} == {True}
+    assert world.state(run, "until", 1) == "cancelled"
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("first",)))
+    world.succeed("first")
+
+    assert {row.is_open for row in world.rows.expansions.values()} == {False}
+    assert world.rows.runs[run].ended_at is not None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import Asked, EndHosting, HostLost, HostTrigger, HostUp
+from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
 from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,
@@ -481,17 +481,3 @@ def test_one_too_heavy_for_a_pool_that_counts_what_waits_blocks_nobody():
     world.ask(SetPool(name="narrow", slots=3, include_deferred=True))
 
     assert world.state(run, "heavy") == "deferred"
-
-
-def test_a_host_that_comes_up_is_given_nothing_of_a_run_that_is_being_cancelled(monkeypatch):
-    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)  # one task a slice
-    world = World()
-    run_no = world.begin(waiting("a"), waiting("b"), waiting("c"))
-    world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
-    world.effects.clear()
-
-    cancel = CancelRun(run_id=world.rows.runs[run_no].run_id)
-    world.turn(Asked(99, cancel), HostUp("triggers"))
-
-    assert hosts(world) == []
-    assert {world.state(run_no, name) for name in "abc"} == {"cancelled"}

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from aioflow.api.layout import absent_state
-from aioflow.core import lanes, owing, past, undo
-from aioflow.core.clear import wanted
+from aioflow.core import lanes, mark, owing, past, undo
+from aioflow.core.clear import asks, needed
 from aioflow.core.draft import Draft
 from aioflow.core.line import Ended, last_rounds, order_of, stored_as
-from aioflow.core.mark import needs_rows
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
-from aioflow.core.restoring import restore
+from aioflow.core.restoring import Restoring, restore
 from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide
@@ -42,7 +41,7 @@ from aioflow.inputs import (
 )
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, RecordState, TaskSpec, TaskState
-from aioflow.owed import DEADLINE
+from aioflow.owed import KEPT
 from aioflow.requests import CreateRun
 from aioflow.rows import (
     Batch,
@@ -82,6 +81,7 @@ class Rows:
         self.versions: dict[str, Any] = {}
         self.outbox: dict[int, OutboxRow] = {}
         self.was_owed: dict[int, str] = {}
+        self.clears: dict[tuple[int, str | None], int] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -117,14 +117,17 @@ class Rows:
         self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
         for number in batch.done_outbox:
             del self.outbox[number]
+        for run_no, key, cleared in batch.new_clears:
+            assert (run_no, key) not in self.clears
+            self.clears[run_no, key] = cleared
 
     def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
         """What a restart learns of the outbox, see ``Snapshot``."""
         counts: dict[str, tuple[int, int]] = {}
         for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
-            if row.kind != DEADLINE:
+            if row.kind not in KEPT:
                 counts[row.kind] = counts.get(row.kind, (0, 0))[0] + 1, row.outbox_no
-        return [row for row in self.outbox.values() if row.kind == DEADLINE], counts
+        return [row for row in self.outbox.values() if row.kind in KEPT], counts
 
     def found_owed(self, wanted: dict[str, tuple[int, int]]) -> dict[str, list[OutboxRow]]:
         """What ``recalling`` reads of it."""
@@ -273,6 +276,27 @@ class Rows:
         return [run_no for run_no, run in self.runs.items() if run.ended_at is None]
 
 
+def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
+    """What ``recalling`` does with a database."""
+    memory.answered = {}
+    for request in asks(inputs):
+        runs = [run for run in rows.runs.values() if run.run_id == request.run_id]
+        if not runs:
+            continue
+        (run,) = runs
+        cleared = rows.clears.get((run.run_no, request.key))
+        if cleared is not None:
+            memory.answered[request.run_id, request.key or ""] = (cleared, run.state)
+        elif run.ended_at is not None:
+            for spec in rows.versions[run.version].dags:
+                memory.add_plan(run.version, spec)
+            found = rows.live_run(run.run_no)
+            loading = Restoring(found, memory)
+            loading.take_ended(found)
+            memory.loaded[request.run_id, request.key] = loading.look_back()
+    memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
+
+
 class World:
     """A node on dictionaries: takes inputs, remembers what was started and what is armed."""
 
@@ -284,6 +308,7 @@ class World:
         self.epoch = 0
         self._tickets = itertools.count()
         self.first_number = 1
+        self.batches: list[Batch] = []
         self.start_up()
 
     def start_up(self) -> None:
@@ -336,12 +361,13 @@ class World:
         """What ``recalling`` does with a database."""
         self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
         numbers = {run.run_id: run_no for run_no, run in self.rows.runs.items()}
-        self.memory.recalled = {
+        recall(inputs, self.memory, self.rows)
+        self.memory.recalled_runs = {
             request.run_id: self.rows.live_run(numbers[request.run_id])
-            for request in wanted(inputs)
-            if request.run_id in numbers and needs_rows(request, self.memory)
+            for request in mark.asks(inputs)
+            if request.run_id in numbers and mark.needs_rows(request, self.memory)
         }
-        for rows in self.memory.recalled.values():
+        for rows in self.memory.recalled_runs.values():
             for spec in self.rows.versions[rows.run.version].dags:
                 self.memory.add_plan(rows.run.version, spec)
         for dag_id, orders in past.wanted(inputs, self.memory):
@@ -373,6 +399,7 @@ class World:
     def _turn(self, inputs: Iterable[Input]) -> list[Effect]:
         batch, effects, draft = self.decide(inputs)
         if not batch.is_empty:
+            self.batches.append(batch)
             self.rows.apply(batch)
             self.memory.commit_no = batch.number
         draft.settle()

@@ -224,6 +224,26 @@ async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
     snapshot = await store.load()
     assert snapshot.stray_triggers == strays
     assert snapshot.runs == [await store.load_run(number) for number in (1, 4)]
+    async with store.pieces_of_run(4) as parts:
+        alone = [part async for part in parts]
+    assert all(len(piece.tasks) <= page for piece in alone)
+    assert [task for piece in alone for task in piece.tasks] == tasks
+    assert [wait for piece in alone for wait in piece.triggers] == waits
+    assert [piece.is_whole for piece in alone] == [False] * (len(alone) - 1) + [True]
+    async with store.pieces_of_run(999) as parts:
+        assert [part async for part in parts] == []
+
+
+async def test_a_request_to_clear_is_found_by_its_key(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_clears=[(1, "k", 3)]))
+
+    assert await store.find_clear(1, "k") == 3
+    assert await store.find_clear(1, "other") is None
+    assert await store.find_clear(2, "k") is None
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(3, new_clears=[(1, "k", 4)]))
+    assert await compare(store) == []
 
 
 async def test_changes_set_what_they_carry_and_nothing_else(store):

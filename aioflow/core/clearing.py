@@ -1,0 +1,309 @@
+"""Clearing, slice by slice: until all that was chosen is pending, nothing of its run goes on.
+
+A cleared task is pending, with a row that keeps the number of its last start. What it returned,
+recorded and waited for is gone, its tries stay for people to read. The children of a fan-out
+keep their numbers and its width, unless what it is made from is cleared, too: then they are
+``removed``, and it is made anew with children of their own.
+
+How far it has come the states of the tasks say, so a restart goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from aioflow.core import budget, dag, growing, handling, waits
+from aioflow.core.attempt import keep_try
+from aioflow.core.choosing import FAILED, skipped_children
+from aioflow.core.draft import Draft
+from aioflow.core.fresh import fresh
+from aioflow.core.live import Group, Live, Run
+from aioflow.core.recount import recount
+from aioflow.core.run import leave, resume
+from aioflow.core.slots import Slots
+from aioflow.model import RunState, TaskNo, TaskState
+from aioflow.owed import Clearing
+from aioflow.rows import ExpansionRow, TaskRow, TryRow
+
+__all__ = ("SLICE_TASKS", "begin", "count", "give_up", "go_on", "needed", "undecided")
+
+SLICE_TASKS = 1_500
+"""Tasks cleared in one turn at most: of each change its row, its tries and its result."""
+
+
+def _but(*states: TaskState) -> re.Pattern[bytes]:
+    return re.compile(b"[^" + re.escape(bytes(states)) + b"]")
+
+
+_BEGUN: Final = _but(TaskState.PENDING)
+_PRESENT: Final = _but(TaskState.PENDING, TaskState.REMOVED)
+_FAILED: Final = re.compile(b"[" + re.escape(bytes(sorted(FAILED))) + b"]")
+
+
+class _Place(NamedTuple):
+    """A task that is still to be cleared."""
+
+    task_no: TaskNo
+    position: int
+    map_index: int
+    state: TaskState
+
+
+def count(run: Run, chosen: Clearing) -> int:
+    """Return how many tasks begin anew."""
+    total = sum(_is_begun(run, chosen, position) for position in chosen.whole)
+    for position, group in run.groups.items():
+        if position in chosen.whole:
+            stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.anew)]
+            total += group.width - sum(group.counts[state] for state in stay)
+            total -= sum(byte.bit_count() for byte in _spared(chosen, position))
+        elif position in chosen.failed:
+            total += sum(group.counts[state] for state in FAILED)
+        else:
+            total += sum(1 for _ in _indexes(group, chosen, position))
+    return total
+
+
+def undecided(run: Run) -> Iterable[TaskNo]:
+    """Return the unmapped tasks that have ended, and others of which more is asked before."""
+    first = run.row.first_task_no
+    ended = (at for at, state in enumerate(run.states) if state >= TaskState.SUCCESS)
+    whole = (first + at for at in ended if at not in run.groups)
+    return [*whole, *run.removed, *skipped_children(run)]
+
+
+def needed(run: Run) -> Iterable[TaskNo]:
+    """Return whose rows the next slice needs."""
+    places = islice(_places(run), SLICE_TASKS)
+    return [place.task_no for place in places if place.state >= TaskState.SUCCESS]
+
+
+def begin(run: Run, draft: Draft, slots: Slots) -> None:
+    """Clear the unmapped tasks that were chosen; the rest follows.
+
+    What these have decided for others is thus taken back before anything else is decided.
+    """
+    _clear(run, islice(_unmapped_places(run), SLICE_TASKS), draft, slots)
+    draft.put_off(run)
+
+
+def go_on(run: Run, draft: Draft, slots: Slots) -> None:
+    """Clear the next slice, or let the run go on."""
+    if _clear(run, islice(_places(run), SLICE_TASKS), draft, slots):
+        draft.put_off(run)
+    else:
+        _finish(run, draft, slots)
+
+
+def give_up(run: Run, draft: Draft) -> None:
+    """A run is cut short: what was not cleared stays as it is."""
+    if run.clearing is not None:
+        for position in run.clearing.positions:
+            draft.task_over(run, position)  # the run behind was not to look at it
+        run.clearing = None
+        number, _ = draft.memory.clearings.pop(run.run_no)
+        draft.owing.write_off(number)
+
+
+# ── what is to be cleared ───────────────────────────────────────────────────────────────
+
+
+def _places(run: Run) -> Iterator[_Place]:
+    """Yield what is still to be cleared, unmapped tasks first."""
+    yield from _unmapped_places(run)
+    yield from _children(run)
+
+
+def _unmapped_places(run: Run) -> Iterator[_Place]:
+    chosen = run.clearing
+    if chosen is None:
+        return
+    first = run.row.first_task_no
+    for position in chosen.whole:
+        if _is_begun(run, chosen, position):
+            yield _Place(first + position, position, -1, TaskState(run.states[position]))
+        elif position in chosen.anew and first + position in run.removed:
+            yield _Place(first + position, position, -1, TaskState.REMOVED)
+
+
+def _children(run: Run) -> Iterator[_Place]:
+    chosen = run.clearing
+    if chosen is None:
+        return
+    for position in sorted(run.groups):
+        group = run.groups[position]
+        for index in _indexes(group, chosen, position):
+            state = TaskState(group.states[index])
+            yield _Place(group.first_task_no + index, position, index, state)
+        if position in chosen.anew:
+            end = group.first_task_no + group.width
+            for task_no in run.cleared.between(group.first_task_no, end):
+                index = task_no - group.first_task_no
+                yield _Place(task_no, position, index, TaskState.PENDING)
+
+
+def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
+    """Whether an unmapped task, or a mapped one that has not expanded, is not pending."""
+    is_there = position not in run.groups and position not in chosen.kept
+    return is_there and run.states[position] != TaskState.PENDING
+
+
+def _indexes(group: Group, chosen: Clearing, position: int) -> Iterator[int]:
+    """Yield the children that are still to be cleared."""
+    if position in chosen.whole:
+        wanted = _PRESENT if position in chosen.anew else _BEGUN
+    elif position in chosen.failed:
+        wanted = _FAILED
+    else:
+        found = (index for of, index in chosen.children if of == position)
+        present = (index for index in found if group.states[index] != TaskState.PENDING)
+        yield from (index for index in present if not _has(_spared(chosen, position), index))
+        return
+    spared = _spared(chosen, position)
+    for match in wanted.finditer(bytes(group.states)):
+        if not _has(spared, match.start()):
+            yield match.start()
+
+
+def _spared(chosen: Clearing, position: int) -> bytes:
+    return next((bits for of, bits in chosen.spared if of == position), b"")
+
+
+def _has(bits: bytes, index: int) -> bool:
+    return bool(bits) and bool(bits[index >> 3] >> (index & 7) & 1)
+
+
+# ── a slice ─────────────────────────────────────────────────────────────────────────────
+
+
+def _clear(run: Run, places: Iterator[_Place], draft: Draft, slots: Slots) -> int:
+    """Clear these; return how many they were."""
+    chosen = run.clearing
+    assert chosen is not None  # noqa: S101 - the callers looked
+    anew, rows, found = frozenset(chosen.anew), draft.memory.recalled, list(places)
+    for place in found:
+        if place.state is TaskState.PENDING:
+            _remove(fresh(run, place.position, place.map_index), draft)
+            continue
+        if place.state.is_live:
+            budget.take_back(run, run.live[place.task_no])
+            old = _stopped(run.live[place.task_no], draft, slots)
+        else:
+            budget.take_back(run, rows[place.task_no])
+            old = _ended(run, rows[place.task_no], draft)
+        live = _reset(old, draft)
+        if place.map_index >= 0 and place.position in anew:
+            _remove(live, draft)
+    return len(found)
+
+
+def _stopped(live: Live, draft: Draft, slots: Slots) -> Live:
+    """Take a task away from wherever it is."""
+    keep_try(live, TaskState.CANCELLED, None, draft)
+    waits.stop(live, "cancelled", draft, slots)
+    handling.cancel(live, draft)
+    leave(live, draft, slots)
+    slots.unblock(live)
+    return live
+
+
+def _ended(run: Run, row: TaskRow, draft: Draft) -> Live:
+    """Make the object of a task that has ended."""
+    live = Live(run, row.task_no, row.position, row.map_index)
+    live.state = live.stored_state = row.state
+    live.start_no = live.stored_start = row.start_no
+    if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
+        draft.batch.new_tries.append(  # a first success has no row of its own
+            TryRow(
+                task_no=row.task_no,
+                start_no=row.start_no,
+                run_no=row.run_no,
+                try_number=row.try_number,
+                state=row.state,
+                started_at=row.started_at,
+                ended_at=row.ended_at,
+                failure=row.failure,
+            )
+        )
+    return live
+
+
+def _reset(old: Live, draft: Draft) -> Live:
+    """Let a task be pending, under a number that no start of it has had."""
+    run = old.run
+    live = Live(run, old.task_no, old.position, old.map_index)
+    live.state, live.start_no = old.state, old.start_no + 1
+    live.stored_state, live.stored_start = old.stored_state, old.stored_start
+    draft.move(live, TaskState.PENDING)
+    old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
+    run.removed.pop(live.task_no, None)
+    if live.map_index < 0:
+        run.states[live.position] = TaskState.PENDING
+        _forget_result(run, live.position)
+    draft.batch.gone_results.append(live.task_no)
+    if run.items.pop(live.task_no, None) is not None:
+        draft.batch.gone_items.append(live.task_no)
+    return live
+
+
+def _remove(live: Live, draft: Draft) -> None:
+    """Others will take the place of a child."""
+    live.ended_at = draft.now
+    draft.move(live, TaskState.REMOVED)
+
+
+# ── the end ─────────────────────────────────────────────────────────────────────────────
+
+
+def _finish(run: Run, draft: Draft, slots: Slots) -> None:
+    """All has been cleared: let the run go on."""
+    chosen = run.clearing
+    assert chosen is not None  # noqa: S101 - the caller looked
+    draft.runs[run.run_no] = run
+    for position in chosen.anew:
+        _dissolve(run, position, draft)
+    for group in list(run.groups.values()):
+        _renew(group)
+    growing.close_left_open(run, draft)
+    give_up(run, draft)
+    run.blocked, run.blocked_at = [], {}
+    recount(run)
+    if run.state is RunState.QUEUED:
+        dag.run_reopened(run, draft, slots)
+    elif run.row.quarantine is None:
+        slots.offer_again(run)
+        resume(run, draft, slots)
+
+
+def _dissolve(run: Run, position: int, draft: Draft) -> None:
+    """Forget that a task was expanded: it will be, when its rule says so."""
+    group = run.groups.pop(position)
+    group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+    run.states[position] = TaskState.PENDING
+    draft.batch.gone_expansions.append((run.run_no, position))
+
+
+def _renew(old: Group) -> None:
+    """Have what waits for slots as this group no longer do so."""
+    run = old.run
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=old.position,
+        width=0,
+        first_task_no=old.first_task_no,
+        is_open=old.is_open,
+    )
+    group = run.groups[old.position] = Group(run, row)
+    group.states, group.counts = old.states, old.counts
+    group.cut, group.unfinished = old.cut, old.unfinished
+    old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+
+
+def _forget_result(run: Run, position: int) -> None:
+    run.known[position] = 0
+    run.results.pop(position, None)
+    run.widths.pop(position, None)
+    run.source_starts.pop(position, None)

@@ -1,0 +1,53 @@
+"""What the states of a run's tasks come to: its tallies, its fan-outs, and what has not ended."""
+
+from __future__ import annotations
+
+from aioflow.core import following, growing
+from aioflow.core.fresh import is_cleared, rewind
+from aioflow.core.live import Run
+from aioflow.core.tallies import TALLY
+from aioflow.model import RunState, TaskState
+
+__all__ = ("recount", "retally")
+
+
+def retally(run: Run) -> None:
+    """Tell the tallies what the states of the tasks say, whole ones too, and what has not ended."""
+    for at in range(len(run.tallies)):
+        run.tallies[at] = 0
+    for looks in run.graph.judged:
+        for look in looks:
+            run.tallies[look.tally * TALLY] = len(look.parents) - len(look.indexed)
+    run.unfinished = 0
+    for position, number in enumerate(run.states):
+        state, group = TaskState(number), run.groups.get(position)
+        run.unfinished += state.is_live
+        if group is None:
+            if not state.is_live:
+                run.count_ended(position, state)
+            continue
+        for ended in (one for one in TaskState if not one.is_live):
+            if group.counts[ended]:
+                run.count_child(group, ended, group.counts[ended])
+        if group.is_loop and group.is_over:
+            run.count_ended(position, group.outcome())
+        growing.count(group)
+
+
+def recount(run: Run) -> None:
+    """Learn from the states of the tasks alone how a run stands."""
+    for position, group in run.groups.items():
+        run.states[position] = group.outcome() if group.is_over else TaskState.RUNNING
+    retally(run)
+    following.restore(run)
+    for group in run.groups.values():
+        rewind(group)
+    # Cleared, or left behind when the run was cancelled, children wait for their rule again.
+    for position, group in run.groups.items():
+        if group.is_over or group.unfinished:
+            continue
+        if growing.source_of(run, position) >= 0 and not is_cleared(group):
+            continue  # how its stream ended matters to what comes after it alone
+        if run.state is not RunState.RUNNING or not following.may_go_on(run, position):
+            run.states[position] = TaskState.PENDING
+            following.forget(group)

@@ -1,0 +1,157 @@
+"""Clearing in the turn that a mark is taken in: a batch of tasks at most, and what they decided.
+
+What there is of a whole run is cleared in slices, see ``clearing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
+from aioflow.core import budget, handling, waits
+from aioflow.core.attempt import keep_try
+from aioflow.core.choosing import Chosen
+from aioflow.core.draft import Draft
+from aioflow.core.fresh import fresh, rewind
+from aioflow.core.live import Group, Live, Run
+from aioflow.core.lockstep import Lockstep
+from aioflow.core.recount import retally
+from aioflow.core.run import leave
+from aioflow.core.slots import Slots
+from aioflow.model import TaskNo, TaskState
+from aioflow.rows import ExpansionRow, TaskRow, TryRow
+
+__all__ = ("Resetting",)
+
+
+class Resetting:
+    """What is cleared of one run, in one turn."""
+
+    def __init__(self, run: Run, rows: Sequence[TaskRow], draft: Draft, slots: Slots) -> None:
+        self._run = run
+        self._rows = rows
+        self._draft = draft
+        self._slots = slots
+
+    def clear(self, chosen: Chosen) -> int:
+        """Clear these; return how many tasks that were."""
+        run = self._run
+        picked = [row for row in self._rows if chosen.has(row, run)]
+        if not picked and not chosen.anew:
+            return 0
+        for row in picked:
+            live = run.live.get(row.task_no)
+            budget.take_back(run, row if live is None else live)
+            self.reset(self.ended(row) if live is None else self.stopped(live))
+        for row in self._rows:  # also what was cleared before, and has not begun since
+            is_child = row.position in chosen.anew and row.map_index >= 0
+            if is_child and row.state is not TaskState.REMOVED:
+                self._remove(row)
+        for position in chosen.anew:
+            self._dissolve(position)
+        for position in {row.position for row in picked}:
+            self._forget_result(position)
+        for position in chosen.positions & run.groups.keys():
+            self.renew(run.groups[position])
+        retally(run)
+        return len(picked)
+
+    def restate(self, tasks: Collection[TaskNo], state: TaskState) -> None:
+        """Know of these rows that their tasks have ended so meanwhile."""
+        self._rows = [
+            replace(row, state=state, failure=None) if row.task_no in tasks else row
+            for row in self._rows
+        ]
+
+    def stopped(self, live: Live) -> Live:
+        """Take a task away from wherever it is."""
+        keep_try(live, TaskState.CANCELLED, None, self._draft)
+        waits.stop(live, "cancelled", self._draft, self._slots)
+        handling.cancel(live, self._draft)
+        leave(live, self._draft, self._slots)
+        self._slots.unblock(live)
+        return live
+
+    def ended(self, row: TaskRow) -> Live:
+        """Make the object of a task that has ended."""
+        live = Live(self._run, row.task_no, row.position, row.map_index)
+        live.state = live.stored_state = row.state
+        live.start_no = live.stored_start = row.start_no
+        if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
+            self._draft.batch.new_tries.append(  # a first success has no row of its own
+                TryRow(
+                    task_no=row.task_no,
+                    start_no=row.start_no,
+                    run_no=row.run_no,
+                    try_number=row.try_number,
+                    state=row.state,
+                    started_at=row.started_at,
+                    ended_at=row.ended_at,
+                    failure=row.failure,
+                )
+            )
+        return live
+
+    def reset(self, old: Live) -> None:
+        """Let a task be pending, under a number that no start of it has had."""
+        run, draft = self._run, self._draft
+        live = Live(run, old.task_no, old.position, old.map_index)
+        live.state, live.start_no = old.state, old.start_no + 1
+        live.stored_state, live.stored_start = old.stored_state, old.stored_start
+        draft.move(live, TaskState.PENDING)
+        old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
+        run.cleared.hold(live.task_no, live)
+        run.removed.pop(live.task_no, None)
+        if live.map_index < 0:
+            run.states[live.position] = TaskState.PENDING
+        draft.batch.gone_results.append(live.task_no)
+        if run.items.pop(live.task_no, None) is not None:
+            draft.batch.gone_items.append(live.task_no)
+
+    def _remove(self, row: TaskRow) -> None:
+        live = fresh(self._run, row.position, row.map_index)
+        live.ended_at = self._draft.now
+        self._draft.move(live, TaskState.REMOVED)
+
+    def _dissolve(self, position: int) -> None:
+        """Forget that a task was expanded: it will be, when its rule says so."""
+        run = self._run
+        group = run.groups.pop(position)
+        group.cursor, group.lockstep = (
+            group.width,
+            None,
+        )  # wherever it waits, it has nothing to give
+        run.states[position] = TaskState.PENDING
+        self._draft.batch.gone_expansions.append((run.run_no, position))
+
+    def renew(self, old: Group) -> None:
+        """Let children wait for the rule of their task again, unless others are under way."""
+        run = self._run
+        row = ExpansionRow(
+            run_no=run.run_no,
+            position=old.position,
+            width=old.width,
+            first_task_no=old.first_task_no,
+            is_open=old.is_open,
+        )
+        group = run.groups[old.position] = Group(run, row)
+        group.states, group.counts = old.states, old.counts
+        group.cut, group.unfinished = old.cut, old.unfinished
+        if old.lockstep is not None:
+            group.lockstep = Lockstep(old.lockstep.widths, group.width)
+        rewind(group)
+        old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+        if not group.unfinished:
+            run.states[group.position] = TaskState.PENDING
+        else:
+            run.states[group.position] = TaskState.RUNNING
+            if group.lockstep is None:
+                self._slots.offer(group)
+
+    def _forget_result(self, position: int) -> None:
+        run = self._run
+        run.known[position] = 0
+        run.results.pop(position, None)
+        run.widths.pop(position, None)
+        run.source_starts.pop(position, None)
