@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from aioflow.core import lanes, undo
+from aioflow.core.clear import portion
 from aioflow.core.draft import Draft
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
@@ -40,6 +41,7 @@ from aioflow.messages import (
 from aioflow.model import TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
+from tests.core.world import recall
 from tests.sim import invariants, liveness, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn
@@ -157,7 +159,7 @@ class Circle:
     def take(self) -> list[Input]:
         """Return the inputs of the next turn: all there are, or a part of them."""
         node = self.node
-        count = min(len(self.inbox), TURN_INPUTS)
+        count = portion(self.inbox, TURN_INPUTS, self.memory)
         if count > 1 and node.faults.happens("turn cut"):
             count = node.rng.choice((1, node.rng.randint(1, count)))
         taken, self.inbox = self.inbox[:count], self.inbox[count:]
@@ -171,7 +173,8 @@ class Circle:
 
     def next_batch(self) -> Batch | None:
         """What it would commit next; for one that only believes it still may."""
-        inputs, self.inbox = self.inbox, []
+        count = portion(self.inbox, TURN_INPUTS, self.memory)
+        inputs, self.inbox = self.inbox[:count], []
         try:
             return self._decide(inputs)[0]
         except TurnFailed:
@@ -235,6 +238,7 @@ class Circle:
     ) -> tuple[Batch, list[Effect], Draft]:
         memory, tables = self.memory, self.node.tables
         memory.found_owed = tables.found_owed(lanes.wanted(inputs, memory.lanes))
+        recall(inputs, self.memory, self.node.tables)
         needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
@@ -308,6 +312,7 @@ class Circle:
 
     def _record(self, batch: Batch) -> None:
         ledger = self.node.ledger
+        ledger.clear(batch)
         for row in changed_tasks(batch):
             if row.state is TaskState.SUCCESS:
                 ledger.recorded.add(row.task_no)

@@ -109,7 +109,8 @@ def steps_are_legal(node: Any, turn: Turn) -> None:
     reached: dict[int, TaskState] = {}
     for task_no, state in turn.batch.steps:
         was = reached.get(task_no, turn.before.task_states.get(task_no, TaskState.PENDING))
-        if not was.is_live or not is_legal(was, state):
+        is_cleared = state is TaskState.PENDING
+        if not (was.is_live or is_cleared) or not is_legal(was, state):
             raise Broken("I2 steps", f"task {task_no} from {was.label} to {state.label}")
         reached[task_no] = state
     for task_no, state in reached.items():
@@ -188,7 +189,13 @@ def tallies_are_recounts(node: Any, run_no: int) -> None:
     run = node.memory.runs.get(run_no)
     if run is None or run.state is not RunState.RUNNING or run.row.quarantine is not None:
         return
-    rows = node.tables.tasks_of(run_no)
+    if not node.tables.is_clearing(run_no):  # else they are counted when that is done
+        _same_tallies(node, run)
+
+
+def _same_tallies(node: Any, run: Run) -> None:
+    run_no = run.run_no
+    rows = node.tables.present(run_no)
     judged = run.graph.judged
     fresh = [0] * (TALLY * run.graph.tallies)
     offsets = {
@@ -294,16 +301,21 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     row = node.tables.runs[run_no]
     if row.state is RunState.QUEUED or _was_cut_short(node, run_no):
         return
+    was_cleared = run_no in node.tables.cleared_runs  # what stayed was judged by what is gone
+    if node.tables.is_clearing(run_no) or (was_cleared and row.quarantine is not None):
+        return
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for task_row in node.tables.tasks_of(run_no):
+    for task_row in node.tables.present(run_no):
         rows[task_row.position].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
     for position in range(len(spec.tasks)):
+        begun = [row for row in rows[position] if row.state is not TaskState.PENDING]
         if following.indexed(spec, position):
-            following.hold(node, run_no, position, rows[position], instances)
-        else:
-            _judged(run_no, position, spec, instances, rows[position], node)
+            if not was_cleared:
+                following.hold(node, run_no, position, begun, instances)
+        elif not was_cleared or not (begun or (run_no, position) in node.tables.widths):
+            _judged(run_no, position, spec, instances, begun, node)
 
 
 def _judged(
@@ -493,7 +505,7 @@ def _states(node: Any, row: RunRow) -> list[TaskState]:
     """One state per task of the DAG; a fan-out comes to one once all its children ended."""
     spec = _spec(node, row.run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for task_row in node.tables.tasks_of(row.run_no):
+    for task_row in node.tables.present(row.run_no):
         rows[task_row.position].append(task_row)
     return [
         _together(_instances(node, row.run_no, position, rows[position]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from aioflow.inputs import Input
+from aioflow.model import TaskState
+from aioflow.rows import Batch
 from tests.sim.told import Told
 
 __all__ = ("Ledger", "Returned")
@@ -21,6 +23,7 @@ class Ledger:
 
     Attributes:
         begins: How often user code of a task began.
+        cleared: The number each task had when it was cleared last.
         starts: Each start that did, with how often.
         returned: Starts whose user code returned, with what.
         deadlines: Triggers whose wait has one.
@@ -35,6 +38,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.begins: Counter[int] = Counter()
+        self.cleared: Counter[int] = Counter()
         self.starts: Counter[tuple[int, int]] = Counter()
         self.returned: dict[tuple[int, int], Returned] = {}
         self.deadlines: set[int] = set()
@@ -53,13 +57,26 @@ class Ledger:
 
     def begin(self, task_no: int, start_no: int) -> None:
         """User code begins."""
+        self.starts[task_no, start_no] += 1
+        self._open.append((task_no, start_no))
+        if start_no < self.cleared[task_no]:
+            return  # what was cleared since is stopped, and never heard
         if task_no in self.recorded:
             self.begun_after_success.append(task_no)
         if task_no in self.over:
             self.begun_after_end.append(task_no)
         self.begins[task_no] += 1
-        self.starts[task_no, start_no] += 1
-        self._open.append((task_no, start_no))
+
+    def clear(self, batch: Batch) -> None:
+        """Tasks begin anew: what they did before counts no longer."""
+        for change in batch.task_changes:
+            if (change.task_no, TaskState.PENDING) in batch.steps:
+                number = change.task_no
+                self.cleared[number] = change.start_no
+                self.begins[number] = 0
+                self.recorded.discard(number)
+                self.over.discard(number)
+                self.told.clear(number)
 
     def take_open(self) -> list[tuple[int, int]]:
         """Return the starts that have begun in this incarnation; there will be another."""

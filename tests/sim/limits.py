@@ -142,7 +142,8 @@ def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
 
 def _windows(node: Any, run_no: int) -> None:
     rows = node.tables.tasks_of(run_no)
-    open_rows = Counter(row.position for row in rows if row.map_index >= 0 and row.state.is_live)
+    begun = (row for row in rows if TaskState.PENDING < row.state < TaskState.SUCCESS)
+    open_rows = Counter(row.position for row in begun if row.map_index >= 0)
     for position, count in open_rows.items():
         window = node.tables.spec_of_run(run_no).tasks[position].window
         if window is not None and count > window:

@@ -36,7 +36,8 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
     queued = {item[3].run.run_no for queue in slots.ready._queues.values() for item in queue}
     waiting: defaultdict[tuple[Body, str], list[tuple[int, str]]] = defaultdict(list)
     for run in memory.runs.values():
-        if run.state is RunState.RUNNING and run.row.quarantine is None:
+        is_held = run.row.quarantine is not None or run.clearing is not None
+        if run.state is RunState.RUNNING and not is_held:
             if _has_limits(run) and run.run_no in queued:
                 continue  # a limited run stands in one queue at a time, with its best
             for entry in _admitted(run):
@@ -79,7 +80,11 @@ def _admitted(run: Run) -> Iterator[Live | Group]:
         for live in run.live.values()
         if live.state is TaskState.QUEUED and live.worker < 0 and not live.is_hosted
     ]
-    entries += [group for group in run.groups.values() if group.has_fresh]
+    entries += [
+        group
+        for group in run.groups.values()
+        if group.has_fresh and run.states[group.position] == TaskState.RUNNING
+    ]
     for entry in entries:
         spec = run.spec.tasks[entry.position]
         at_position = spec.max_active_tis_per_dagrun

@@ -159,7 +159,7 @@ def _rounds_go_together(node: Any, run_no: int, decider: int) -> None:
 def _rounds_were_asked_for(node: Any, run_no: int, decider: int) -> None:
     tables = node.tables
     row = tables.expansions.get((run_no, decider))
-    if row is None or tables.is_held(run_no):
+    if row is None or tables.is_held(run_no) or tables.is_clearing(run_no):
         return
     ends = [tables.tasks.get(row.first_task_no + index) for index in range(row.width)]
     for index, end in enumerate(ends[:-1]):

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import draft, lanes, owing, streams, undo
+from aioflow.core import clearing, draft, lanes, owing, streams, undo
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
@@ -135,7 +135,7 @@ class Node:
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
-        self._seed = seed
+        self._seed = self.seed = seed
         self.faults = Faults(self.rng, left_out)
         self.ledger = Ledger()
         self.tables = Tables()
@@ -426,7 +426,9 @@ class Node:
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
-                case Continue() | HandOver() | LookBack() | MoveClass() | ReadOwed() | Rehost():
+                case Asked() | Continue() | HandOver() | LookBack() | MoveClass():
+                    self.say(effect)
+                case ReadOwed() | Rehost():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):
@@ -477,6 +479,7 @@ class Node:
         self.points["open fan-out"] += self.tables.opened
         self.points["another round"] += len(self.ledger.again)
         self.points["event handled"] += self.tables.handled
+        self.points["run cleared"] += len(self.tables.cleared_runs)
         self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
         return Verdict(
             seed=seed,
@@ -499,10 +502,12 @@ def play(
     broken = None
     rows_at_once, events_ahead = draft.BATCH_ROWS, streams.EVENTS_AHEAD
     window = lanes.WINDOW
+    slice_tasks = clearing.SLICE_TASKS
     limits = random.Random(f"rows {seed}")
     draft.BATCH_ROWS = limits.choice((rows_at_once, rows_at_once, 20, 3, 1))
     streams.EVENTS_AHEAD = limits.choice((events_ahead, 3, 1))
     lanes.WINDOW = limits.choice((window, 3, 1))
+    clearing.SLICE_TASKS = limits.choice((slice_tasks, 3, 1))
     try:
         node.live()
     except Broken as exc:
@@ -512,6 +517,7 @@ def play(
     finally:
         draft.BATCH_ROWS, streams.EVENTS_AHEAD = rows_at_once, events_ahead
         lanes.WINDOW = window
+        clearing.SLICE_TASKS = slice_tasks
     return node.verdict(seed, broken)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from aioflow.inputs import Deliver
 from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
-from aioflow.owed import DEADLINE, Callback, is_callback
+from aioflow.owed import KEPT, Callback, is_callback
 from tests.sim.broken import Broken
 
 __all__ = ("hold", "perhaps_called")
@@ -72,7 +72,7 @@ def hold(node: Any, turn: Any) -> None:
                 raise Broken("I20 owed", f"{effect} is handed out, stored is {row}")
             node.ledger.handed.add(effect.outbox_no)
     for number in batch.done_outbox:
-        if tables.was_owed[number] != DEADLINE and number not in node.ledger.handed:
+        if tables.was_owed[number] not in KEPT and number not in node.ledger.handed:
             raise Broken("I20 owed", f"row {number} is gone, and nobody was told to do it")
 
 

@@ -79,7 +79,7 @@ def _run_before(
 
 def _ended(tables: Any, row: RunRow) -> Ended:
     counts: defaultdict[tuple[int, TaskState], int] = defaultdict(int)
-    for task in tables.tasks_of(row.run_no):
+    for task in tables.present(row.run_no):
         counts[task.position, task.state] += 1
     expansions = [e for (number, _), e in tables.expansions.items() if number == row.run_no]
     rows = [(*key, count) for key, count in counts.items()]
@@ -111,7 +111,9 @@ def _held(node: Any, run_no: int, position: int, without: Collection[int] = ()) 
 
 
 def _went_well(node: Any, run: RunRow, position: int) -> bool:
-    rows: list[TaskRow] = node.tables.tasks_of(run.run_no)
+    if position in node.tables.clearing_of(run.run_no):
+        return False
+    rows: list[TaskRow] = node.tables.present(run.run_no)
     if loops.is_round(node.tables.spec_of_run(run.run_no), position):
         whole = loops.whole(node, run.run_no, position)
         if whole is not None:
@@ -226,7 +228,7 @@ def note_begun(tables: Any, batch: Batch) -> None:
 def stuck(node: Any) -> list[int]:
     """Return the runs that wait for a run before theirs which did not go well, or is stuck itself.
 
-    Somebody has to end them: here nobody clears.
+    Somebody has to end them: here nobody clears what they wait for.
     """
     tables, found = node.tables, dict[int, None]()
     unfinished = [tables.runs[no] for no in tables.unfinished()]

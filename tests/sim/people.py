@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import msgspec
 
 from aioflow.inputs import Drain, FileBroken, FileGone, FileParsed, Input
 from aioflow.model import DagSpec, ValueKind
-from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool, SetValue
+from aioflow.requests import (
+    CancelRun,
+    ClearTasks,
+    CreateRun,
+    EmitEvent,
+    Request,
+    SetPaused,
+    SetPool,
+    SetValue,
+)
 from tests.sim.past import draw_date, with_past
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 
@@ -55,6 +65,8 @@ class Person:
     def __init__(self, node: Any) -> None:
         self._node = node
         self._keys = [f"key{number}" for number in range(4)]
+        self._clears = random.Random(f"clears {node.seed}")
+        self._is_clearer = self._clears.random() < 0.5
 
     def run(self) -> Request:
         """Somebody wants a run, now and then one that cannot be made."""
@@ -75,6 +87,32 @@ class Person:
         if request is not None and (name, request) in known:
             return None
         return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
+
+    def clear(self) -> ClearTasks | None:
+        """Somebody has tasks of a run begin anew, whether it has ended or not."""
+        rng, tables = self._clears, self._node.tables
+        runs = [run for run in tables.runs.values() if run.caller is None]
+        if not self._is_clearer or not runs or rng.random() < 0.7:
+            return None
+        run = rng.choice(runs[-6:])
+        spec = tables.spec_of_run(run.run_no)
+        names = [task.task_id for task in spec.tasks]
+        tasks = tuple(rng.sample(names, 1)) if rng.random() < 0.7 else ()
+        widths = [
+            (at, row.width) for (no, at), row in tables.expansions.items() if no == run.run_no
+        ]
+        child = -1
+        if widths and rng.random() < 0.3:
+            position, width = rng.choice(sorted(widths))
+            tasks, child = (names[position],), rng.randrange(max(1, width))
+        return ClearTasks(
+            run_id=run.run_id,
+            tasks=tasks,
+            map_index=child,
+            downstream=rng.random() < 0.5,
+            failed=rng.random() < 0.3,
+            key=rng.choice((None, rng.choice(self._keys))),
+        )
 
     def meddling(self) -> Request:
         """Somebody cancels, pauses, changes a pool or a secret."""
@@ -136,6 +174,9 @@ class People:
                 node.ask(event)
         if faults.happens("operator"):
             node.ask(self._person.meddling())
+        if (clear := self._person.clear()) and faults.is_asked():
+            for _ in range(2 if clear.key else 1):
+                node.ask(clear)
         if faults.happens("files change"):
             self._edit()
         if faults.happens("drain"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.core import owing
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
@@ -22,6 +23,7 @@ def memory_is_what_rows_say(node: Any) -> None:
     """A restart would make the same memory of the rows, field by field."""
     fresh = Memory(epoch=0)
     fresh.plans = node.memory.plans
+    owing.begin(fresh, *node.tables.owed())
     unfinished_runs = set(node.tables.unfinished())
     if set(node.memory.runs) != unfinished_runs:
         raise Broken("restore", f"remembered {set(node.memory.runs)}, stored {unfinished_runs}")
@@ -56,9 +58,9 @@ def _same_owed(node: Any) -> None:
 
 
 def _same_run(run: Run, fresh: Run) -> None:
-    counted = (
-        ("unfinished", "tallies", "retried", "is_over_budget") if run.state.is_live else ()
-    )  # nobody judges any more
+    _same_clearing(run, fresh)
+    is_judged = run.state.is_live and run.clearing is None
+    counted = ("unfinished", "tallies", "retried", "is_over_budget") if is_judged else ()
     for name in ("row", "widths", "source_starts", *counted):
         if getattr(run, name) != getattr(fresh, name):
             raise Broken(
@@ -73,8 +75,8 @@ def _same_run(run: Run, fresh: Run) -> None:
         raise Broken("restore", f"run {run.run_no} groups differ")
     for position, group in run.groups.items():
         for name in (
-            *("states", "counts", "cursor", "unfinished", "first_task_no"),
-            *("is_open", "cut"),
+            *("states", "counts", "unfinished", "first_task_no"),
+            *(("is_open", "cut", "cursor") if run.clearing is None else ()),
         ):
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
@@ -88,10 +90,22 @@ def _same_run(run: Run, fresh: Run) -> None:
         _same_progress(live, fresh.live[task_no])
 
 
+def _same_clearing(run: Run, fresh: Run) -> None:
+    """What of it is pending with a row, and what is still to be."""
+    if run.clearing != fresh.clearing:
+        raise Broken("restore", f"run {run.run_no} clearing: {run.clearing}, {fresh.clearing}")
+    for name in ("cleared", "removed"):
+        mine, other = dict(getattr(run, name).items()), dict(getattr(fresh, name).items())
+        if mine != other:
+            raise Broken("restore", f"run {run.run_no} {name}: {mine}, {other}")
+
+
 def _same_lockstep(group: Group, fresh: Group) -> None:
     one, other = group.lockstep, fresh.lockstep
     if one is None or other is None or group.run.state is not RunState.RUNNING:
         return  # of a run that is over nothing starts any more
+    if group.run.clearing is not None:
+        return  # they are counted when it is done
     judged = min(one.judged, other.judged)  # a turn may have had no room for the rest
     for index in range(judged):
         is_pending = group.states[index] == TaskState.PENDING

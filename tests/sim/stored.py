@@ -119,7 +119,8 @@ def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRo
         if is_steady and row.ended_at is not None and row.ended_at < (row.queued_at or 0):
             raise Broken("I18 instants", f"{row} ended before it was ready")
         was = before.get(change.task_no)
-        if was is not None:
+        is_cleared = (change.task_no, TaskState.PENDING) in batch.steps
+        if was is not None and was.state is not TaskState.PENDING and not is_cleared:
             task = node.tables.spec_of_run(row.run_no).tasks[row.position]
             forgets = task.sensor is None and task.body is Body.COROUTINE  # with each record
             forgets = forgets or task.events is not None

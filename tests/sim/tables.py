@@ -7,8 +7,11 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
+from aioflow.owed import CLEAR, Clearing
 from aioflow.rows import (
     Batch,
     EventRow,
@@ -83,6 +86,7 @@ class Tables(Rows):
         handled: How many events operators have taken.
         fenced: Batches that came again after they had been applied.
         called: Runs that a task has started, by the wait of its call.
+        cleared_runs: Runs of which tasks were cleared.
     """
 
     def __init__(self) -> None:
@@ -108,6 +112,7 @@ class Tables(Rows):
         self.widths: dict[tuple[int, int], int] = {}
         self.specs: dict[tuple[str, str], DagSpec] = {}
         self._numbers = Numbers()
+        self.cleared_runs: set[int] = set()
         self._kept: set[tuple[int, int]] = set()
         self._open: dict[int, None] = {}
         self._task_nos: defaultdict[int, set[int]] = defaultdict(set)
@@ -162,6 +167,10 @@ class Tables(Rows):
     def _count_steps(self, batch: Batch) -> None:
         reached = {no: self.tasks[no].state for no, _ in batch.steps if no in self.tasks}
         for task_no, state in batch.steps:
+            if state is TaskState.PENDING:
+                self.resumptions[task_no] = self.cut_short[task_no] = 0
+                self.cleared_runs.add(self.tasks[task_no].run_no)
+                self.recorders.discard(task_no)
             if state in {TaskState.DEFERRED, TaskState.SENSING}:
                 self.resumptions[task_no] += 1
             if state is TaskState.QUEUED and reached.get(task_no) is TaskState.RUNNING:
@@ -224,6 +233,8 @@ class Tables(Rows):
         return self.specs[run.version, run.dag_id].tasks[expansion.position].map_limit
 
     def _after(self, batch: Batch) -> None:
+        for gone in batch.gone_expansions:
+            del self.widths[gone]
         for expansion in batch.new_expansions:
             key = (expansion.run_no, expansion.position)
             self.opened += expansion.is_open
@@ -240,6 +251,8 @@ class Tables(Rows):
         for ended in batch.run_changes:
             if ended.ended_at is not None:
                 self._open.pop(ended.run_no, None)
+            else:
+                self._open[ended.run_no] = None
         for row in batch.new_tasks:
             self._task_nos[row.run_no].add(row.task_no)
 
@@ -338,6 +351,26 @@ class Tables(Rows):
         """The DAG of a run, as it is in the run's version."""
         row = self.runs[run_no]
         return self.specs[row.version, row.dag_id]
+
+    def is_clearing(self, run_no: int) -> bool:
+        """Whether something of a run is still to be cleared."""
+        return bool(self.clearing_of(run_no))
+
+    def clearing_of(self, run_no: int) -> set[int]:
+        """The tasks of a run of which something is still to be cleared."""
+        bodies = (row.body for row in self.outbox.values() if row.kind == CLEAR)
+        owed = (msgspec.msgpack.decode(body, type=Clearing) for body in bodies)
+        return {at for one in owed if one.run_no == run_no for at in one.positions}
+
+    def present(self, run_no: int) -> list[TaskRow]:
+        """The task rows of a run that others have not taken the place of."""
+        return [row for row in self.tasks_of(run_no) if self._is_present(row)]
+
+    def _is_present(self, row: TaskRow) -> bool:
+        if row.map_index < 0:
+            return row.state is not TaskState.REMOVED
+        expansion = self.expansions.get((row.run_no, row.position))
+        return expansion is not None and row.task_no == expansion.first_task_no + row.map_index
 
     def live_run_nos(self) -> list[int]:
         """The runs that are running."""

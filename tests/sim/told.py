@@ -70,6 +70,10 @@ class Told:
         """It wants no call from ``first`` on to be remembered."""
         self._of(task_no).forget(first)
 
+    def clear(self, task_no: int) -> None:
+        """It begins anew, as if it never had."""
+        self._stories.pop(task_no, None)
+
     def begin(self, task_no: int, method: str, try_number: int) -> None:
         """A coroutine begins at the top."""
         story = self._of(task_no)

@@ -130,7 +130,9 @@ class Watch:
             return owed is not None and self._is_unhindered(owed)
         if kind == "time":
             run = tables.runs[number]
-            return run.state is RunState.RUNNING and run.quarantine is None
+            length = tables.spec_of_run(number).run_timeout_us or 0
+            is_its = (run.started_at or 0) + length == at  # it may have been cleared since
+            return run.state is RunState.RUNNING and run.quarantine is None and is_its
         if kind == "wait":
             wait = tables.triggers.get(number)
             return (
