@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks import (
     burst,
+    clearing,
     density,
     due_resumed,
     fairness,
@@ -47,6 +48,7 @@ MODULES: Mapping[str, ModuleType] = {
         fanout,
         wide,
         streams,
+        clearing,
         fairness,
         density,
         latency,
