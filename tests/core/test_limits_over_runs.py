@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aioflow.messages import Succeeded
 from aioflow.core.across import Across
+from aioflow.messages import Succeeded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, Explain, SetPool
 from tests.core.world import World
@@ -162,10 +162,10 @@ def test_one_that_has_its_room_does_not_stand_behind_one_that_came_back_and_wait
         lives[3],
     )
     across.put_aside(fresh)
-    assert list(across.come_back()) == [fresh]
-
     across.put_aside((2, 0, 9, later))
+    assert list(across.come_back()) == [fresh]
     assert list(across.come_back()) == []
+
     across.put_aside(begun)
     across.put_aside(kept)
     assert list(across.come_back()) == [kept]
