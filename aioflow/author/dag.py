@@ -101,6 +101,7 @@ class OpenGroup(Protocol):
     @property
     def kind(self) -> tuple[str, str]:
         """What it is whose tasks are mapped, and what there is instead of mapping one of them."""
+        ...
 
 
 class DAG:
