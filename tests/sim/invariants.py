@@ -265,14 +265,7 @@ def _was_cut_short(node: Any, run_no: int) -> bool:
     row = node.tables.runs[run_no]
     if row.state is RunState.CANCELLED:
         return True
-    length = _spec(node, run_no).run_timeout_us
-    if row.state is not RunState.FAILED or length is None:
-        return False
-    tasks = node.tables.tasks_of(run_no)
-    if any(t.failure is not None and t.failure.reason == "run_timeout" for t in tasks):
-        return True
-    # Where all that was left had no row yet, nothing but the instant tells.
-    return row.ended_at is None or row.ended_at - (row.started_at or 0) >= length
+    return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # people are told
 
 
 # ── I11: one run per slot and key ───────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.owed import CLEAR, Clearing
+from aioflow.owed import ALERT, CLEAR, Alert, Clearing
 from aioflow.rows import (
     Batch,
     EventRow,
@@ -106,6 +106,7 @@ class Tables(Rows):
         self.fenced = self.opened = self.handled = 0
         self.called: dict[int, int] = {}
         self.beyond: set[int] = set()
+        self.timed_out: set[str] = set()
         self.may_be_beyond: set[int] = set()
         self._emitted: set[tuple[str, str] | bytes] = set()
         self._newest_event = self._newest_run = 0
@@ -144,6 +145,9 @@ class Tables(Rows):
         self._count(batch)
         self.apply(batch)
         self._after(batch)
+        alerts = (row.body for row in batch.new_outbox if row.kind == ALERT)
+        told = (msgspec.msgpack.decode(body, type=Alert) for body in alerts)
+        self.timed_out |= {alert.run_id for alert in told if alert.reason == "run_timeout"}
 
     def _is_next(self, batch: Batch, epoch: int) -> bool:
         return (self.epoch, self.commit_no + 1) == (epoch, batch.number)
