@@ -317,9 +317,10 @@ class LoopNode:
             if self._loop.time() > until:
                 self.found(Broken("liveness", recovery.unfinished(self)))
                 return
+            waiting = stuck(self)
             for run_no in self.tables.unfinished():
                 run = self.tables.runs[run_no]
-                held = run.quarantine is not None or run_no in stuck(self)
+                held = run.quarantine is not None or run_no in waiting
                 if held and run.state.is_live:
                     await self._ask(CancelRun(run_id=run.run_id))
             await anyio.sleep(60)

@@ -69,7 +69,8 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
 
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
     monkeypatch.setattr("aioflow.timers.Timers.arm", _arms_no_second_due)
-    broken = next(v for v in map(loop_model.play, range(20)) if v.broken is not None)
+    seeds = range(1, 20)  # 0 has runs enough to play for a minute, and is played again and again
+    broken = next(v for v in map(loop_model.play, seeds) if v.broken is not None)
 
     minimal = shrink(broken, 4, level=2)
 
