@@ -15,18 +15,17 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from aioflow.core import budget, dag, growing, handling, waits
-from aioflow.core.attempt import keep_try
+from aioflow.core import budget, dag, growing
 from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
-from aioflow.core.live import Group, Live, Run
+from aioflow.core.live import Group, Run
 from aioflow.core.recount import recount
-from aioflow.core.run import leave, resume
+from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
+from aioflow.core.run import resume
 from aioflow.core.slots import Slots
 from aioflow.model import RunState, TaskNo, TaskState
 from aioflow.owed import Clearing
-from aioflow.rows import ExpansionRow, TaskRow, TryRow
 
 __all__ = ("SLICE_TASKS", "begin", "count", "give_up", "go_on", "needed", "undecided")
 
@@ -186,73 +185,18 @@ def _clear(run: Run, places: Iterator[_Place], draft: Draft, slots: Slots) -> in
     anew, rows, found = frozenset(chosen.anew), draft.memory.recalled, list(places)
     for place in found:
         if place.state is TaskState.PENDING:
-            _remove(fresh(run, place.position, place.map_index), draft)
+            remove(fresh(run, place.position, place.map_index), draft)
             continue
         if place.state.is_live:
             budget.take_back(run, run.live[place.task_no])
-            old = _stopped(run.live[place.task_no], draft, slots)
+            old = stopped(run.live[place.task_no], draft, slots)
         else:
             budget.take_back(run, rows[place.task_no])
-            old = _ended(run, rows[place.task_no], draft)
-        live = _reset(old, draft)
+            old = ended(run, rows[place.task_no], draft)
+        live = reset(old, draft)
         if place.map_index >= 0 and place.position in anew:
-            _remove(live, draft)
+            remove(live, draft)
     return len(found)
-
-
-def _stopped(live: Live, draft: Draft, slots: Slots) -> Live:
-    """Take a task away from wherever it is."""
-    keep_try(live, TaskState.CANCELLED, None, draft)
-    waits.stop(live, "cancelled", draft, slots)
-    handling.cancel(live, draft)
-    leave(live, draft, slots)
-    slots.unblock(live)
-    return live
-
-
-def _ended(run: Run, row: TaskRow, draft: Draft) -> Live:
-    """Make the object of a task that has ended."""
-    live = Live(run, row.task_no, row.position, row.map_index)
-    live.state = live.stored_state = row.state
-    live.start_no = live.stored_start = row.start_no
-    if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
-        draft.batch.new_tries.append(  # a first success has no row of its own
-            TryRow(
-                task_no=row.task_no,
-                start_no=row.start_no,
-                run_no=row.run_no,
-                try_number=row.try_number,
-                state=row.state,
-                started_at=row.started_at,
-                ended_at=row.ended_at,
-                failure=row.failure,
-            )
-        )
-    return live
-
-
-def _reset(old: Live, draft: Draft) -> Live:
-    """Let a task be pending, under a number that no start of it has had."""
-    run = old.run
-    live = Live(run, old.task_no, old.position, old.map_index)
-    live.state, live.start_no = old.state, old.start_no + 1
-    live.stored_state, live.stored_start = old.stored_state, old.stored_start
-    draft.move(live, TaskState.PENDING)
-    old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
-    run.removed.pop(live.task_no, None)
-    if live.map_index < 0:
-        run.states[live.position] = TaskState.PENDING
-        _forget_result(run, live.position)
-    draft.batch.gone_results.append(live.task_no)
-    if run.items.pop(live.task_no, None) is not None:
-        draft.batch.gone_items.append(live.task_no)
-    return live
-
-
-def _remove(live: Live, draft: Draft) -> None:
-    """Others will take the place of a child."""
-    live.ended_at = draft.now
-    draft.move(live, TaskState.REMOVED)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
@@ -264,9 +208,9 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     assert chosen is not None  # noqa: S101 - the caller looked
     draft.runs[run.run_no] = run
     for position in chosen.anew:
-        _dissolve(run, position, draft)
+        dissolve(run, position, draft)
     for group in list(run.groups.values()):
-        _renew(group)
+        renewed(group)
     growing.close_left_open(run, draft)
     give_up(run, draft)
     run.blocked, run.blocked_at = [], {}
@@ -276,34 +220,3 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     elif run.row.quarantine is None:
         slots.offer_again(run)
         resume(run, draft, slots)
-
-
-def _dissolve(run: Run, position: int, draft: Draft) -> None:
-    """Forget that a task was expanded: it will be, when its rule says so."""
-    group = run.groups.pop(position)
-    group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
-    run.states[position] = TaskState.PENDING
-    draft.batch.gone_expansions.append((run.run_no, position))
-
-
-def _renew(old: Group) -> None:
-    """Have what waits for slots as this group no longer do so."""
-    run = old.run
-    row = ExpansionRow(
-        run_no=run.run_no,
-        position=old.position,
-        width=0,
-        first_task_no=old.first_task_no,
-        is_open=old.is_open,
-    )
-    group = run.groups[old.position] = Group(run, row)
-    group.states, group.counts = old.states, old.counts
-    group.cut, group.unfinished = old.cut, old.unfinished
-    old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
-
-
-def _forget_result(run: Run, position: int) -> None:
-    run.known[position] = 0
-    run.results.pop(position, None)
-    run.widths.pop(position, None)
-    run.source_starts.pop(position, None)

@@ -25,7 +25,7 @@ from aioflow.core.line import order_of
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.recount import retally
-from aioflow.core.resetting import Resetting
+from aioflow.core.resetting import Resetting, ended, forget_result, stopped
 from aioflow.core.restoring import restore
 from aioflow.core.rules import Verdict
 from aioflow.core.run import follow, outcome, resume
@@ -208,19 +208,20 @@ class _Marking:
 
     def _begin_anew(self, places: Iterable[Entry]) -> None:
         """Take them away from wherever they are."""
-        run = self._run
+        run, draft = self._run, self._draft
         numbers = [run.task_no(*place) for place in places]
         wanted = set(numbers)
-        ended = {row.task_no: row for row in self._rows if row.task_no in wanted}
+        over = {row.task_no: row for row in self._rows if row.task_no in wanted}
         for task_no in numbers:
             live = run.live.get(task_no)
             if live is not None:
                 budget.end_otherwise(run, live)
-                self._reset(self._resetting.stopped(live), live.try_number, live.started_at)
-            elif task_no in ended and task_no not in run.cleared:
-                row = ended[task_no]
+                old = stopped(live, draft, self._slots)
+                self._reset(old, live.try_number, live.started_at)
+            elif task_no in over and task_no not in run.cleared:
+                row = over[task_no]
                 budget.end_otherwise(run, row)
-                self._reset(self._resetting.ended(row), row.try_number, row.started_at)
+                self._reset(ended(run, row, draft), row.try_number, row.started_at)
 
     def _reset(self, live: Live, try_number: int, started_at: Instant | None) -> None:
         self._begun[live.task_no] = try_number, started_at
@@ -242,9 +243,7 @@ class _Marking:
         if index >= 0:
             return
         run.states[position] = state
-        run.known[position] = 0
-        for known in (run.results, run.widths, run.source_starts):
-            known.pop(position, None)
+        forget_result(run, position)
         if run.spec.tasks[position].streams:
             self._close(live, state)
 

@@ -1,6 +1,7 @@
-"""Clearing in the turn that a mark is taken in: a batch of tasks at most, and what they decided.
+"""How a task begins anew: stopped or taken back, then pending under a number of its own.
 
-What there is of a whole run is cleared in slices, see ``clearing``.
+For a mark that is done in one turn, a batch of tasks at most, with what they had decided. What
+there is of a whole run is cleared in slices, see ``clearing``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from aioflow.core.slots import Slots
 from aioflow.model import TaskNo, TaskState
 from aioflow.rows import ExpansionRow, TaskRow, TryRow
 
-__all__ = ("Resetting",)
+__all__ = (
+    "Resetting",
+    "dissolve",
+    "ended",
+    "forget_result",
+    "remove",
+    "renewed",
+    "reset",
+    "stopped",
+)
 
 
 class Resetting:
@@ -36,22 +46,22 @@ class Resetting:
 
     def clear(self, chosen: Chosen) -> int:
         """Clear these; return how many tasks that were."""
-        run = self._run
+        run, draft = self._run, self._draft
         picked = [row for row in self._rows if chosen.has(row, run)]
         if not picked and not chosen.anew:
             return 0
         for row in picked:
             live = run.live.get(row.task_no)
             budget.take_back(run, row if live is None else live)
-            self.reset(self.ended(row) if live is None else self.stopped(live))
+            self.reset(
+                ended(run, row, draft) if live is None else stopped(live, draft, self._slots)
+            )
         for row in self._rows:  # also what was cleared before, and has not begun since
             is_child = row.position in chosen.anew and row.map_index >= 0
             if is_child and row.state is not TaskState.REMOVED:
-                self._remove(row)
+                remove(fresh(run, row.position, row.map_index), draft)
         for position in chosen.anew:
-            self._dissolve(position)
-        for position in {row.position for row in picked}:
-            self._forget_result(position)
+            dissolve(run, position, draft)
         for position in chosen.positions & run.groups.keys():
             self.renew(run.groups[position])
         retally(run)
@@ -64,84 +74,18 @@ class Resetting:
             for row in self._rows
         ]
 
-    def stopped(self, live: Live) -> Live:
-        """Take a task away from wherever it is."""
-        keep_try(live, TaskState.CANCELLED, None, self._draft)
-        waits.stop(live, "cancelled", self._draft, self._slots)
-        handling.cancel(live, self._draft)
-        leave(live, self._draft, self._slots)
-        self._slots.unblock(live)
-        return live
-
-    def ended(self, row: TaskRow) -> Live:
-        """Make the object of a task that has ended."""
-        live = Live(self._run, row.task_no, row.position, row.map_index)
-        live.state = live.stored_state = row.state
-        live.start_no = live.stored_start = row.start_no
-        if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
-            self._draft.batch.new_tries.append(  # a first success has no row of its own
-                TryRow(
-                    task_no=row.task_no,
-                    start_no=row.start_no,
-                    run_no=row.run_no,
-                    try_number=row.try_number,
-                    state=row.state,
-                    started_at=row.started_at,
-                    ended_at=row.ended_at,
-                    failure=row.failure,
-                )
-            )
-        return live
-
     def reset(self, old: Live) -> None:
-        """Let a task be pending, under a number that no start of it has had."""
-        run, draft = self._run, self._draft
-        live = Live(run, old.task_no, old.position, old.map_index)
-        live.state, live.start_no = old.state, old.start_no + 1
-        live.stored_state, live.stored_start = old.stored_state, old.stored_start
-        draft.move(live, TaskState.PENDING)
-        old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
-        run.cleared.hold(live.task_no, live)
-        run.removed.pop(live.task_no, None)
-        if live.map_index < 0:
-            run.states[live.position] = TaskState.PENDING
-        draft.batch.gone_results.append(live.task_no)
-        if run.items.pop(live.task_no, None) is not None:
-            draft.batch.gone_items.append(live.task_no)
-
-    def _remove(self, row: TaskRow) -> None:
-        live = fresh(self._run, row.position, row.map_index)
-        live.ended_at = self._draft.now
-        self._draft.move(live, TaskState.REMOVED)
-
-    def _dissolve(self, position: int) -> None:
-        """Forget that a task was expanded: it will be, when its rule says so."""
-        run = self._run
-        group = run.groups.pop(position)
-        group.cursor, group.lockstep = (
-            group.width,
-            None,
-        )  # wherever it waits, it has nothing to give
-        run.states[position] = TaskState.PENDING
-        self._draft.batch.gone_expansions.append((run.run_no, position))
+        """Let a task be pending; it may go on in this turn."""
+        live = reset(old, self._draft)
+        self._run.cleared.hold(live.task_no, live)
 
     def renew(self, old: Group) -> None:
         """Let children wait for the rule of their task again, unless others are under way."""
-        run = self._run
-        row = ExpansionRow(
-            run_no=run.run_no,
-            position=old.position,
-            width=old.width,
-            first_task_no=old.first_task_no,
-            is_open=old.is_open,
-        )
-        group = run.groups[old.position] = Group(run, row)
-        group.states, group.counts = old.states, old.counts
-        group.cut, group.unfinished = old.cut, old.unfinished
-        if old.lockstep is not None:
-            group.lockstep = Lockstep(old.lockstep.widths, group.width)
+        run, lockstep = self._run, old.lockstep
+        group = renewed(old)
+        if lockstep is not None:
+            group.lockstep = Lockstep(lockstep.widths, group.width)
         rewind(group)
-        old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
         if not group.unfinished:
             run.states[group.position] = TaskState.PENDING
         else:
@@ -149,9 +93,93 @@ class Resetting:
             if group.lockstep is None:
                 self._slots.offer(group)
 
-    def _forget_result(self, position: int) -> None:
-        run = self._run
-        run.known[position] = 0
-        run.results.pop(position, None)
-        run.widths.pop(position, None)
-        run.source_starts.pop(position, None)
+
+# ── one task, or one fan-out ────────────────────────────────────────────────────────────
+
+
+def stopped(live: Live, draft: Draft, slots: Slots) -> Live:
+    """Take a task away from wherever it is."""
+    keep_try(live, TaskState.CANCELLED, None, draft)
+    waits.stop(live, "cancelled", draft, slots)
+    handling.cancel(live, draft)
+    leave(live, draft, slots)
+    slots.unblock(live)
+    return live
+
+
+def ended(run: Run, row: TaskRow, draft: Draft) -> Live:
+    """Make the object of a task that has ended."""
+    live = Live(run, row.task_no, row.position, row.map_index)
+    live.state = live.stored_state = row.state
+    live.start_no = live.stored_start = row.start_no
+    if row.state is TaskState.SUCCESS and row.try_number == 1 and row.ended_at is not None:
+        draft.batch.new_tries.append(  # a first success has no row of its own
+            TryRow(
+                task_no=row.task_no,
+                start_no=row.start_no,
+                run_no=row.run_no,
+                try_number=row.try_number,
+                state=row.state,
+                started_at=row.started_at,
+                ended_at=row.ended_at,
+                failure=row.failure,
+            )
+        )
+    return live
+
+
+def reset(old: Live, draft: Draft) -> Live:
+    """Let a task be pending, under a number that no start of it has had."""
+    run = old.run
+    live = Live(run, old.task_no, old.position, old.map_index)
+    live.state, live.start_no = old.state, old.start_no + 1
+    live.stored_state, live.stored_start = old.stored_state, old.stored_start
+    draft.move(live, TaskState.PENDING)
+    old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
+    run.removed.pop(live.task_no, None)
+    if live.map_index < 0:
+        run.states[live.position] = TaskState.PENDING
+        forget_result(run, live.position)
+    draft.batch.gone_results.append(live.task_no)
+    if run.items.pop(live.task_no, None) is not None:
+        draft.batch.gone_items.append(live.task_no)
+    return live
+
+
+def remove(live: Live, draft: Draft) -> None:
+    """Others will take the place of a child."""
+    live.ended_at = draft.now
+    draft.move(live, TaskState.REMOVED)
+
+
+def dissolve(run: Run, position: int, draft: Draft) -> None:
+    """Forget that a task was expanded: it will be, when its rule says so."""
+    group = run.groups.pop(position)
+    group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+    run.states[position] = TaskState.PENDING
+    draft.batch.gone_expansions.append((run.run_no, position))
+
+
+def renewed(old: Group) -> Group:
+    """Have what waits for slots as this group no longer do so; return what it is from now on."""
+    run = old.run
+    row = ExpansionRow(
+        run_no=run.run_no,
+        position=old.position,
+        width=0,
+        first_task_no=old.first_task_no,
+        is_open=old.is_open,
+    )
+    group = run.groups[old.position] = Group(run, row)
+    group.states, group.counts = old.states, old.counts
+    group.cut, group.unfinished = old.cut, old.unfinished
+    old.states, old.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
+    return group
+
+
+def forget_result(run: Run, position: int) -> None:
+    """Nothing is known any more of what a task has given."""
+    run.known[position] = 0
+    run.results.pop(position, None)
+    run.widths.pop(position, None)
+    run.source_starts.pop(position, None)
