@@ -21,6 +21,8 @@ from typing import Any, Self, TypeVar
 
 import psutil
 
+from aioflow.settings import socket_path
+
 __all__ = ("DaemonProcess", "eventually", "fsync_ms", "succeeded")
 
 Answer = TypeVar("Answer")
@@ -119,7 +121,12 @@ class DaemonProcess:
         return self.process.wait(timeout)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            if self.is_alive:
+                self.kill(whole_tree=True)  # nobody leaves the block of what failed to start
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,11 +141,8 @@ class DaemonProcess:
     # ── asking ──────────────────────────────────────────────────────────────────────────
 
     def _socket(self) -> str:
-        """Where the daemon listens: said in a file of the home, as its path may be too long."""
-        named = self.home / "run" / "socket"
-        if named.exists():
-            return named.read_text().strip()
-        return str(self.home / "run" / "aioflow.sock")
+        """Where the daemon listens: elsewhere than in its home where that path is too long."""
+        return str(socket_path(self.home))
 
     def request(
         self, method: str, path: str, body: object = None, *, status: int | None = 200
