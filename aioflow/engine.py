@@ -106,6 +106,7 @@ class Engine:
         self._silent_until = 0
         self.turned_at = clock.monotonic_us()
         self.turns = 0
+        self._turning_since: int | None = None
         self._store = store
         self._clock = clock
         self._chance = chance
@@ -168,6 +169,13 @@ class Engine:
         """How many inputs have not been taken yet."""
         return len(self._inbox)
 
+    @property
+    def turn_seconds(self) -> float:
+        """For how long the turn under way has lasted; 0 between turns."""
+        if self._turning_since is None:
+            return 0.0
+        return (self._clock.monotonic_us() - self._turning_since) / 1e6
+
     # ── the circle ──────────────────────────────────────────────────────────────────────
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -207,12 +215,14 @@ class Engine:
         self.report(inputs)
 
     async def _turn(self, inputs: list[Input]) -> None:
+        self._turning_since = self._clock.monotonic_us()
         try:
             await self._circle(inputs)
         except (TurnFailed, _Refused) as exc:
             await self._isolate(inputs, exc.draft, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
+        self._turning_since = None
         self._turned.set()
 
     async def _circle(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
@@ -322,8 +332,6 @@ class Engine:
                     | ReadOwed()
                     | Rehost()
                 ):
-                    self.report([effect])
-                case Asked():  # what it is about is being cleared
                     self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)

@@ -60,8 +60,9 @@ from aioflow.tasklog import TaskLog
 __all__ = ("Api",)
 
 _EXPLAIN_SECONDS = 0.5
-_MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 """A reader is told what the rows say rather than kept waiting for what memory knows."""
+
+_MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
 _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""
@@ -235,12 +236,19 @@ class Api(RunActions):
 
     # ── asking memory ───────────────────────────────────────────────────────────────────
 
+    @property
+    def _patience(self) -> float:
+        """Seconds a reader is kept: the turn under way counts, whoever asked first waited."""
+        if self._running.store_away_since is not None:
+            return 0.0
+        return max(0.0, _EXPLAIN_SECONDS - self._running.turn_seconds)
+
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
         """Of live runs memory knows, and is asked once for all: their rows may be a million."""
         live = tuple(run.run_id for run in runs if run.state.is_live)
         known: Mapping[str, Counted] = {}
-        if live and self._engine is not None and not self._engine.store_away_since:
-            with anyio.move_on_after(_EXPLAIN_SECONDS):
+        if live and self._engine is not None and self._patience:
+            with anyio.move_on_after(self._patience):
                 known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
@@ -248,7 +256,7 @@ class Api(RunActions):
         if self._engine is None or not tasks or not run.state.is_live:
             return {}
         answer: object = None
-        with anyio.move_on_after(0 if self._engine.store_away_since else _EXPLAIN_SECONDS):
+        with anyio.move_on_after(self._patience):
             try:
                 answer = await self._ask(Explain(run_id=run.run_id, tasks=tuple(tasks)))
             except UnknownRun:
