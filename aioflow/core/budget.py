@@ -14,7 +14,6 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import RetryMinute
 from aioflow.model import Failure, TaskState
-from aioflow.owed import Alert
 from aioflow.rows import TaskRow
 
 __all__ = ("REASON", "end_otherwise", "recount", "spend", "take_back")
@@ -43,7 +42,7 @@ def _over_run(run: Run, draft: Draft) -> str:
     over = f"the run has used up its {most} retries"
     if not run.is_over_budget:
         run.is_over_budget = True
-        _tell(run, "", over, draft)
+        draft.owing.alert_of(run.row, REASON, over)
     return over
 
 
@@ -61,22 +60,9 @@ def _over_pool(live: Live, draft: Draft) -> str:
         return ""
     over = f"pool {pool} has used up its {most} retries a minute"
     if not (minute.is_over or minute.is_known):
-        _tell(live.run, live.spec.task_id, over, draft)
+        draft.owing.alert_of(live.run.row, REASON, over, live.spec.task_id)
     minutes[pool] = replace(minute, is_over=True)
     return over
-
-
-def _tell(run: Run, task_id: str, message: str, draft: Draft) -> None:
-    row = run.row
-    draft.owing.alert(
-        Alert(
-            reason=REASON,
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            task_id=task_id,
-            message=message,
-        )
-    )
 
 
 def recount(run: Run, rows: Iterable[TaskRow]) -> None:

@@ -17,7 +17,7 @@ from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.inputs import Due, WakeAt
 from aioflow.model import Instant, RunNo, RunState, TaskState
-from aioflow.owed import DEADLINE, Alert, Deadline
+from aioflow.owed import DEADLINE, Deadline
 
 __all__ = ("arm", "arm_timeout", "index", "is_over", "is_timed_out", "owe", "told", "write_off")
 
@@ -91,30 +91,18 @@ def told(run_no: RunNo, at: Instant, draft: Draft) -> None:
 
 def _tell(run: Run, length: int, draft: Draft) -> None:
     if run.spec.deadline_us == length:
-        _alert(run, "", f"the run has not ended {length / 1e6:g} s after it was made", draft)
+        message = f"the run has not ended {length / 1e6:g} s after it was made"
+        draft.owing.alert_of(run.row, "deadline", message)
         _call_back(run, -1, draft)
     for position, task in enumerate(run.spec.tasks):
         if task.deadline_us == length and run.states[position] < TaskState.SUCCESS:
             message = f"the task has not ended {length / 1e6:g} s after its run was made"
-            _alert(run, task.task_id, message, draft)
+            draft.owing.alert_of(run.row, "deadline", message, task.task_id)
             _call_back(run, position, draft)
 
 
 def _call_back(run: Run, position: int, draft: Draft) -> None:
     draft.owing.call_back(run.row.dag_id, callbacks.of_deadline(run, position, draft.now))
-
-
-def _alert(run: Run, task_id: str, message: str, draft: Draft) -> None:
-    row = run.row
-    draft.owing.alert(
-        Alert(
-            reason="deadline",
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            task_id=task_id,
-            message=message,
-        )
-    )
 
 
 def write_off(run_no: RunNo, draft: Draft) -> None:

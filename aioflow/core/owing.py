@@ -11,7 +11,7 @@ from aioflow.core.lanes import EMPTY, Lane
 from aioflow.core.memory import Memory
 from aioflow.inputs import Deliver, Effect, ReadOwed
 from aioflow.owed import ALERT, KEPT, Alert, Callback, callback_kind
-from aioflow.rows import OutboxRow
+from aioflow.rows import OutboxRow, RunRow
 
 __all__ = ("Owing", "begin")
 
@@ -45,9 +45,16 @@ class Owing:
         """What no longer is."""
         return self._done
 
-    def alert(self, alert: Alert) -> None:
+    def alert(
+        self, reason: str, message: str, *, run_id: str, dag_id: str = "", task_id: str = ""
+    ) -> None:
         """Owe the people on call a word."""
+        alert = Alert(reason=reason, dag_id=dag_id, run_id=run_id, task_id=task_id, message=message)
         self.owe(ALERT, msgspec.msgpack.encode(alert))
+
+    def alert_of(self, run: RunRow, reason: str, message: str, task_id: str = "") -> None:
+        """Owe the people on call a word about a run, or a task of it."""
+        self.alert(reason, message, run_id=run.run_id, dag_id=run.dag_id, task_id=task_id)
 
     def call_back(self, dag_id: str, owed: Callback | None) -> None:
         """Owe the author of a DAG a call; nothing, if there is none to make."""

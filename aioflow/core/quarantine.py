@@ -22,7 +22,6 @@ from aioflow.errors import RequestError
 from aioflow.inputs import EndHosting, HostLost, MoveClass, Stalled, Warn
 from aioflow.model import Failure, TriggerNo, TriggerState
 from aioflow.orders import End
-from aioflow.owed import Alert
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 
@@ -86,15 +85,7 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
 
 def _alert(found: Staller, draft: Draft) -> None:
     message = f"triggers of class {found.name} hold up their loop: they go into quarantine"
-    draft.owing.alert(
-        Alert(
-            reason="quarantine",
-            dag_id="",
-            run_id=found.run_id,
-            task_id=found.task_id,
-            message=message,
-        )
-    )
+    draft.owing.alert("quarantine", message, run_id=found.run_id, task_id=found.task_id)
 
 
 def blame(lost: HostLost, draft: Draft) -> None:

@@ -24,7 +24,6 @@ from aioflow.core.scopes import is_ignorable
 from aioflow.core.slots import Slots
 from aioflow.model import Failure, Instant, RunState, TaskState, TriggerRule, TriggerState
 from aioflow.orders import ForgetRun
-from aioflow.owed import Alert
 from aioflow.rows import ExpansionRow
 
 __all__ = (
@@ -428,12 +427,5 @@ def _without_source(parent: int) -> TaskState:
 
 def alert(run: Run, position: int, failure: Failure, draft: Draft) -> None:
     """Owe the people on call a word about a task, or at -1 about the run."""
-    draft.owing.alert(
-        Alert(
-            reason=failure.reason,
-            dag_id=run.row.dag_id,
-            run_id=run.row.run_id,
-            task_id=run.spec.tasks[position].task_id if position >= 0 else "",
-            message=failure.message,
-        )
-    )
+    task_id = run.spec.tasks[position].task_id if position >= 0 else ""
+    draft.owing.alert_of(run.row, failure.reason, failure.message, task_id)
