@@ -235,7 +235,6 @@ class Engine:
             TurnFailed: If deciding raised. Nothing was committed.
             _Refused: If the batch was. Nothing was committed.
         """
-        await self._patiently(partial(self._recalling.load, inputs, self.memory))
         await self._patiently(partial(self._recalling.recall, inputs, self.memory))
         await self._lease_numbers()
         batch, effects, draft = decide(

@@ -19,7 +19,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.resealing import PAGE
 from aioflow.core.restoring import Restoring
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.inputs import Asked, Input
+from aioflow.inputs import Asked, Continue, Input, LookBack, ReadOwed
 from aioflow.model import DagSpec, RunState, TaskNo, ValueKind
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
 from aioflow.rows import RunRow, TaskRow, TriggerRow, ValueRow
@@ -29,6 +29,9 @@ from aioflow.unfinished import LiveRun
 __all__ = ("Recalling",)
 
 _log = structlog.get_logger(__name__)
+
+_READING = (Asked, Continue, LookBack, ReadOwed)
+"""The inputs that may need rows; a turn is full of others."""
 
 _DENSE = 2
 """Rows are read as a range where it has at most this many for each that is needed."""
@@ -60,31 +63,37 @@ class Recalling:
                     await self._load(request, memory)
 
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Have in memory what these inputs need.
+        """Have in memory what these inputs need, and nothing that others needed.
 
-        That is rows of tasks, in ``memory.recalled``, and of whole runs, in
+        That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of whole runs, in
         ``memory.recalled_runs``; what was answered before, in ``memory.answered``; which run
-        came before another, in ``memory.lines``; and what may be handed out, in
-        ``memory.found_owed``.
+        came before another, in ``memory.lines``; what may be handed out, in
+        ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
 
         Raises:
             StoreUnavailable: As ``load``.
         """
+        memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
+        memory.found_owed, memory.sealed = {}, ([], [])
+        if not memory.loaded and not self._one_at_a_time.locked():
+            memory.touched.clear()
+        reading = [entry for entry in inputs if isinstance(entry, _READING)]
+        if reading or memory.loaded:
+            await self.load(reading, memory)
+            await self._recall(reading, memory)
+
+    async def _recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         store = self._store
-        memory.recalled, memory.answered = {}, {}
         memory.found_owed = {
             kind: await store.list_owed(kind, after=after, limit=limit)
             for kind, (after, limit) in lanes.wanted(inputs, memory.lanes).items()
         }
-        if not memory.loaded and not self._one_at_a_time.locked():
-            memory.touched.clear()
         for request in asks(inputs):
             if self._is_outdated(request, memory):
                 await self._load(request, memory)
             answer = await self._answer(request)
             if answer is not None and request.key is not None:
                 memory.answered[request.run_id, request.key] = answer
-        memory.recalled_runs = {}
         for whole in mark.asks(inputs):
             rows = await _run(whole, store) if mark.needs_rows(whole, memory) else None
             if rows is not None and await _has_plan(rows.run, store, memory):

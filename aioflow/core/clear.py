@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from aioflow.core import choosing, clearing, dag, mark
+from aioflow.core import choosing, clearing, dag
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -20,7 +20,7 @@ from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import Asked, Continue, Input
 from aioflow.model import RunState, TaskNo
 from aioflow.owed import CLEAR
-from aioflow.requests import ClearTasks, Mark
+from aioflow.requests import ClearTasks, DeleteRun, Mark
 
 __all__ = ("asks", "clear", "has_to_wait", "needed", "portion")
 
@@ -60,14 +60,15 @@ def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
     """Return how many inputs the next turn takes: what needs rows of a run is taken alone."""
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):
-        is_asked = any(asks([entry])) or any(mark.asks([entry]))
-        if is_asked or _is_slice(entry, memory):
+        if isinstance(entry, Asked | Continue) and _is_taken_alone(entry, memory):
             return max(1, count - 1)
     return count
 
 
-def _is_slice(entry: Input, memory: Memory) -> bool:
-    return isinstance(entry, Continue) and entry.run_no in memory.clearings
+def _is_taken_alone(entry: Asked | Continue, memory: Memory) -> bool:
+    if isinstance(entry, Continue):
+        return entry.run_no in memory.clearings
+    return isinstance(entry.request, ClearTasks | Mark | DeleteRun)
 
 
 def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
