@@ -7,18 +7,17 @@ one, and the old one until nothing is left that needs it; cut short, the next ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import cast
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from aioflow.errors import RequestError
 from aioflow.model import TriggerNo
 from aioflow.requests import Request, Reseal, Resealed
 from aioflow.secrets import Vault, new_key, read_keys, write_keys
+from aioflow.threads import in_thread
 
 __all__ = ("Rotation", "RotationView")
 
@@ -63,7 +62,7 @@ class Rotation:
             StoreUnavailable: If the database does not answer. The home goes on with both keys.
         """
         async with self._lock:
-            keys = await anyio.to_thread.run_sync(read_keys, self._path)
+            keys = await in_thread(read_keys, self._path)
             if not self._vault.has_only(keys):
                 raise RequestError(
                     f"the key file {self._path} lacks a key this daemon was started with"
@@ -80,7 +79,7 @@ class Rotation:
 
     async def _write(self, keys: list[bytes]) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(partial(write_keys, self._path, keys))
+            await in_thread(write_keys, self._path, keys)
 
     async def _reseal(self) -> tuple[int, int]:
         resealed = unopened = 0
