@@ -52,11 +52,11 @@ def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket
         case "slot":
             from aioflow.host.slot import Slot
 
-            Slot(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()).run(first)
+            Slot(link, welcome, _log_nonce()).run(first)
         case "callbacks":
             from aioflow.host.callbacks import CallbackHost
 
-            CallbackHost(link, welcome, os.environ.pop("AIOFLOW_LOG_NONCE", "")).run(first)
+            CallbackHost(link, welcome, _log_nonce()).run(first)
         case "async":
             from aioflow.host.coroutines import CoroutineHost
             from aioflow.host.shared import serve
@@ -70,6 +70,11 @@ def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket
         case _:
             raise LinkClosed(f"there is no role {welcome.role!r}")
     return 0
+
+
+def _log_nonce() -> bytes:
+    """Return it, and have user code not find it."""
+    return os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
 
 
 if __name__ == "__main__":

@@ -48,11 +48,10 @@ class CallbackHost:
         nonce: Tells our marks in the output from what user code prints.
     """
 
-    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: str) -> None:
+    def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
         self._link = link
-        self._mark = b"\x1e" + nonce.encode()
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
-        self._descriptors = Descriptors()
+        self._descriptors = Descriptors(nonce)
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Serve until the daemon closes the link."""
@@ -71,16 +70,13 @@ class CallbackHost:
             case ForgetRun():
                 self._runs.forget(order.run_no)
             case Call():
-                self._mark_log(order.number)
+                self._descriptors.mark(order.number)
                 self._answer(call(order, self._runs, asyncio.run))
             case Notify():
-                self._mark_log(order.number)
+                self._descriptors.mark(order.number)
                 self._answer(notify(order))
             case _:
                 raise LinkClosed(f"a callback host was ordered {type(order).__name__}")
-
-    def _mark_log(self, number: int) -> None:
-        self._descriptors.write(b"%b %d 0\n" % (self._mark, number))
 
     def _answer(self, answer: Called) -> None:
         flush()

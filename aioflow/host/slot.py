@@ -31,8 +31,6 @@ __all__ = ("Slot",)
 
 Key: TypeAlias = tuple[int, int]
 
-_MARK = b"\x1e"
-
 
 class Slot:
     """One slot worker.
@@ -45,7 +43,6 @@ class Slot:
     def __init__(self, link: BlockingLink, welcome: Welcome, nonce: bytes) -> None:
         self._link = link
         self._send_lock = threading.Lock()
-        self._mark = _MARK + nonce
         self._results = Path(welcome.results)
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
@@ -54,7 +51,7 @@ class Slot:
         self._asked = 0
         self._busy = False
         self._pid = os.getpid()
-        self._descriptors = Descriptors()
+        self._descriptors = Descriptors(nonce)
 
     def run(self, first: Sequence[Order] = ()) -> None:
         """Serve until the daemon closes the link; ``first`` came along with ``Welcome``."""
@@ -134,7 +131,7 @@ class Slot:
         return None
 
     def _run_one(self, start: Start) -> Ended:
-        self._descriptors.write(b"%b %d %d\n" % (self._mark, start.task_no, start.start_no))
+        self._descriptors.mark(start.task_no, start.start_no)
         stdout, stderr = sys.stdout, sys.stderr
         try:
             return run_body(start, self._runs, self._ask, self._tell, self._results)
