@@ -166,11 +166,7 @@ class Draft:
         Raises:
             IllegalMove: If the transition table does not have it.
         """
-        row = run.row
-        self.runs[run.run_no] = run
-        if state is not None and not is_legal_run(row.state, state):
-            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
-        self._run_states.setdefault(run.run_no, row.state)
+        row = self._moving(run, state)
         if state is not None and is_told:
             self.owing.call_back(row.dag_id, callbacks.of_run(run, state, self.now))
         if ended_at is not None and row.started_at is not None:
@@ -185,14 +181,18 @@ class Draft:
 
     def reopen_run(self, run: Run) -> None:
         """A run that had ended waits for its turn again."""
-        row = run.row
-        self.runs[run.run_no] = run
-        if not is_legal_run(row.state, RunState.QUEUED):
-            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to queued")
-        self._run_states.setdefault(run.run_no, row.state)
+        row = self._moving(run, RunState.QUEUED)
         run.row = msgspec.structs.replace(
             row, state=RunState.QUEUED, ended_at=None, quarantine=None
         )
+
+    def _moving(self, run: Run, state: RunState | None) -> RunRow:
+        row = run.row
+        self.runs[run.run_no] = run
+        if state is not None and not is_legal_run(row.state, state):
+            raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
+        self._run_states.setdefault(run.run_no, row.state)
+        return row
 
     def new_wait(self, wait: WaitRecord) -> None:
         """A trigger row begins to exist."""
