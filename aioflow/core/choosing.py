@@ -11,6 +11,7 @@ from aioflow.core.live import Run
 from aioflow.core.mapping import leaves, width
 from aioflow.core.rules import Verdict
 from aioflow.core.scopes import reached
+from aioflow.errors import UnknownTask
 from aioflow.model import Chooses, TaskNo, TaskState
 from aioflow.owed import Clearing
 from aioflow.requests import ClearTasks
@@ -22,6 +23,7 @@ __all__ = (
     "choose",
     "is_chosen_away",
     "is_made_anew",
+    "named",
     "skipped_children",
 )
 
@@ -64,6 +66,21 @@ class Chosen:
         return is_begun and self.includes(row.position, row.map_index, run)
 
 
+def named(run: Run, task_id: str, map_index: int) -> int:
+    """Return the position of a task that a person names, and at an index from 0 a child of it.
+
+    Raises:
+        UnknownTask: If the run has no such task, or the task no such child.
+    """
+    position = run.graph.position_of.get(task_id)
+    if position is None:
+        raise UnknownTask(run.row.run_id, task_id)
+    group = run.groups.get(position)
+    if map_index >= (0 if group is None else group.width):
+        raise UnknownTask(run.row.run_id, task_id, map_index)
+    return position
+
+
 def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Clearing:
     """Return what a request is about, with all that has to be cleared along with it.
 
@@ -72,8 +89,8 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         rows: Of the unmapped tasks of the run, and of those in ``skipped_children``.
     """
     graph, chosen = run.graph, Chosen()
-    named = [graph.position_of[task_id] for task_id in request.tasks]
-    for position in named or range(len(run.states)):
+    asked = [graph.position_of[task_id] for task_id in request.tasks]
+    for position in asked or range(len(run.states)):
         if request.map_index < 0:
             chosen.whole.add(position)
         else:

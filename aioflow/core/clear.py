@@ -16,7 +16,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.errors import RequestError, UnknownRun, UnknownTask
+from aioflow.errors import RequestError, UnknownRun
 from aioflow.inputs import Asked, Continue, Input
 from aioflow.model import RunState, TaskNo
 from aioflow.owed import CLEAR
@@ -94,7 +94,8 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     run = memory.find_run(request.run_id) or loaded
     if not isinstance(run, Run):
         raise run
-    _check(request, run)
+    for task_id in request.tasks or run.graph.position_of:
+        choosing.named(run, task_id, request.map_index)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
     if run.clearing is not None:
@@ -126,14 +127,3 @@ def _begin(run: Run, draft: Draft) -> None:
         draft.reopen_run(run)
     elif run.state is RunState.QUEUED:
         dag.step_back(run, memory)
-
-
-def _check(request: ClearTasks, run: Run) -> None:
-    """Refuse a request about tasks that are not there."""
-    position_of = run.graph.position_of
-    for task_id in request.tasks or position_of:
-        if task_id not in position_of:
-            raise UnknownTask(request.run_id, task_id)
-        group = run.groups.get(position_of[task_id])
-        if request.map_index >= (0 if group is None else group.width):
-            raise UnknownTask(request.run_id, task_id, request.map_index)

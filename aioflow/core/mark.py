@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from aioflow.core import budget, choosing, dag, following, growing, past, rounds
 from aioflow.core.cancel import mark_ended, mark_live, marked
-from aioflow.core.choosing import Chosen
+from aioflow.core.choosing import Chosen, named
 from aioflow.core.draft import BATCH_ROWS, Draft
 from aioflow.core.following import Entry
 from aioflow.core.fresh import fresh, rewind
@@ -125,12 +125,8 @@ def _places(request: Mark, run: Run) -> Iterator[Entry]:
         UnknownTask: If the run has no such task, or the task no such child.
     """
     for task_id in request.tasks:
-        position = run.graph.position_of.get(task_id)
-        if position is None:
-            raise UnknownTask(request.run_id, task_id)
+        position = named(run, task_id, request.map_index)
         group = run.groups.get(position)
-        if request.map_index >= (0 if group is None else group.width):
-            raise UnknownTask(request.run_id, task_id, request.map_index)
         if group is None:
             yield position, WHOLE
         elif request.map_index >= 0:
