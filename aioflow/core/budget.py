@@ -68,7 +68,9 @@ def _over_pool(live: Live, draft: Draft) -> str:
 def recount(run: Run, rows: Iterable[TaskRow]) -> None:
     """Count what these rows of a run say, beside what it has counted."""
     for row in rows:
-        if row.state in {TaskState.PENDING, TaskState.REMOVED}:
+        if row.try_number <= 1 and row.failure is None and row.state is not TaskState.RETRYING:
+            continue  # as nearly all
+        if row.state is TaskState.PENDING or row.state is TaskState.REMOVED:
             continue
         run.retried += _retries(row)
         run.beyond_budget += _is_beyond(row)

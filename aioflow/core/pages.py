@@ -75,10 +75,9 @@ class Rows:
 
     def pop(self, at: int) -> bytes:
         """See ``Column``."""
-        value = self[at]
-        start = sum(self._sizes[:at])
-        del self._data[start : start + len(value)]
-        del self._sizes[at]
+        start, size = sum(self._sizes[:at]), self._sizes[at]
+        value = bytes(self._data[start : start + size])
+        del self._data[start : start + size], self._sizes[at]
         return value
 
 
@@ -177,10 +176,10 @@ class Pages(Generic[Value]):
         at = (page.bits & bit - 1).bit_count()
         if page.bits & bit:
             page.column[at] = value
-        else:
-            page.column.insert(at, value)
-            page.bits |= bit
-            self._count += 1
+            return
+        page.column.insert(at, value)
+        page.bits |= bit
+        self._count += 1
 
     def take(self, number: int) -> Value | None:
         """Return its value, if there is one, and forget it."""

@@ -16,13 +16,16 @@ from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.pages import Pages, Rows, packed
 from aioflow.core.recount import recount
-from aioflow.model import TaskNo, TaskState, TriggerState
+from aioflow.model import TaskState, TriggerState
 from aioflow.rows import EventRow, ExpansionRow, TaskRow, TriggerRow
 from aioflow.unfinished import LiveRun, Progress
 
 __all__ = ("Restoring", "restore")
 
 _decode = msgspec.msgpack.Decoder(TaskRow).decode
+
+_CLEARED = frozenset({TaskState.PENDING, TaskState.REMOVED})
+"""A row in such a state stands for a task that begins anew, or is not there any more."""
 
 
 def restore(rows: LiveRun, memory: Memory) -> Run:
@@ -70,7 +73,7 @@ class Restoring:
         """Take tasks, or triggers, or both."""
         budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
-            if task.state in {TaskState.PENDING, TaskState.REMOVED}:
+            if task.state in _CLEARED:
                 self._take_cleared(task)
                 continue
             self._count(task)
@@ -89,7 +92,9 @@ class Restoring:
         """Remember the run, complete; nothing of it comes after that."""
         run, memory = self.run, self._memory
         for task_no in list(self._deferred):
-            self._make_whole(task_no)
+            body = self._deferred.take(task_no)
+            if body is not None:
+                self._add(_decode(body))
         self.look_back()
         memory.add_run(run)
         for progress in self._progress.values():
@@ -107,7 +112,7 @@ class Restoring:
         """
         budget.recount(self.run, rows.tasks)
         for task in rows.tasks:
-            if task.state in {TaskState.PENDING, TaskState.REMOVED}:
+            if task.state in _CLEARED:
                 self._take_cleared(task)
             elif task.state.is_live:
                 raise ValueError(f"task {task.task_no} of an ended run is {task.state.label}")
@@ -162,23 +167,18 @@ class Restoring:
         if live.spec.streams:
             self._memory.held[row.task_no] = live  # what it was told last is not known
 
-    def _make_whole(self, task_no: TaskNo) -> None:
-        body = self._deferred.take(task_no)
-        if body is not None:
-            self._add(_decode(body))
-
     def _take_trigger(self, row: TriggerRow) -> None:
         """Fold it with its task, if it is the first of that and only waits."""
         memory = self._memory
-        body = self._deferred.get(row.task_no)
-        # What is known is made whole: a host may have it.
-        if body is not None and _only_waits(row) and row.trigger_no not in memory.waits:
+        body = self._deferred.take(row.task_no)
+        if body is not None:
             task = _decode(body)
-            if not self.run.spec.tasks[task.position].streams:
-                self._deferred.take(row.task_no)
+            streams = self.run.spec.tasks[task.position].streams
+            # What is known is made whole: a host may have it.
+            if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 memory.parking.lay(self.run, task, row, self._progress.get(row.task_no))
                 return
-        self._make_whole(row.task_no)
+            self._add(task)
         _restore_wait(self.run, row, self._events[row.trigger_no], memory)
 
 
