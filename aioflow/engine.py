@@ -37,12 +37,14 @@ from aioflow.inputs import (
     Due,
     Effect,
     HandOver,
+    HostTrigger,
     Input,
     LookBack,
     MoveClass,
     ReadOwed,
     Rehost,
     Restarted,
+    StartTry,
     WakeAt,
     Warn,
 )
@@ -318,6 +320,8 @@ class Engine:
         out = self._out
         for effect in effects:
             match effect:
+                case HostTrigger() | StartTry():  # there may be most of these
+                    send(effect, out)
                 case WakeAt():
                     self.timers.arm(effect.due)
                 case Acknowledge():
