@@ -276,10 +276,13 @@ class Triggerer:
         return hosted if hosted is not None and hosted.hosting == hosting else None
 
     def _let_go(self, ended: TriggerEnded | Fired) -> None:
-        hosted = self._find(ended.trigger_no, ended.hosting)
-        if hosted is None:
-            return  # of an earlier hosting: the present one lives
-        self._hosted.take(ended.trigger_no)
+        body = self._hosted.take(ended.trigger_no)
+        if body is None:
+            return
+        hosted = _decode(body)
+        if hosted.hosting != ended.hosting:  # of an earlier one: the present one lives
+            self._hosted.put(ended.trigger_no, body)
+            return
         self._classes.leave(hosted.class_no)
         self._close_log(ended.trigger_no)
         left = (self._per_run.take(hosted.run_no) or 0) - 1

@@ -62,7 +62,7 @@ class Ready:
 
     def offer(self, entry: Live | Group) -> None:
         """Let a queued task, or a group with fresh children, wait for its slots."""
-        self._push(self._placed(entry, self._fairness.age()))
+        self._enqueue(self._placed(entry, self._fairness.age()))
 
     def _placed(self, entry: Live | Group, age: int) -> Item:
         """Give it its place in the order."""
@@ -176,9 +176,13 @@ class Ready:
         return total
 
     def _push(self, item: Item) -> None:
+        """Let wait again what stood aside; what it keeps may be another than it was then."""
+        self._enqueue(self._ranked(item))
+
+    def _enqueue(self, item: Item) -> None:
         key = _line(item[3])
         queue = self._queues.setdefault(key, [])
-        heapq.heappush(queue, self._ranked(item))
+        heapq.heappush(queue, item)
         self._sweep(key, queue)
 
     def _sweep(self, key: tuple[str, str], queue: Queue) -> None:
