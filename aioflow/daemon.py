@@ -30,7 +30,7 @@ from aioflow.core.why import still_waits
 from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
-from aioflow.errors import HomeBusy
+from aioflow.errors import HomeBusy, HomeUnusable
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
@@ -138,7 +138,10 @@ def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
 
 def _make_home(home: Path) -> None:
     for folder in (home, *(home / name for name in ("run", "code", "results", "logs"))):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
 
 
 class _Node:

@@ -91,6 +91,13 @@ def test_loopback_is_told_from_the_rest(host, expected):
     assert is_loopback(host) is expected
 
 
+def test_a_file_is_no_folder_of_dags(home, tmp_path):
+    (tmp_path / "flow.py").touch()
+
+    with pytest.raises(SettingsError, match=r"flow\.py is a file; name the folder it lies in"):
+        Settings.read(home, {"dags": [str(tmp_path / "flow.py")]})
+
+
 def test_dags_lie_here_if_there_are_any_and_else_at_home(home, tmp_path):
     assert Settings.read(home).dags == (home / "dags",)
 

@@ -205,7 +205,13 @@ class Api(RunActions):
         return {"dag_id": dag_id, "paused": is_paused}
 
     async def list_pools(self) -> list[dict[str, Any]]:
-        """Return the limited pools by name, with what is taken of each."""
+        """Return the limited pools by name, with what is taken of each.
+
+        Without a daemon ``used`` is ``None``: what is taken is counted in memory alone.
+        """
+        if self._engine is None:
+            pools = await self.store.list_pools()
+            return [{**msgspec.structs.asdict(row), "used": None} for row in pools]
         found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
         return [{**msgspec.structs.asdict(row), "used": used} for row, used in found]
 

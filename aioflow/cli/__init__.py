@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from aioflow.cli import bench, config, dags, db, demo, events, pools, runs, triggers, up, values
 from aioflow.cli.client import Refused
@@ -71,8 +72,16 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command in one line, as every other error is said."""
+
+    def error(self, message: str) -> NoReturn:
+        line = f"{self.prog}: {_one_line(message)}; see `{self.prog} --help` [usage]\n"
+        self.exit(2, line)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="aioflow",
         description="Run workflows: one daemon, tens of thousands of waits, no polling.",
         epilog="Without a command the daemon is run, as by `aioflow up`.",

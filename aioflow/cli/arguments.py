@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeAlias
 
-__all__ = ("Command", "Nouns", "add_command", "conf", "json_value", "positive")
+__all__ = ("Command", "Nouns", "add_command", "conf", "json_value", "moment", "positive")
 
 Nouns: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -69,9 +70,27 @@ def json_value(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {exc}") from exc
 
 
+def moment(text: str) -> str:
+    """Return a text that names an instant, as it is.
+
+    Raises:
+        argparse.ArgumentTypeError: If it names none.
+    """
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is no time; write it as 2026-01-31T03:00:00Z"
+        ) from None
+    return text
+
+
 def positive(text: str) -> int:
     """Return a number of at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number

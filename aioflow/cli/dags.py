@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command, conf, positive
+from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table
 from aioflow.cli.reading import read
@@ -36,7 +36,9 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow dags next daily --from 2026-01-31T00:00:00Z --count 3",
     )
     upcoming.add_argument("dag", metavar="DAG")
-    upcoming.add_argument("--from", dest="after", metavar="T", help="after this time, not now")
+    upcoming.add_argument(
+        "--from", dest="after", type=moment, metavar="T", help="after this time, not now"
+    )
     upcoming.add_argument("--count", type=positive, default=5, metavar="N")
     _add_files(verbs)
 
@@ -52,7 +54,9 @@ def _add_trigger(verbs: Nouns) -> None:
     parser.add_argument("dag", metavar="DAG")
     parser.add_argument("--conf", type=conf, metavar="JSON", help="its parameters, an object")
     parser.add_argument("--run-id", metavar="ID", help="its name, unique over all DAGs")
-    parser.add_argument("--logical-date", metavar="T", help="the time it stands for, ISO 8601")
+    parser.add_argument(
+        "--logical-date", type=moment, metavar="T", help="the time it stands for, ISO 8601"
+    )
     parser.add_argument("--key", metavar="K", help="asked again with the same key: the same run")
     parser.add_argument(
         "--wait",

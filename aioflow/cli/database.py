@@ -13,8 +13,8 @@ import msgspec
 
 from aioflow.api import Api
 from aioflow.clock import SystemClock
-from aioflow.errors import DaemonAway
-from aioflow.secrets import KEY_BYTES, Vault
+from aioflow.errors import DaemonAway, SettingsError
+from aioflow.secrets import KEY_BYTES, Vault, read_keys
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.tasklog import TaskLog
@@ -49,7 +49,14 @@ async def opened(settings: Settings) -> AsyncIterator[Store]:
     scheme, _, path = settings.db.partition(":///")
     if scheme == "sqlite" and not await anyio.Path(path).exists():
         raise DaemonAway(str(settings.home))
-    # What is sealed stays sealed: a reader shows none of it, and so needs no key.
-    vault = Vault([os.urandom(KEY_BYTES)])
+    vault = await anyio.to_thread.run_sync(_vault, settings.key_file)
     async with open_store(settings.db, vault, exclusive=False) as store:
         yield store
+
+
+def _vault(path: Path) -> Vault:
+    """Return what opens as much as a daemon does. A reader does without a key, and makes none."""
+    try:
+        return Vault(read_keys(path))
+    except SettingsError:
+        return Vault([os.urandom(KEY_BYTES)])

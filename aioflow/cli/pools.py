@@ -7,6 +7,7 @@ import argparse
 from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
 
@@ -50,7 +51,7 @@ def add_parser(nouns: Nouns) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    pools = connect(arguments).get("pools")
+    pools = read(arguments, lambda source: source.pools())
     if arguments.json:
         print_json(pools)
         return 0

@@ -54,6 +54,12 @@ class Source(Protocol):
     def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
         """``list_events``."""
 
+    def pools(self) -> Any:
+        """``list_pools``."""
+
+    def values(self, kind: str) -> Any:
+        """``values.list``."""
+
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
     """Ask the daemon; where none runs, ask its database.
@@ -126,6 +132,12 @@ class _Daemon:
     def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
         return self._client.get("events", name=name, limit=limit, before=before)
 
+    def pools(self) -> Any:
+        return self._client.get("pools")
+
+    def values(self, kind: str) -> Any:
+        return self._client.get(f"{kind}s")
+
 
 class _Database:
     """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
@@ -179,6 +191,14 @@ class _Database:
 
     def events(self, *, name: str | None, limit: int, before: int | None) -> Any:
         return self._ask(lambda api: api.list_events(name=name, limit=limit, before=before))
+
+    def pools(self) -> Any:
+        return self._ask(lambda api: api.list_pools())
+
+    def values(self, kind: str) -> Any:
+        from aioflow.model import ValueKind
+
+        return self._ask(lambda api: api.values.list(ValueKind(kind)))
 
     def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         from aioflow.cli.database import ask_database

@@ -29,6 +29,7 @@ __all__ = ("add_parser",)
 _PAGE = 1_000
 _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
+_STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
 _FEW = 10
 """Children of one task in one state that get a row each."""
 
@@ -45,7 +46,7 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow runs list --dag daily --state failed",
     )
     listing.add_argument("--dag", metavar="DAG")
-    listing.add_argument("--state", metavar="STATE")
+    listing.add_argument("--state", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
     show.add_argument("--offset", type=int, default=0, metavar="N", help="skip so many tasks")

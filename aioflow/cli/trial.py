@@ -18,7 +18,7 @@ from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
 from aioflow.daemon import Ready
-from aioflow.errors import DagError, RequestError, UnknownDag
+from aioflow.errors import DagError, SettingsError, UnknownDag
 from aioflow.findings import Parsed
 from aioflow.settings import Settings
 
@@ -61,9 +61,9 @@ def _chosen(parsed: Parsed, wanted: str | None, file: str) -> str:
         why = "it defines no DAG" if failure is None else f"line {failure.line}: {failure.message}"
         raise DagError(f"{file} cannot be tested: {why}")
     if wanted is None and len(names) > 1:
-        raise RequestError(f"{file} has several DAGs; choose with --dag: {', '.join(names)}")
+        raise SettingsError(f"{file} has several DAGs; choose with --dag: {', '.join(names)}")
     if wanted is not None and wanted not in names:
-        raise UnknownDag(wanted)
+        raise SettingsError(f"{file} has no DAG {wanted!r}; choose with --dag: {', '.join(names)}")
     return wanted or names[0]
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from aioflow.cli.arguments import Nouns, add_command
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
+from aioflow.cli.reading import read
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
@@ -104,7 +105,7 @@ def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
 
 
 def _list(kind: str, arguments: argparse.Namespace) -> int:
-    found = connect(arguments).get(f"{kind}s")
+    found = read(arguments, lambda source: source.values(kind))
     if arguments.json:
         print_json(found)
         return 0

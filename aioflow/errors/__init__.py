@@ -33,6 +33,7 @@
     │       ├── SchemaMismatch
     │       └── ForeignDatabase
     ├── HomeBusy                  another daemon serves this home
+    ├── HomeUnusable
     ├── PortInUse
     ├── DaemonAway                no daemon answers for this home
     ├── SettingsError             a setting is wrong
@@ -71,6 +72,7 @@ from aioflow.errors.author import (
 from aioflow.errors.daemon import (
     DaemonAway,
     HomeBusy,
+    HomeUnusable,
     LinkClosed,
     PortInUse,
     SettingsError,
@@ -134,6 +136,7 @@ __all__ = (
     "Fenced",
     "ForeignDatabase",
     "HomeBusy",
+    "HomeUnusable",
     "LinkClosed",
     "NoSuchValue",
     "NotificationFailed",

@@ -7,6 +7,7 @@ from aioflow.errors.root import AioflowError
 __all__ = (
     "DaemonAway",
     "HomeBusy",
+    "HomeUnusable",
     "LinkClosed",
     "PortInUse",
     "SettingsError",
@@ -25,6 +26,17 @@ class HomeBusy(AioflowError):
         )
         self.path = path
         self.holder = holder
+
+
+class HomeUnusable(AioflowError):
+    """A folder of the home is not there and cannot be made."""
+
+    code = "home.unusable"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the folder {path} cannot be made: {why}; choose another with --home")
+        self.path = path
+        self.why = why
 
 
 class PortInUse(AioflowError):

@@ -211,8 +211,10 @@ def _default_dags(home: Path) -> Path:
 
 
 def _folder(part: str, base: Path) -> Path:
-    path = Path(part).expanduser()
-    return path if path.is_absolute() else base / path
+    path = base / Path(part).expanduser()
+    if path.is_file():
+        raise SettingsError(f"dags: {path} is a file; name the folder it lies in")
+    return path
 
 
 def _without_password(url: str) -> str:

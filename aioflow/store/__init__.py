@@ -28,6 +28,7 @@ from aioflow.rows import (
     JournalRow,
     NamedEventRow,
     OutboxRow,
+    PoolRow,
     RecordRow,
     ResultRow,
     RunRow,
@@ -215,6 +216,9 @@ class Store(Protocol):
 
     async def list_values(self, kind: ValueKind) -> list[ValueRow]:
         """Return all of a kind by name, unsealed."""
+
+    async def list_pools(self) -> list[PoolRow]:
+        """Return the limited pools by name."""
 
     async def list_items(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000

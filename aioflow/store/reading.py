@@ -20,6 +20,7 @@ from aioflow.rows import (
     JournalRow,
     NamedEventRow,
     OutboxRow,
+    PoolRow,
     RecordRow,
     ResultRow,
     RunRow,
@@ -398,6 +399,10 @@ class Reading(ErasingReader, ABC):
     async def list_values(self, kind: ValueKind) -> list[ValueRow]:
         """See ``Store``."""
         return await self._all(self._value, selects.VALUES_OF_KIND, kind=str(kind))
+
+    async def list_pools(self) -> list[PoolRow]:
+        """See ``Store``."""
+        return await self._all(rows.pool_row, selects.ALL_POOLS)
 
     async def list_needed_versions(self) -> list[VersionRow]:
         """See ``Store``."""

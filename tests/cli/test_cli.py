@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from aioflow.model import RunState
 from benchmarks.daemon import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -364,7 +365,6 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("runs", "mark", "nobody", "--state", "failed"), "request.unknown_run"),
         (("dags", "trigger", "nobody"), "request.unknown_dag"),
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
-        (("dags", "trigger", "sums", "--logical-date", "soon"), "request"),
         (("triggers", "show", "7"), "request"),
         (("triggers", "unquarantine", "flows:Typo"), "request"),
     ],
@@ -407,6 +407,8 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     (tmp_path / "dags" / "flows.py").write_text(DAGS)
     daemon = Daemon(tmp_path / "home", tmp_path / "dags")
     run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    daemon.run("pools", "set", "ledger", 4)
+    daemon.run("variables", "set", "REGION", "eu")
     assert daemon.stop() == 0
 
     assert daemon.run("runs", "show", run_id, "--json").json["counts"] == {"success": 5}
@@ -415,6 +417,12 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
     assert len(daemon.run("dags", "list", "--json").json) == 6
     assert daemon.run("triggers", "list", "--json").json == []
+    assert daemon.run("pools", "list", "--json").json == [
+        {"name": "ledger", "slots": 4, "include_deferred": False, "used": None}
+    ]
+    assert daemon.run("secrets", "list", "--json").json == []
+    [variable] = daemon.run("variables", "list", "--json").json
+    assert (variable["name"], variable["opens"]) == ("REGION", True)
     for words in (
         ("runs", "cancel", run_id),
         ("runs", "clear", run_id),
@@ -468,19 +476,37 @@ def test_where_nothing_ever_was_a_question_says_how_to_begin(tmp_path):
         ("dags",),
         ("dags", "trigger", "d", "--conf", "{"),
         ("dags", "trigger", "d", "--conf", "[1]"),
+        ("dags", "trigger", "d", "--logical-date", "yesterday"),
+        ("dags", "next", "d", "--from", "soon"),
+        ("runs", "show"),
         ("runs", "list", "--limit", "0"),
+        ("runs", "list", "--state", "done"),
+        ("pools", "set", "ledger", "many"),
         ("up", "--port", "x"),
         ("up", "--host", "0.0.0.0"),
         ("--port", "99999"),
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_status_two_and_no_traceback(tmp_path, words):
+def test_wrong_usage_is_status_two_and_one_line(tmp_path, words):
     done = run(*words, home=tmp_path / "home")
 
     assert done.status == 2
     assert done.out == ""
-    assert "Traceback" not in done.err
+    assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
+
+
+def test_a_home_that_cannot_be_made_is_one_line():
+    done = run("up", "--port", "0", home=Path("/proc/nobody-may-make-this"))
+
+    assert done.status == 1
+    assert re.fullmatch(r"aioflow: .+; choose another with --home \[home\.unusable\]\n", done.err)
+
+
+def test_the_states_a_list_may_be_asked_for_are_those_there_are(tmp_path):
+    done = run("runs", "list", "--state", "done", home=tmp_path)
+
+    assert all(f"'{state.label}'" in done.err for state in RunState)
 
 
 def test_check_names_file_line_and_code(tmp_path):
@@ -527,7 +553,7 @@ def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
 
     assert done.status == 0
     assert "total = 14" in done.out
-    assert which.status == 1
+    assert which.status == 2
     assert "choose with --dag" in which.err
     assert (failed.status, failed.json["state"]) == (1, "failed")
     assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]

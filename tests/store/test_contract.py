@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import RunChange, TriggerChange
+from aioflow.rows import PoolRow, RunChange, TriggerChange
 from aioflow.secrets import Vault
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
@@ -632,3 +632,13 @@ async def test_a_newer_schema_is_left_alone(store_url):
         with pytest.raises(SchemaMismatch):
             async with open_store(store_url, VAULT, exclusive=exclusive, migrate=True):
                 pass
+
+
+async def test_the_limited_pools_are_listed_by_name(store):
+    ledger = PoolRow(name="ledger", slots=4)
+    await store.commit(
+        replace(first_batch(), pools=[ledger, PoolRow(name="api", slots=2, include_deferred=True)])
+    )
+
+    assert [row.name for row in await store.list_pools()] == ["api", "ledger"]
+    assert (await store.list_pools())[1] == ledger
