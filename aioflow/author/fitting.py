@@ -32,7 +32,7 @@ from uuid import UUID
 
 import msgspec
 
-from aioflow.author.binding import FromSource, FromTask
+from aioflow.author.binding import FromSource, FromTask, Spread
 from aioflow.author.node import CHOOSING, Node
 from aioflow.errors import EdgeMisfit
 
@@ -53,6 +53,7 @@ def misfits(nodes: list[Node]) -> Iterator[EdgeMisfit]:
         if node.fn is None:
             continue
         for name, binding in node.arguments.items():
+            yield from _without_items(node, name, binding)
             if name not in node.annotations:
                 continue
             wanted = node.annotations[name]
@@ -61,6 +62,32 @@ def misfits(nodes: list[Node]) -> Iterator[EdgeMisfit]:
                     yield EdgeMisfit(
                         node.task_id, name, _name(wanted), parent.task_id, _name(given)
                     )
+
+
+def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
+    """Yield the parents whose result an argument is expanded over, though it is never a list."""
+    if not isinstance(binding, FromSource | Spread):
+        return
+    wanted = "Mapping" if isinstance(binding, Spread) else _name(node.annotations.get(name, Any))
+    for leaf in node.sources[binding.source].leaves:
+        parent = leaf.parent
+        if parent is None or parent.is_mapped or not _is_known(parent):
+            continue
+        given = _returned(parent)
+        if not _may_have_items(given):
+            wanted_list = f"list[{wanted}]"
+            yield EdgeMisfit(node.task_id, name, wanted_list, parent.task_id, _name(given))
+
+
+def _may_have_items(given: Any) -> bool:
+    """Whether something may be expanded over what is of this type; a mapping is refused."""
+    given = _bare(given)
+    if _is_union(given):
+        return any(_may_have_items(part) for part in get_args(given))
+    origin = get_origin(given) or given
+    if origin in {bytes, bytearray, str} or _is_map(origin):
+        return False
+    return fits(given, abc.Iterable)
 
 
 def _given(node: Node, binding: object, nodes: list[Node]) -> Iterator[tuple[Node, Any]]:

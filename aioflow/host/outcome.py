@@ -105,9 +105,10 @@ class NotAList(Exception):
     """A task feeds an ``expand`` and returned something that has no items."""
 
     def __init__(self, task_id: str, value: object) -> None:
+        hint = "; its pairs are list(x.items())" if isinstance(value, dict) else ""
         super().__init__(
             f"{task_id!r} returned a {type(value).__name__}, but a task expands over its "
-            "result, so it must return a list"
+            f"result, so it must return a list{hint}"
         )
 
 

@@ -125,6 +125,10 @@ def text(value: str) -> str:
 
 
 @task
+def every(value: Any) -> None: ...
+
+
+@task
 def total(values: Sequence[str]) -> None: ...
 
 
@@ -158,6 +162,42 @@ def test_the_items_of_a_fan_out_are_checked():
         text.expand(value=generated())
 
     assert [reason for reason, _ in messages(made)] == ["dag.edge", "dag.edge"]
+
+
+@pytest.mark.parametrize(
+    "kind", [str, bytes, int, None, dict[str, int], Row, Record, str | None, dict[str, int] | int]
+)
+def test_what_can_never_be_a_list_is_not_expanded_over(kind: Any):
+    def whole(): ...
+
+    whole.__annotations__["return"] = kind
+    with DAG("d") as made:
+        text.expand(value=task(whole)())
+
+    ((reason, message),) = messages(made)
+    assert reason == "dag.edge"
+    assert "'text' takes value: list[str], but 'whole' gives it" in message
+
+
+@pytest.mark.parametrize(
+    "kind", [Any, list, tuple[str, ...], range, set[str], Iterator[str], list[str] | None, object]
+)
+def test_what_may_be_a_list_is_expanded_over(kind: Any):
+    def whole(): ...
+
+    whole.__annotations__["return"] = kind
+    with DAG("d") as made:
+        every.expand(value=task(whole)())
+
+    assert messages(made) == []
+
+
+def test_items_that_give_the_parameters_come_in_a_list():
+    with DAG("d") as made:
+        text.expand_kwargs(number())
+
+    ((_, message),) = messages(made)
+    assert "list[Mapping], but 'number' gives it int" in message
 
 
 def test_the_results_of_a_fan_out_are_a_sequence():
