@@ -136,6 +136,11 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
         return self._of
 
     @property
+    def output(self) -> Self:
+        """Itself: a mapped operator is a reference, and reads like one that is not mapped."""
+        return self
+
+    @property
     def keys_inside(self) -> tuple[str | int, ...]:
         """What leads to the part of the result that is meant."""
         return self._keys

@@ -336,6 +336,14 @@ def test_an_operator_fans_out():
     assert spec.tasks[1].pool == "disk"
 
 
+def test_a_mapped_operator_has_an_output_as_any_other():
+    with DAG("made") as made:
+        copies = Copy.partial(task_id="copies", target="/out").expand(source=["a", "b"])
+        one(copies.output)
+
+    assert spec_of(made).tasks[1].parents == (0,)
+
+
 def test_an_operator_that_never_reaches_our_init_is_said():
     class Lost(Operator):
         def __init__(self) -> None:

@@ -96,8 +96,10 @@ async def test_a_task_of_it_has_a_key_of_its_own(hosted, daemon):
     assert daemon.asked[0]["task_id"] == "t"
 
 
-async def test_an_offset_is_added_to_the_logical_date(hosted, daemon):
-    trigger = RunTrigger("other", logical_date=NOON, offset=timedelta(hours=-1))
+@pytest.mark.parametrize("offset", [timedelta(hours=-1), "-1h", -3600])
+@pytest.mark.parametrize("date", [NOON, NOON.isoformat()], ids=["instant", "text"])
+async def test_an_offset_is_added_to_the_logical_date(hosted, daemon, date, offset):
+    trigger = RunTrigger("other", logical_date=date, offset=offset)
 
     await event_of(hosted(trigger), daemon)
 
@@ -109,6 +111,7 @@ async def test_an_offset_is_added_to_the_logical_date(hosted, daemon):
     [
         pytest.param({"run_id": "r", "logical_date": NOON}, "not both", id="two-ways"),
         pytest.param({"logical_date": datetime(2030, 1, 1)}, "time zone", id="naive"),  # noqa: DTZ001
+        pytest.param({"logical_date": "2030-01-01"}, "time zone", id="naive-text"),
         pytest.param({"offset": timedelta(1)}, "logical_date", id="offset-from-nothing"),
     ],
 )

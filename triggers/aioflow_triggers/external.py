@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TypedDict
 
 import anyio
 
 from aioflow import (
     AioflowError,
+    Duration,
     RunEnding,
     RunEndings,
     Share,
@@ -20,6 +21,7 @@ from aioflow import (
     Watch,
     run_ending,
 )
+from aioflow_triggers.instants import instant_of, signed_timedelta
 
 __all__ = ("RunEnded", "RunTrigger", "RunsEnding", "TasksEnded", "TasksTrigger")
 
@@ -59,8 +61,8 @@ class RunTrigger(Trigger[RunEnded]):
         dag: The name of the other DAG.
         task: Wait for this task only; a mapped one has ended with its last child.
         run_id: This very run.
-        logical_date: The run that stands for this instant; with a time zone.
-        offset: Added to ``logical_date``; negative for an earlier run.
+        logical_date: The run that stands for this instant; with a time zone. Text is ISO 8601.
+        offset: Added to ``logical_date``; negative for an earlier run, also as text: ``"-1d"``.
 
     Raises:
         ValueError: If ``run_id`` and ``logical_date`` are both given, if ``logical_date`` has no
@@ -79,15 +81,19 @@ class RunTrigger(Trigger[RunEnded]):
     task: str | None = None
     run_id: str | None = None
     logical_date: datetime | None = None
-    offset: timedelta | None = None
+    offset: Duration | None = None
 
     def __post_init__(self) -> None:
         if self.run_id is not None and self.logical_date is not None:
             raise ValueError("give run_id or logical_date, not both")
-        if self.logical_date is not None and self.logical_date.tzinfo is None:
-            raise ValueError(f"logical_date={self.logical_date} needs a time zone")
-        if self.offset is not None and self.logical_date is None:
+        if self.logical_date is not None:
+            moment = instant_of(self.logical_date, "logical_date")
+            object.__setattr__(self, "logical_date", moment)
+        if self.offset is None:
+            return
+        if self.logical_date is None:
             raise ValueError("offset needs a logical_date to be added to")
+        signed_timedelta(self.offset, "offset")
 
     def share(self) -> Share:
         """All runs of a DAG are in one watch; one that is not named is known by what it is."""
@@ -101,7 +107,7 @@ class RunTrigger(Trigger[RunEnded]):
     def _slot(self) -> datetime | None:
         if self.logical_date is None or self.offset is None:
             return self.logical_date
-        return self.logical_date + self.offset
+        return self.logical_date + signed_timedelta(self.offset, "offset")
 
 
 class RunsEnding(Watch[str | datetime, RunEnded]):
@@ -190,8 +196,8 @@ class TasksTrigger(Trigger[TasksEnded]):
     good: Sequence[str] = ("success",)
 
     def __post_init__(self) -> None:
-        if self.logical_date.tzinfo is None:
-            raise ValueError(f"logical_date={self.logical_date} needs a time zone")
+        moment = instant_of(self.logical_date, "logical_date")
+        object.__setattr__(self, "logical_date", moment)
         if not self.good:
             raise ValueError("good must name at least one state")
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush
 
 from aioflow import Cron, DagError, Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
+from aioflow_triggers.instants import instant_of
 
 __all__ = ("CronTrigger", "DateTimeTrigger", "Instants", "TimeDeltaTrigger")
 
@@ -27,10 +28,10 @@ class DateTimeTrigger(Trigger[datetime]):
     minute.
 
     Attributes:
-        moment: When; with a time zone.
+        moment: When; with a time zone. Text is ISO 8601.
 
     Raises:
-        ValueError: If ``moment`` has no time zone.
+        ValueError: If ``moment`` is no instant or has no time zone.
 
     Events:
         One. ``payload`` is ``moment``, in UTC; ``key`` is the same as text.
@@ -42,8 +43,7 @@ class DateTimeTrigger(Trigger[datetime]):
     moment: datetime
 
     def __post_init__(self) -> None:
-        if self.moment.tzinfo is None:
-            raise ValueError(f"moment={self.moment} needs a time zone")
+        object.__setattr__(self, "moment", instant_of(self.moment, "moment"))
 
     def share(self) -> Share:
         """All instants are in one watch."""

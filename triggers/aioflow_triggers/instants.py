@@ -1,0 +1,39 @@
+"""Instants and lengths of time as the author of a DAG writes them: also as text."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from aioflow import Duration, as_timedelta
+
+__all__ = ("instant_of", "signed_timedelta")
+
+
+def instant_of(value: datetime | str, name: str) -> datetime:
+    """Return an instant that may be given as ISO 8601 text, such as ``current.ts``.
+
+    Args:
+        name: What the field is called, for the error.
+
+    Raises:
+        ValueError: If it is none, or has no time zone.
+    """
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if moment.tzinfo is None:
+        raise ValueError(f"{name}={value} needs a time zone")
+    return moment
+
+
+def signed_timedelta(value: Duration, name: str) -> timedelta:
+    """Return a duration that may be negative: ``-3600`` and ``"-1h"``, too.
+
+    Raises:
+        DagError: If it is none.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str) and value.lstrip().startswith("-"):
+        return -as_timedelta(value.lstrip()[1:], name)
+    if isinstance(value, int | float) and value < 0:
+        return -as_timedelta(-value, name)
+    return as_timedelta(value, name)
