@@ -18,6 +18,7 @@ __all__ = (
     "EmitEvent",
     "EraseRows",
     "Explain",
+    "FireTrigger",
     "Mark",
     "Request",
     "Reseal",
@@ -157,6 +158,19 @@ class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     class_path: str
 
 
+class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give a waiting task the event its trigger has not. Answered with ``(run, task, index)``.
+
+    Attributes:
+        payload: msgpack.
+        key: As of an event that the trigger yields.
+    """
+
+    trigger_no: TriggerNo
+    payload: bytes
+    key: str | None = None
+
+
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Store a named event. Answered with ``(event_no, created)``.
 
@@ -224,6 +238,7 @@ Request: TypeAlias = (
     | Explain
     | CountTasks
     | Unquarantine
+    | FireTrigger
     | EmitEvent
     | SetValue
     | Reseal

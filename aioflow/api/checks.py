@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from aioflow.author.codec import encode
-from aioflow.errors import BadConf, RequestError
+from aioflow.errors import BadConf, RequestError, Unserializable
 
-__all__ = ("checked_id", "checked_key", "packed_conf")
+__all__ = ("checked_id", "checked_key", "packed_conf", "packed_payload")
 
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
+_PAYLOAD_BYTES = 64 * 1024
 _ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
 
 
@@ -51,4 +52,21 @@ def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
     body = encode(dict(sorted(conf.items())), "the conf")
     if len(body) > _CONF_BYTES:
         raise BadConf(f"the conf takes {len(body)} bytes; at most {_CONF_BYTES} are allowed")
+    return body
+
+
+def packed_payload(payload: Any) -> bytes:
+    """Return an event that a person gives by hand as it is stored.
+
+    Raises:
+        RequestError: If it is too large, or holds what cannot be stored.
+    """
+    try:
+        body = encode(payload, "the payload")
+    except Unserializable as exc:
+        raise RequestError(str(exc)) from None
+    if len(body) > _PAYLOAD_BYTES:
+        raise RequestError(
+            f"the payload takes {len(body)} bytes; at most {_PAYLOAD_BYTES} are given by hand"
+        )
     return body

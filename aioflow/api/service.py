@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.api.acting import ASK_SECONDS, RunActions
 from aioflow.api.causes import Chain, Explained
-from aioflow.api.checks import checked_id, checked_key, packed_conf
+from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
 from aioflow.api.events import NamedEvents
 from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
@@ -46,6 +46,7 @@ from aioflow.requests import (
     CountTasks,
     CreateRun,
     Explain,
+    FireTrigger,
     Request,
     SetPaused,
     SetPool,
@@ -334,6 +335,26 @@ class Api(RunActions):
             DaemonAway: If there is no daemon: nobody else knows.
         """
         return [_slow(known) for known in self._running.memory.stalls.all() if known.count]
+
+    async def fire(
+        self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Give the task that waits with a trigger the event the trigger has not.
+
+        Raises:
+            RequestError: If no such trigger waits, or its event cannot be given by hand.
+        """
+        request = FireTrigger(
+            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
+        )
+        told = cast("tuple[str, str, int]", await self._ask(request))
+        run_id, task_id, map_index = told
+        return {
+            "trigger_id": trigger_no,
+            "run_id": run_id,
+            "task_id": task_id,
+            "map_index": map_index,
+        }
 
     async def unquarantine(self, class_path: str) -> dict[str, Any]:
         """Let the triggers of a class live with the others again, until they offend anew.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.arguments import Nouns, add_command, json_value, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
 from aioflow.cli.reading import Source, read
@@ -17,7 +17,7 @@ _PAGE = 1_000
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    text = "list and show what is parked, and what holds up others"
+    text = "list, show and fire what is parked, and what holds up others"
     noun = nouns.add_parser("triggers", help=text)
     verbs = noun.add_subparsers(required=True, metavar="COMMAND")
     listing = add_command(
@@ -47,6 +47,18 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow triggers kinds",
         remote=False,
     )
+    firing = add_command(
+        verbs,
+        "fire",
+        _fire,
+        text="give the task that waits the event its trigger has not; a stream goes on after it",
+        example="aioflow triggers fire 4711 --payload '{\"status\": 200}'",
+    )
+    firing.add_argument("trigger_id", type=int, metavar="TRIGGER")
+    firing.add_argument(
+        "--payload", type=json_value, metavar="JSON", help="of the event, null by default"
+    )
+    firing.add_argument("--key", metavar="KEY", help="of the event, none by default")
     releasing = add_command(
         verbs,
         "unquarantine",
@@ -135,6 +147,16 @@ def _kinds(arguments: argparse.Namespace) -> int:
     from aioflow.cli.kinds import show
 
     return show(arguments)
+
+
+def _fire(arguments: argparse.Namespace) -> int:
+    body = {"payload": arguments.payload, "key": arguments.key}
+    fired = connect(arguments).post("triggers", str(arguments.trigger_id), "fire", body=body)
+    if arguments.json:
+        print_json(fired)
+    else:
+        hint(f"trigger {fired['trigger_id']} fired: {safe(task_name(fired))} of {fired['run_id']}")
+    return 0
 
 
 def _unquarantine(arguments: argparse.Namespace) -> int:

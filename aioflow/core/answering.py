@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from aioflow.core import dag, fitting_pools, named_events, named_values, quarantine, resealing
+from aioflow.core import (
+    by_hand,
+    dag,
+    fitting_pools,
+    named_events,
+    named_values,
+    quarantine,
+    resealing,
+)
 from aioflow.core.cancel import cancel
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
@@ -25,6 +33,7 @@ from aioflow.requests import (
     EmitEvent,
     EraseRows,
     Explain,
+    FireTrigger,
     Mark,
     Reseal,
     SetPaused,
@@ -61,6 +70,8 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
                 named_values.keep(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
+            case FireTrigger() as request:
+                said = by_hand.fire(request, draft, slots)
             case Unquarantine(class_path=class_path):
                 said = quarantine.release(class_path, draft)
             case Explain() | CountTasks() | ShowPools() as request:

@@ -18,7 +18,19 @@ from aioflow.model import Failure, TriggerState
 from aioflow.orders import EventsTaken
 from aioflow.rows import EventRow, TriggerRow
 
-__all__ = ("BYTES_AHEAD", "EVENTS_AHEAD", "close", "consume", "is_over", "restore", "take")
+__all__ = (
+    "BYTES_AHEAD",
+    "BY_HAND",
+    "EVENTS_AHEAD",
+    "close",
+    "consume",
+    "is_over",
+    "restore",
+    "take",
+)
+
+BY_HAND = -1
+"""The index of an event that no host has reported: it counts as none of a hosting."""
 
 EVENTS_AHEAD = 1_000
 """Events stored and not consumed, from which on a trigger is not asked for more."""
@@ -31,10 +43,10 @@ def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
     """Store one event of a stream, unless it is known."""
     stream = wait.stream
     assert stream is not None  # noqa: S101 - the caller looked
-    if report.index < stream.index:
+    if report.index < stream.index and report.index != BY_HAND:
         return  # repeated
     draft.change_stream(wait)
-    stream.index = report.index + 1
+    stream.index = max(stream.index, report.index + 1)
     if report.key is None or not _is_known(stream, report.key):
         row = EventRow(
             trigger_no=wait.row.trigger_no,

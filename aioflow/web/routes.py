@@ -13,7 +13,7 @@ from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
 from aioflow.web.values import add_values
 
-__all__ = ("ClearBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
+__all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
 
 _COUNT = Annotated[int, Query(ge=1, le=PAGE)]
 _OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
@@ -62,6 +62,15 @@ class PoolBody(BaseModel):
 
     slots: Annotated[int, Field(ge=1, le=1 << 31)]
     include_deferred: bool = False
+
+
+class FireBody(BaseModel):
+    """What a trigger is said to have yielded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    payload: Any = None
+    key: str | None = None
 
 
 class _Json(Response):
@@ -250,6 +259,14 @@ def _add_triggers(router: APIRouter, api: Api) -> None:
     async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""
         return _Json(await api.show_trigger(trigger_id))
+
+    @router.post("/triggers/{trigger_id}/fire")
+    async def fire(
+        trigger_id: Annotated[int, Path(ge=0, le=_ROW)], body: FireBody | None = None
+    ) -> Response:
+        """Give the task that waits the event its trigger has not."""
+        given = body or FireBody()
+        return _Json(await api.fire(trigger_id, payload=given.payload, key=given.key))
 
 
 def _add_events(router: APIRouter, api: Api) -> None:

@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 
 from aioflow import Retry, dag, sensor, task, wait
+from aioflow_triggers.events import EventTrigger
 from aioflow_triggers.external import RunTrigger
 
 once = Retry(tries=1)
@@ -75,6 +76,16 @@ def hen() -> None:
 @dag
 def egg() -> None:
     other("hen", "hen-1")
+
+
+@task
+async def approved() -> str:
+    return await wait(EventTrigger("approved"))
+
+
+@dag
+def approval() -> None:
+    approved()
 
 
 @dag
@@ -272,6 +283,26 @@ def test_an_ended_run_is_deleted_with_what_it_printed_and_one_that_goes_on_is_no
     assert (shown.status, "request.unknown_run" in shown.err) == (1, True)
 
 
+def test_a_wait_is_ended_by_hand(daemon):
+    run_id = daemon.run("dags", "trigger", "approval", "--json").json["run_id"]
+
+    def parked():
+        listed = daemon.run("triggers", "list", "--json").json
+        return [row["trigger_id"] for row in listed if row["run_id"] == run_id]
+
+    (number,) = eventually(parked, 30)
+    fired = daemon.run("triggers", "fire", number, "--payload", '"yes"', "--json")
+    watched = daemon.run("runs", "watch", run_id)
+    again = daemon.run("triggers", "fire", number)
+
+    where = {"run_id": run_id, "task_id": "approved", "map_index": -1}
+    assert fired.json == {"trigger_id": number} | where
+    assert watched.status == 0
+    (task,) = daemon.run("runs", "show", run_id, "--json").json["tasks"]
+    assert task["result"] == "yes"
+    assert (again.status, again.err.endswith("[request]\n")) == (1, True)
+
+
 def test_runs_that_wait_for_each_other_are_told_so(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
@@ -415,7 +446,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
     assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
     assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
-    assert len(daemon.run("dags", "list", "--json").json) == 6
+    assert len(daemon.run("dags", "list", "--json").json) == 7
     assert daemon.run("triggers", "list", "--json").json == []
     assert daemon.run("pools", "list", "--json").json == [
         {"name": "ledger", "slots": 4, "include_deferred": False, "used": None}

@@ -371,6 +371,17 @@ async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
     assert (answer.status, answer.json) == (200, [])
 
 
+async def test_a_trigger_that_is_not_there_is_not_fired(tmp_path):
+    path, large = "/api/v1/triggers/7/fire", b'{"payload": "%s"}' % (b"x" * 70_000)
+    async with app(tmp_path) as (_, web):
+        missing = await ask(web, "POST", path, headers=BEARER)
+        wide = await ask(web, "POST", path, body=large, headers=BEARER | JSON)
+
+    assert (missing.status, missing.json["code"]) == (400, "request")
+    assert "no trigger 7 that waits" in missing.json["detail"]
+    assert "at most 65536" in wide.json["detail"]
+
+
 async def test_metrics_are_there_for_prometheus(tmp_path):
     async with app(tmp_path, lag_seconds=lambda: 0.25) as (n, web):
         await n.api.trigger("chain")

@@ -1,0 +1,72 @@
+"""A person gives a task the event that its trigger has not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core import waits
+from aioflow.core.draft import Draft
+from aioflow.core.live import WaitRecord
+from aioflow.core.slots import Slots
+from aioflow.core.streams import BY_HAND
+from aioflow.errors import RequestError
+from aioflow.inputs import EndHosting
+from aioflow.messages import Fired
+from aioflow.model import TriggerState
+from aioflow.orders import End
+from aioflow.requests import FireTrigger
+
+__all__ = ("fire",)
+
+_NOTHING = msgspec.msgpack.encode(None)
+
+
+def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, int]:
+    """Take the event as if the trigger had yielded it. Returns run, task and map index.
+
+    One that is no stream is over with it: its host lets go of it, as of a wait that nobody waits
+    for any longer. A stream goes on.
+
+    Raises:
+        RequestError: If there is no such trigger, or its event cannot be made by hand.
+    """
+    wait = draft.memory.waits.get(request.trigger_no)
+    if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+        raise RequestError(
+            f"there is no trigger {request.trigger_no} that waits; see `aioflow triggers list`"
+        )
+    live = wait.live
+    told = live.run.row.run_id, live.spec.task_id, live.map_index
+    end = _end_of(wait, draft)
+    waits.fire(wait, _event(wait, request, draft), draft, slots)
+    if end is not None:
+        draft.effects.append(end)
+    return told
+
+
+def _event(wait: WaitRecord, request: FireTrigger, draft: Draft) -> Fired:
+    ends, payload = "", request.payload
+    if wait.row.ordinal < 0 and not wait.row.next_method and wait.stream is None:
+        if wait.live is not None and wait.live.spec.feeds_limit is not None:
+            raise RequestError(
+                f"the event of trigger {request.trigger_no} is a result that others expand over, "
+                "which cannot be given by hand; mark the task instead"
+            )
+        ends, payload = "success", b"" if payload == _NOTHING else payload
+    return Fired(
+        trigger_no=wait.row.trigger_no,
+        hosting=wait.hosting,
+        index=BY_HAND,
+        at=draft.now,
+        payload=payload,
+        key=request.key,
+        ends=ends,
+    )
+
+
+def _end_of(wait: WaitRecord, draft: Draft) -> EndHosting | None:
+    """Return what ends the hosting, if it is to end and there is any."""
+    is_hosted = wait.hosting != 0 and wait.role in draft.memory.hosts_up
+    if wait.stream is not None or not is_hosted:
+        return None
+    return EndHosting(End(wait.row.trigger_no, wait.hosting, "finished"), wait.role)
