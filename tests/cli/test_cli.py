@@ -557,7 +557,7 @@ def test_check_names_file_line_and_code(tmp_path):
     assert as_json.json == [
         {
             "file": str(good),
-            "dags": ["hen", "egg", "sums", "breaks", "halves", "waits"],
+            "dags": ["hen", "egg", "approval", "sums", "breaks", "halves", "waits"],
             "problems": [],
             "warnings": [],
         }

@@ -65,7 +65,8 @@ def give(world: World, host: Host, payload: bytes = GIVEN, key: str | None = Non
 def resumed(world: World) -> Any:
     effect = world.started("t")
     assert effect is not None, "it has not been resumed"
-    return msgspec.msgpack.decode(effect.resume.answer)
+    resume: Any = effect.resume
+    return msgspec.msgpack.decode(resume.answer)
 
 
 def test_a_deferred_task_resumes_with_it_and_the_host_lets_go():
@@ -84,7 +85,7 @@ def test_what_the_trigger_yields_afterwards_is_late():
     give(world, host)
     at = (host.trigger_no, host.hosting)
 
-    world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now, "finished"))
+    world.turn(Fired(*at, 0, world.now, b"\x01"), TriggerEnded(*at, world.now, reason="finished"))
 
     assert start_of(world).event == GIVEN
     world.succeed("t")
