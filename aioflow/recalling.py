@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import anyio
 import structlog
 
-from aioflow.core import lanes, mark, past
+from aioflow.core import lanes, mark, past, taken
 from aioflow.core.clear import asks, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.live import Run
@@ -66,15 +66,17 @@ class Recalling:
         """Have in memory what these inputs need, and nothing that others needed.
 
         That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of whole runs, in
-        ``memory.recalled_runs``; what was answered before, in ``memory.answered``; which run
-        came before another, in ``memory.lines``; what may be handed out, in
-        ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
+        ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
+        and keys are taken, in ``memory.taken``; which run came before another, in
+        ``memory.lines``; what may be handed out, in ``memory.found_owed``; and what is to be
+        sealed anew, in ``memory.sealed``.
 
         Raises:
             StoreUnavailable: As ``load``.
         """
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
+        memory.taken, memory.taken_keys = {}, {}
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
         reading = [entry for entry in inputs if isinstance(entry, _READING)]
@@ -94,6 +96,7 @@ class Recalling:
             answer = await self._answer(request)
             if answer is not None and request.key is not None:
                 memory.answered[request.run_id, request.key] = answer
+        taken.remember(await _taken(inputs, store), memory)
         for whole in mark.asks(inputs):
             rows = await _run(whole, store) if mark.needs_rows(whole, memory) else None
             if rows is not None and await _has_plan(rows.run, store, memory):
@@ -168,6 +171,15 @@ async def _run(request: Mark | DeleteRun, store: Store) -> LiveRun | None:
     if mark.needs_tasks(request):
         return await store.load_run(run.run_no)
     return LiveRun(run=run, tasks=[], expansions=[], widths=[], triggers=[])
+
+
+async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:
+    """Return the runs whose ids or idempotency keys these inputs come with."""
+    run_ids, keys = taken.asked(inputs)
+    found = await store.find_taken(run_ids) if run_ids else []
+    for dag_id, of_dag in keys.items():
+        found += await store.find_taken_keys(dag_id, of_dag)
+    return found
 
 
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:

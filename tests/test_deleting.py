@@ -9,15 +9,16 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog.testing
 
 from aioflow import deleting
 from aioflow.clock import SystemClock
 from aioflow.deleting import Deleting
-from aioflow.errors import RequestError, UnknownRun
+from aioflow.errors import RequestError, RunBeingDeleted, UnknownRun
 from aioflow.inputs import Deliver, Delivered
 from aioflow.messages import Deferred, Failed
 from aioflow.model import CallbackSpec, Failure, MapSource, MapSpec, RetryPolicy, RunState, TaskSpec
-from aioflow.requests import CancelRun, ClearTasks, DeleteRun, EraseRows
+from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
 from aioflow.store.erasing import ERASED
@@ -137,6 +138,27 @@ async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
             with pytest.raises(UnknownRun):
                 await n.engine.ask(request)
         assert run.run_no in [row.run_no for row in await n.store.list_deletions()]
+
+
+@pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
+async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, tmp_path, fields):
+    async with node(store_url) as n:
+        await n.load(TaskSpec(task_id="a"))
+        run_id = await n.trigger(**fields)
+        n.succeed(await n.outlets.next_start())
+        assert await n.ended(run_id) is RunState.SUCCESS
+        assert await n.engine.ask(CreateRun(dag_id="dag", **fields)) == (run_id, False)
+
+        with structlog.testing.capture_logs() as said:
+            await n.engine.ask(DeleteRun(run_id=run_id))
+            with pytest.raises(RunBeingDeleted):
+                await n.engine.ask(CreateRun(dag_id="dag", **fields))
+        assert [line for line in said if line["log_level"] == "error"] == []  # no turn taken back
+
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        again: Any = await n.engine.ask(CreateRun(dag_id="dag", **fields))
+        assert again[1] is True
 
 
 async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, monkeypatch):

@@ -15,8 +15,9 @@ from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
 from aioflow.core.run import begin
 from aioflow.core.slots import Slots
+from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag
-from aioflow.errors import BadConf, DagBroken, RequestError, RunExists, UnknownDag
+from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
 from aioflow.rows import RunRow
@@ -69,14 +70,13 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
 
     Raises:
         RequestError: If there is no such DAG, or the conf does not fit it, or the id is
-            taken by a run of something else.
+            taken by a run of something else, or that run is being deleted.
     """
-    memory = draft.memory
-    same = _same_run(request, memory)
-    if request.run_id is not None and same is None and _MADE_ID.fullmatch(request.run_id):
-        raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
+    same = same_run(request, draft)
     if same is not None:
-        return same.row.run_id, False
+        return same, False
+    if request.run_id is not None and _MADE_ID.fullmatch(request.run_id):
+        raise RequestError(f"run id {request.run_id!r} has the form of a made one; choose another")
     return make_run(request, draft, slots, cause="manual").row.run_id, True
 
 
@@ -110,20 +110,6 @@ def make_run(
         key=request.key,
         caller=caller,
     )
-
-
-def _same_run(request: CreateRun, memory: Memory) -> Run | None:
-    """Return the live run that this request, asked before, has made."""
-    if request.key is not None:
-        same_no = memory.run_keys.get((request.dag_id, request.key))
-        if same_no is not None:
-            return memory.runs.get(same_no)
-    if request.run_id is None:
-        return None
-    same = memory.find_run(request.run_id)
-    if same is not None and (same.row.dag_id, same.row.conf) != (request.dag_id, request.conf):
-        raise RunExists(request.run_id)
-    return same
 
 
 def _check_conf(spec: DagSpec, conf: bytes | None) -> None:

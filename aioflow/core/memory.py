@@ -16,7 +16,7 @@ from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo
 from aioflow.owed import CLEAR, Clearing
-from aioflow.rows import DagFileRow, DagRow, OutboxRow, TaskRow, TriggerRow, ValueRow
+from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
@@ -81,6 +81,8 @@ class Memory:
         recalled: Rows of tasks that this turn needs.
         recalled_runs: All rows of the runs that a mark, or the end of an ended run, needs, by
             their ids.
+        taken, taken_keys: Runs whose ids, and whose DAGs and idempotency keys, requests of this
+            turn come with, and whether they are being deleted; live ones may be among them.
         answered: The answers to those requests of this turn that were met before, by the id of
             their run and their idempotency key.
         stalls: Who has held up a loop; not over a restart.
@@ -123,6 +125,8 @@ class Memory:
         self.touched: dict[str, int] = {}
         self.recalled: dict[TaskNo, TaskRow] = {}
         self.recalled_runs: dict[str, LiveRun] = {}
+        self.taken: dict[str, tuple[RunRow, bool]] = {}
+        self.taken_keys: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}
         self.stalls = Stalls()
         self.suspects = Suspects()

@@ -19,6 +19,7 @@
     │   ├── UnknownRun
     │   ├── UnknownTask
     │   ├── RunExists
+    │   ├── RunBeingDeleted
     │   ├── BadConf
     │   ├── BadEvent
     │   ├── BadPool
@@ -85,6 +86,7 @@ from aioflow.errors.requests import (
     DagBroken,
     NoSuchValue,
     RequestError,
+    RunBeingDeleted,
     RunExists,
     UnknownDag,
     UnknownRun,
@@ -144,6 +146,7 @@ __all__ = (
     "PortInUse",
     "ReferenceMisused",
     "RequestError",
+    "RunBeingDeleted",
     "RunExists",
     "SchemaMismatch",
     "SettingsError",

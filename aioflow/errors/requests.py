@@ -12,6 +12,7 @@ __all__ = (
     "DagBroken",
     "NoSuchValue",
     "RequestError",
+    "RunBeingDeleted",
     "RunExists",
     "UnknownDag",
     "UnknownRun",
@@ -68,6 +69,25 @@ class RunExists(RequestError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id!r} exists already; choose another --run-id")
         self.run_id = run_id
+
+
+class RunBeingDeleted(RequestError):
+    """The run of that id, or of that idempotency key, is being deleted: its rows have still to go.
+
+    Attributes:
+        key: The idempotency key, if that is what is taken.
+    """
+
+    code = "request.run_being_deleted"
+
+    def __init__(self, run_id: str, key: str = "") -> None:
+        what, other = ("id", "--run-id") if not key else (f"key {key!r}", "key")
+        super().__init__(
+            f"run {run_id!r} is being deleted, and its {what} is not free yet; "
+            f"ask again in a while, or choose another {other}"
+        )
+        self.run_id = run_id
+        self.key = key
 
 
 class BadConf(RequestError):

@@ -132,6 +132,14 @@ class Store(Protocol):
     async def find_run_by_key(self, dag_id: str, key: str) -> RunRow | None:
         """Return the run a request with that idempotency key made."""
 
+    async def find_taken(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
+        """Return the runs of these ids, and whether each is being deleted, in no order."""
+
+    async def find_taken_keys(
+        self, dag_id: str, keys: Collection[str]
+    ) -> list[tuple[RunRow, bool]]:
+        """Return the same of runs that requests with these idempotency keys made."""
+
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
         """Return how many tasks of a run the request with that idempotency key has cleared."""
 
@@ -241,7 +249,7 @@ class Store(Protocol):
         """Return a version with its sources."""
 
     async def list_deletions(self) -> list[DeletionRow]:
-        """Return the runs that are being deleted; every other method hides them."""
+        """Return the runs that are being deleted; others hide them."""
 
     async def has_triggers(self, run_no: RunNo) -> bool:
         """Return whether a host may still have a trigger of a run."""

@@ -224,6 +224,16 @@ class Reading(ErasingReader, ABC):
         """See ``Store``."""
         return await self._one(rows.run_row, selects.RUN_BY_KEY, dag_id=dag_id, key=key)
 
+    async def find_taken(self, run_ids: Collection[str]) -> list[tuple[RunRow, bool]]:
+        """See ``Store``."""
+        return await self._each(_taken, selects.taken_ids, "id", run_ids)
+
+    async def find_taken_keys(
+        self, dag_id: str, keys: Collection[str]
+    ) -> list[tuple[RunRow, bool]]:
+        """See ``Store``."""
+        return await self._each(_taken, selects.taken_keys, "key", keys, dag_id=dag_id)
+
     async def find_runs(self, run_ids: Collection[str]) -> list[RunRow]:
         """See ``Store``."""
         return await self._each(rows.run_row, selects.runs_by_id, "id", run_ids)
@@ -467,6 +477,10 @@ class Reading(ErasingReader, ABC):
 
     def _value(self, values: rows.Values) -> ValueRow:
         return value_row(values, self._vault)
+
+
+def _taken(values: rows.Values) -> tuple[RunRow, bool]:
+    return rows.run_row(values), bool(values[-1])
 
 
 def _progress(values: Sequence[Any]) -> Progress:

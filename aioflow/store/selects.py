@@ -73,6 +73,8 @@ __all__ = (
     "runs_by_date",
     "runs_by_id",
     "runs_page",
+    "taken_ids",
+    "taken_keys",
     "tasks_by_no",
     "whole",
 )
@@ -206,6 +208,24 @@ def runs_by_id(width: int) -> Select[Any]:
     """Return the runs of as many ids: ``id_0``, ``id_1`` and so on."""
     ids = [_text(f"id_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_id.in_(ids), not_deleted)
+
+
+_is_going = _run.c.run_no.in_(select(tables.deletion.c.run_no)).label("is_going")
+
+
+@cache
+def taken_ids(width: int) -> Select[Any]:
+    """Return the runs of as many ids, and whether each is being deleted: ``id_0`` and so on."""
+    return select(_run, _is_going).where(
+        _run.c.run_id.in_([_text(f"id_{n}") for n in range(width)])
+    )
+
+
+@cache
+def taken_keys(width: int) -> Select[Any]:
+    """Return the same of as many idempotency keys of a DAG: ``key_0`` and so on."""
+    keys = [_text(f"key_{n}") for n in range(width)]
+    return select(_run, _is_going).where(_run.c.dag_id == _text("dag_id"), _run.c.key.in_(keys))
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from aioflow.api.layout import absent_state
-from aioflow.core import lanes, mark, owing, past, undo
+from aioflow.core import lanes, mark, owing, past, taken, undo
 from aioflow.core.clear import asks, needed
 from aioflow.core.draft import Draft
 from aioflow.core.line import Ended, last_rounds, order_of, stored_as
@@ -82,6 +82,7 @@ class Rows:
         self.outbox: dict[int, OutboxRow] = {}
         self.was_owed: dict[int, str] = {}
         self.clears: dict[tuple[int, str | None], int] = {}
+        self.going: dict[int, RunRow] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -112,7 +113,7 @@ class Rows:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
         for deletion in batch.new_deletions:
-            del self.runs[deletion.run_no]  # nobody sees it
+            self.going[deletion.run_no] = self.runs.pop(deletion.run_no)  # nobody sees it
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
         self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
         for number in batch.done_outbox:
@@ -370,6 +371,8 @@ class World:
         for rows in self.memory.recalled_runs.values():
             for spec in self.rows.versions[rows.run.version].dags:
                 self.memory.add_plan(rows.run.version, spec)
+        stored = [(run, False) for run in self.rows.runs.values()]
+        taken.remember([*stored, *((run, True) for run in self.rows.going.values())], self.memory)
         for dag_id, orders in past.wanted(inputs, self.memory):
             for order in orders:
                 self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
