@@ -18,11 +18,13 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.api import Api
+from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import write_snapshot
 from aioflow.children import Children
+from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
@@ -191,6 +193,7 @@ class _Node:
             role: Triggerer(wiring, role=role, health_seconds=health, capacity=capacity)
             for role in (TRIGGERS, QUARANTINE)
         }
+        self._cleaning = Cleaning(engine, store, self._tasklog, clock, _kept(settings))
         self._api = Api(
             engine,
             store,
@@ -200,10 +203,14 @@ class _Node:
             home=settings.home,
             cycle=self._answers.cycle,
             vault=vault,
+            clean=self._clean,
         )
         self._deliveries = _deliveries(wiring, store, settings)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
+
+    async def _clean(self, dry_run: bool) -> CleanedView:
+        return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
 
     def _routes(self) -> Routes:
         return Routes(
@@ -237,6 +244,7 @@ class _Node:
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
         services.start_soon(self._deleting.run)
+        await services.start(self._cleaning.run)
         services.start_soon(warn_of_broken, self._parser())
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
@@ -373,6 +381,15 @@ def _deliveries(wiring: Wiring, store: Store, settings: Settings) -> Deliveries:
         ),
         restore=restore,
         on_alert=_alert,
+    )
+
+
+def _kept(settings: Settings) -> Kept:
+    return Kept(
+        runs_days=settings.keep_runs_days,
+        events_days=settings.keep_events_days,
+        journal_days=settings.keep_journal_days,
+        logs_days=settings.keep_logs_days,
     )
 
 

@@ -9,6 +9,8 @@ import msgspec
 from aioflow.model import Instant, RunNo, TaskState, TriggerNo, ValueKind
 
 __all__ = (
+    "EVENTS",
+    "JOURNAL",
     "OF_RUN",
     "CancelRun",
     "ClearTasks",
@@ -16,6 +18,7 @@ __all__ = (
     "CreateRun",
     "DeleteRun",
     "EmitEvent",
+    "EraseOld",
     "EraseRows",
     "Explain",
     "FireTrigger",
@@ -33,6 +36,9 @@ __all__ = (
 
 OF_RUN = "@run"
 """Where a task is named: none of them, but the run itself."""
+
+EVENTS = "named_event"
+JOURNAL = "journal"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -106,6 +112,18 @@ class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     run_no: RunNo
     table: str
     keys: list[tuple[Any, ...]]
+
+
+class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete rows that belong to no run and have been kept for long enough. Answered ``None``.
+
+    Attributes:
+        table: ``EVENTS`` or ``JOURNAL``.
+        numbers: The keys of the rows.
+    """
+
+    table: str
+    numbers: list[int]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -232,6 +250,7 @@ Request: TypeAlias = (
     | Mark
     | DeleteRun
     | EraseRows
+    | EraseOld
     | SetPaused
     | SetPool
     | ShowPools

@@ -20,7 +20,8 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -32,10 +33,11 @@ from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
 from aioflow.threads import in_thread
 
-__all__ = ("CAP_BYTES", "Attribution", "LogKey", "TaskLog", "TryLog")
+__all__ = ("CAP_BYTES", "RUNS_IN_BLOCK", "Attribution", "LogKey", "TaskLog", "TryLog")
 
 CAP_BYTES = 10 * 1024 * 1024
 SEGMENT_WIDTH = 1_000
+RUNS_IN_BLOCK = 1_000
 WAITING_BYTES = 8 * 1024 * 1024
 """What may wait for the disk, over all tries."""
 
@@ -162,7 +164,9 @@ class TaskLog:
     def path(self, run_no: RunNo, position: int, map_index: int = -1) -> Path:
         """Return the segment file that holds the output of a task or mapped child."""
         segment = max(map_index, 0) // SEGMENT_WIDTH
-        return self._folder / str(run_no // 1000) / str(run_no) / f"{position}.{segment}.log"
+        return (
+            self._folder / str(run_no // RUNS_IN_BLOCK) / str(run_no) / f"{position}.{segment}.log"
+        )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write what comes until cancelled; what had come by then is written, too."""
@@ -209,6 +213,24 @@ class TaskLog:
         folder = self.path(run_no, 0).parent
         await in_thread(_delete, folder, limiter=self._threads)
 
+    async def list_blocks(self) -> list[int]:
+        """Return which blocks of ``RUNS_IN_BLOCK`` runs have logs, in order."""
+        return await in_thread(_blocks, self._folder, limiter=self._threads)
+
+    async def delete_old(
+        self, block: int, *, before: Instant, kept: Collection[RunNo], dry_run: bool = False
+    ) -> int:
+        """Delete the logs of runs of a block; return of how many.
+
+        Args:
+            before: When something was written last, of any task, to have all of them go.
+            kept: Runs whose logs stay in any case.
+            dry_run: Whether to count them only.
+        """
+        folder = self._folder / str(block)
+        work = partial(_delete_old, folder, before, frozenset(kept), dry_run=dry_run)
+        return await in_thread(work, limiter=self._threads)
+
     def put(self, record: _Record) -> None:
         """Take a record for the disk. Called by ``TryLog``."""
         self._waiting.append(record)
@@ -242,6 +264,31 @@ def _delete(folder: Path) -> None:
         folder.rmdir()
     with contextlib.suppress(OSError):  # others have logs beside it
         folder.parent.rmdir()
+
+
+def _blocks(folder: Path) -> list[int]:
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _delete_old(block: Path, before: Instant, kept: Collection[RunNo], *, dry_run: bool) -> int:
+    count = 0
+    with contextlib.suppress(FileNotFoundError):
+        for run in list(os.scandir(block)):
+            if run.name.isdecimal() and int(run.name) not in kept and _last_at(run) < before:
+                count += 1
+                if not dry_run:
+                    _delete(Path(run.path))
+    return count
+
+
+def _last_at(run: os.DirEntry[str]) -> Instant:
+    """Return when something was written last into a folder."""
+    written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
+    return max(written, default=run.stat().st_mtime_ns) // 1_000
 
 
 def _write(batch: list[_Record], now: Instant) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
+    CleanedView,
     EmittedView,
     EventView,
     HealthView,
@@ -86,6 +87,7 @@ class Api(RunActions):
         started_at: When this daemon began.
         home: Names the daemon in errors, holds large results and the key.
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
+        clean: Deletes a part of what is old, or says what would go.
 
     Attributes:
         values: Secrets, connections and variables.
@@ -102,6 +104,7 @@ class Api(RunActions):
         home: Path | None = None,
         cycle: Callable[[RunNo, int, int], str] | None = None,
         vault: Vault | None = None,
+        clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -109,6 +112,7 @@ class Api(RunActions):
         self._engine = engine
         self._home = home
         self._cycle = cycle
+        self._clean = clean
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
         self._events = NamedEvents(store, self._ask)
@@ -124,6 +128,16 @@ class Api(RunActions):
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
         return await self._rotation.rotate()
+
+    async def clean(self, *, dry_run: bool) -> CleanedView:
+        """Delete a part of what has been kept for long enough; ``more`` says if some is left.
+
+        Args:
+            dry_run: Only say what would go.
+        """
+        if self._clean is None:
+            raise DaemonAway(str(self._home or ""))
+        return await self._clean(dry_run)
 
     @classmethod
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:

@@ -296,6 +296,24 @@ class HealthView(msgspec.Struct, frozen=True, kw_only=True):
     owed: dict[str, int]
 
 
+class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
+    """What has been kept for long enough and went; asked for without going, what would.
+
+    Attributes:
+        runs: That nobody sees any more; their rows, results and logs go in the background.
+        events: Named events.
+        journal: Rows of the journal.
+        logs: Runs whose logs went.
+        more: Whether that was a part of it only.
+    """
+
+    runs: int = 0
+    events: int = 0
+    journal: int = 0
+    logs: int = 0
+    more: bool = False
+
+
 def iso(at: Instant | None) -> str | None:
     """Return an instant as ISO 8601 in UTC; ``None`` for one a calendar does not have, too."""
     if at is None:

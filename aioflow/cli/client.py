@@ -96,6 +96,11 @@ class Client:
         """Ask for a change and return what came of it."""
         return self._change("POST", path, body)
 
+    def clean(self, *, dry_run: bool) -> Any:
+        """Have a part of what is old gone; see ``api.Api.clean``."""
+        query = urlencode({"dry_run": str(dry_run).lower()})
+        return json.loads(self._ask("POST", f"{_joined(('db', 'clean'))}?{query}"))
+
     def emit(self, name: str, *, key: str | None = None, data: object = None) -> Any:
         """Emit a named event; see ``api.Api.emit``."""
         query = "" if key is None else f"?{urlencode({'key': key})}"

@@ -1,13 +1,21 @@
-"""``aioflow db``: whether the database says the same as its journal."""
+"""``aioflow db``: whether the database says the same as its journal; what of it may go."""
 
 from __future__ import annotations
 
 import argparse
 
 from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, safe
 
 __all__ = ("add_parser",)
+
+_KINDS = {
+    "runs": "runs",
+    "events": "named events",
+    "journal": "rows of the journal",
+    "logs": "runs' logs",
+}
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -30,6 +38,35 @@ def add_parser(nouns: Nouns) -> None:
         example="aioflow db migrate",
         remote=False,
     )
+    cleaning = add_command(
+        verbs,
+        "clean",
+        _clean,
+        text="delete what has been kept for longer than the settings below [retention] say",
+        example="aioflow db clean --dry-run",
+    )
+    cleaning.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    client = connect(arguments)
+    total = dict.fromkeys(_KINDS, 0)
+    more = True
+    while more:
+        part = client.clean(dry_run=arguments.dry_run)
+        for kind in _KINDS:
+            total[kind] += part[kind]
+        more = part["more"]
+        if arguments.dry_run:
+            break
+    if arguments.json:
+        print_json({**total, "dry_run": arguments.dry_run, "more": more})
+        return 0
+    least = "at least " if more else ""
+    went = "would go" if arguments.dry_run else "went"
+    for kind, text in _KINDS.items():
+        print(f"{least}{total[kind]} {text} {went}")
+    return 0
 
 
 def _migrate(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aioflow.core import (
+    aging,
     by_hand,
     dag,
     fitting_pools,
@@ -31,6 +32,7 @@ from aioflow.requests import (
     CreateRun,
     DeleteRun,
     EmitEvent,
+    EraseOld,
     EraseRows,
     Explain,
     FireTrigger,
@@ -68,6 +70,8 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
                 said = named_events.emit(request, draft)
             case SetValue() as request:
                 named_values.keep(request, draft)
+            case EraseOld() as request:
+                aging.erase_old(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
             case FireTrigger() as request:

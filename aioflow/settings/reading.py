@@ -100,6 +100,16 @@ class _Retries(_Section):
     per_pool: Annotated[int, Field(ge=0)] = 0
 
 
+_Days = Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)]
+
+
+class _Retention(_Section):
+    runs_days: _Days = 0.0
+    events_days: _Days = 90.0
+    journal_days: _Days = 7.0
+    logs_days: _Days = 30.0
+
+
 class _Document(BaseSettings):
     """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
@@ -120,6 +130,7 @@ class _Document(BaseSettings):
     callbacks: _Callbacks = _Callbacks()
     alerts: _Alerts = _Alerts()
     retries: _Retries = _Retries()
+    retention: _Retention = _Retention()
 
     @field_validator("dags", mode="before")
     @classmethod
@@ -200,6 +211,10 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         alert_connection=document.alerts.connection,
         retries_per_run=document.retries.per_run,
         retries_per_pool=document.retries.per_pool,
+        keep_runs_days=document.retention.runs_days,
+        keep_events_days=document.retention.events_days,
+        keep_journal_days=document.retention.journal_days,
+        keep_logs_days=document.retention.logs_days,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

@@ -266,6 +266,34 @@ class Store(Protocol):
             after: The task to begin with, where a table knows runs by their tasks alone.
         """
 
+    async def list_old_runs(
+        self, dag_id: str, *, before: Instant, after: tuple[Instant, RunNo], limit: int
+    ) -> list[RunRow]:
+        """Return runs of a DAG that ended before an instant, those first that ended first.
+
+        Args:
+            after: When the last run of the page before ended, and its number.
+        """
+
+    async def newest_ended_run(self, dag_id: str) -> RunRow | None:
+        """Return the run of a DAG that ended last."""
+
+    async def find_runs_after(
+        self, dag_id: str, places: Sequence[tuple[Instant, RunNo]]
+    ) -> list[RunRow | None]:
+        """Return for each logical date and number the run of a DAG that comes right after.
+
+        A look at an index for each.
+        """
+
+    async def oldest_live_run(self) -> RunNo | None:
+        """Return the lowest number of a run that has not ended."""
+
+    async def list_numbers(
+        self, table: str, *, after: int, limit: int
+    ) -> list[tuple[int, Instant]]:
+        """Return numbers and instants of rows in a table of ``erasing.AGED``, by number."""
+
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows after a commit number, in order."""
 

@@ -143,7 +143,7 @@ def _kind(
 
 
 def _erased(table: Table) -> Kind:
-    """Return the kind of rows that go with a run that is being deleted, or are gone already."""
+    """Return the kind of rows that are deleted, with their run or by age, or are gone already."""
     key = tuple(column.name for column in table.primary_key)
     bind = erasing.erased(table)
     return _kind(f"erased {table.name}", table, Action.DISCARD, bind, guards=key)
@@ -272,5 +272,5 @@ KINDS: tuple[Kind, ...] = (
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),
-    *map(_erased, erasing.ERASED),
+    *map(_erased, (*erasing.ERASED, *erasing.AGED)),
 )

@@ -1,4 +1,4 @@
-"""Deleting ended runs: which rows are left of one, and what a batch says of those that go.
+"""Deleting: which rows are left of an ended run, and what a batch says of those that go.
 
 A run is named in ``deletion`` first, and nobody sees it from then on. Its rows go by their keys,
 a slice at a time, those first that others stand on last; at the end its own, and that name.
@@ -18,7 +18,7 @@ from aioflow.rows import Batch, DeletionRow
 from aioflow.secrets import Vault
 from aioflow.store import rows, tables
 
-__all__ = ("ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
+__all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
 
 ERASED: tuple[Table, ...] = (
     tables.stream_item,
@@ -33,6 +33,9 @@ ERASED: tuple[Table, ...] = (
     tables.deletion,
 )
 """The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
+
+AGED: tuple[Table, ...] = (tables.named_event, tables.journal)
+"""Tables of which old rows go by their numbers, whatever becomes of runs."""
 
 _TABLES = {table.name: table for table in ERASED}
 _OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})

@@ -32,6 +32,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
+from aioflow.store.aging import AgingReader
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
@@ -85,7 +86,7 @@ _TRIGGERS = 3
 """Which of those are the triggers."""
 
 
-class Reading(ErasingReader, ABC):
+class Reading(ErasingReader, AgingReader, ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:

@@ -3,6 +3,9 @@
 Every change is checked on the way as the database checked it: a row that must be there is,
 stands where the change expects it, and moves only as ``core.transitions`` allows. Blobs are
 compared by size and CRC-32, see ``journal``.
+
+Of a journal whose old rows have gone the rest is replayed: a row that is changed first by what
+is left stands as that change expects it, and only what is known of it is compared.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ __all__ = ("REPLAYED", "Replay", "compare")
 _Key: TypeAlias = tuple[Any, ...]
 _Row: TypeAlias = dict[str, Any]
 
-REPLAYED: tuple[Table, ...] = tuple(dict.fromkeys(kind.table for kind in KINDS))
+REPLAYED: tuple[Table, ...] = tuple(
+    dict.fromkeys(kind.table for kind in KINDS if kind.table is not tables.journal)
+)
 """The tables the journal tells everything about."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
@@ -43,12 +48,13 @@ async def compare(store: Store) -> list[str]:
     """Return what differs between the tables and a replay of the journal; nothing if all is well.
 
     Both are read as of one moment. Takes memory for all of them: for checks, not for daily
-    use. After the journal was shortened there is nothing to replay from, and it says so.
+    use. After the journal was shortened the rows are compared that the rest of it tells of.
     """
     journal, node, *stored = await store.scan([tables.journal, tables.node, *REPLAYED])
-    replay = Replay()
+    replay = Replay(first=journal[0][0] if journal else 1)
     for commit_no, at, body in journal:
         replay.apply(JournalRow(commit_no=commit_no, at=at, body=body))
+    replay.check_beginning()
     differences = replay.faults
     for _, _, commit_no in node:
         if commit_no != replay.commit_no:
@@ -56,26 +62,44 @@ async def compare(store: Store) -> list[str]:
                 f"node stands at commit {commit_no}, its journal at {replay.commit_no}"
             )
     for table, rows in zip(REPLAYED, stored, strict=True):
-        differences.extend(_table_differences(table, replay.rows(table), rows))
+        differences.extend(_table_differences(table, replay, rows))
     return differences
 
 
 class Replay:
     """The tables as the journal tells them.
 
+    Args:
+        first: The commit it begins with.
+
     Attributes:
         commit_no: Of the last row applied.
+        is_whole: Whether it begins with the first commit of all.
         faults: What was not as it must be; the replay goes on as well as it can.
     """
 
-    def __init__(self) -> None:
-        self.commit_no = 0
+    def __init__(self, first: int = 1) -> None:
+        self.is_whole = first == 1
+        self.commit_no = first - 1
         self.faults: list[str] = []
+        self._gone_until = 0
+        self._before_first = first - 1
         self._tables: defaultdict[str, dict[_Key, _Row]] = defaultdict(dict)
+        self._gone: defaultdict[str, set[_Key]] = defaultdict(set)
 
     def rows(self, table: Table) -> Mapping[_Key, _Row]:
-        """Return the rows of a table by key; blobs as digests."""
+        """Return the rows of a table by key; blobs as digests. Of some only a part may be known."""
         return self._tables[table.name]
+
+    def gone(self, table: Table) -> set[_Key]:
+        """Return the keys of rows that have been deleted, if the journal does not tell of all."""
+        return self._gone[table.name]
+
+    def check_beginning(self) -> None:
+        """Check that the journal begins right behind the rows that it says have gone."""
+        if self._before_first != self._gone_until:
+            told = f"it says that all until {self._gone_until} have gone"
+            self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
 
     def apply(self, row: JournalRow) -> None:
         """Apply the next row of the journal."""
@@ -104,6 +128,9 @@ class Replay:
             was = reached.get(task_no)
             if was is None:
                 row = known.get((task_no,))
+                if row is None and not self.is_whole:
+                    reached[task_no] = state
+                    continue
                 was = TaskState.PENDING if row is None else TaskState(row["state"])
             if not is_legal(was, state):
                 self._fault(f"task {task_no} steps from {was.label} to {state.label}")
@@ -117,6 +144,9 @@ class Replay:
         if not kind.guards:
             new = {**_ADDED_LATER.get(kind.name, {}), **new}
         guards = dict(zip(kind.guards, values[len(kind.columns) :], strict=True))
+        if kind.table is tables.journal:
+            self._gone_until = max(self._gone_until, guards["commit_no"])
+            return
         rows = self._tables[kind.table.name]
         if guards and len(guards) < len(kind.key):  # all rows that begin with these
             for key in [key for key in rows if key[: len(guards)] == tuple(guards.values())]:
@@ -127,15 +157,32 @@ class Replay:
         where = f"{kind.name} {key}"
         if kind.action is Action.INSERT and found is not None:
             self._fault(f"{where}: the row was there already")
+        if found is None and self._is_older(kind, key):
+            found = rows[key] = guards or _key_alone(kind, new)
         if kind.action in {Action.UPDATE, Action.DELETE}:
             if found is None:
                 self._fault(f"{where}: there was no such row")
                 return
-            odd = {name: found[name] for name, was in guards.items() if found[name] != was}
+            odd = {n: found[n] for n, was in guards.items() if n in found and found[n] != was}
             if odd:
                 self._fault(f"{where}: expected {guards}, found {odd}")
         self._check_move(kind, key, found, new, walked)
         _put(rows, kind.action, key, new)
+        if not self.is_whole:
+            self._note_gone(kind, key)
+
+    def _is_older(self, kind: Kind, key: _Key) -> bool:
+        """Whether a row that is changed here for the first time is told of in what has gone."""
+        if self.is_whole or key in self._gone[kind.table.name]:
+            return False
+        return kind.action in {Action.UPDATE, Action.DELETE, Action.KEEP}
+
+    def _note_gone(self, kind: Kind, key: _Key) -> None:
+        gone = self._gone[kind.table.name]
+        if kind.action in {Action.DELETE, Action.DISCARD}:
+            gone.add(key)
+        else:
+            gone.discard(key)
 
     def _check_move(
         self,
@@ -157,12 +204,16 @@ class Replay:
         elif kind.table is tables.run and found is not None:
             before, after = RunState(found["state"]), RunState(new["state"])
             # A cancelled run ends when the last of its tasks has been stopped.
-            is_ending = before is after and found["ended_at"] is None
+            is_ending = before is after and found.get("ended_at") is None
             if not is_ending and not net_is_reachable_run(before, after):
                 self._fault(f"run {key[0]} moves from {before.label} to {after.label}")
 
     def _fault(self, what: str) -> None:
         self.faults.append(f"commit {self.commit_no}: {what}")
+
+
+def _key_alone(kind: Kind, new: _Row) -> _Row:
+    return {name: new[name] for name in kind.key}
 
 
 def _put(rows: dict[_Key, _Row], action: Action, key: _Key, new: _Row) -> None:
@@ -181,9 +232,7 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value  # a digest
 
 
-def _table_differences(
-    table: Table, replayed: Mapping[_Key, _Row], stored: Sequence[Sequence[Any]]
-) -> list[str]:
+def _table_differences(table: Table, replay: Replay, stored: Sequence[Sequence[Any]]) -> list[str]:
     names = tuple(table.c.keys())
     shorten = _shortener(table)
     key_columns = [column.name for column in table.primary_key]
@@ -191,11 +240,18 @@ def _table_differences(
     for values in stored:
         row = shorten(dict(zip(names, values, strict=True)))
         rows[tuple(row[name] for name in key_columns)] = row
-    differences = list(_row_differences(table.name, replayed, rows))
+    if not replay.is_whole:
+        rows = {key: row for key, row in rows.items() if _is_told(table, key, replay)}
+    differences = list(_row_differences(table.name, replay.rows(table), rows))
     if len(differences) > _SHOWN:
         more = len(differences) - _SHOWN
         differences[_SHOWN:] = [f"{table.name}: {more} more rows differ"]
     return differences
+
+
+def _is_told(table: Table, key: _Key, replay: Replay) -> bool:
+    """Whether what is left of the journal says anything of a row."""
+    return key in replay.rows(table) or key in replay.gone(table)
 
 
 def _row_differences(
@@ -207,8 +263,10 @@ def _row_differences(
         yield f"{name} {key} is stored, but not in the journal"
     for key in sorted(replayed.keys() & stored.keys()):
         expected, found = replayed[key], stored[key]
-        if expected != found:
-            odd = {column: found[column] for column in found if found[column] != expected[column]}
+        if any(found[column] != expected[column] for column in expected):
+            odd = {
+                column: found[column] for column in expected if found[column] != expected[column]
+            }
             yield f"{name} {key} is not as the journal says: {odd}"
 
 

@@ -89,6 +89,7 @@ def api_routes(api: Api) -> APIRouter:
     _add_triggers(router, api)
     _add_events(router, api)
     _add_pools(router, api)
+    _add_database(router, api)
     add_values(router, api, _Json)
     return router
 
@@ -307,3 +308,10 @@ def _add_pools(router: APIRouter, api: Api) -> None:
     async def delete_pool(name: str) -> Response:
         """Lift the limit of a pool."""
         return _Json(await api.set_pool(name, None))
+
+
+def _add_database(router: APIRouter, api: Api) -> None:
+    @router.post("/db/clean")
+    async def clean(dry_run: bool = False) -> Response:
+        """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
+        return _Json(await api.clean(dry_run=dry_run))

@@ -605,13 +605,39 @@ def test_settings_are_shown_with_their_source(tmp_path):
     assert port == {"name": "web.port", "value": 7, "source": "environment AIOFLOW_WEB__PORT"}
 
 
+# ── what is kept ────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_old_goes_by_hand_as_well(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "flows.py").write_text(DAGS)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "aioflow.toml").write_text("[retention]\nruns_days = 0.000001\n")
+    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
+    for name in ("one", "two"):
+        daemon.run("dags", "trigger", "sums", "--run-id", name, "--wait")
+
+    would = daemon.run("db", "clean", "--dry-run", "--json").json
+    told = daemon.run("db", "clean")
+    again = daemon.run("dags", "trigger", "sums", "--run-id", "one")
+
+    none = {"events": 0, "journal": 0, "logs": 0}
+    assert would == {"runs": 1, **none, "dry_run": True, "more": False}
+    assert told.out.splitlines()[0] == "1 runs went"
+    assert [run["run_id"] for run in daemon.run("runs", "list", "--json").json][-1] == "two"
+    assert again.status == 0 or "[request.run_being_deleted]" in again.err
+    assert daemon.run("db", "check").status == 0
+    assert daemon.stop() == 0
+    assert "[daemon.away]" in run("db", "clean", home=daemon.home).err
+
+
 # ── help ────────────────────────────────────────────────────────────────────────────────
 
 COMMANDS = [
     "up", "demo", "dags list", "dags show", "dags check", "dags trigger", "dags test", "dags pause",
     "dags resume", "dags next", "runs list", "runs show", "runs watch", "runs why", "runs logs",
     "runs cancel", "runs clear", "triggers list", "triggers show", "triggers slow",
-    "triggers unquarantine", "db check", "config show",
+    "triggers unquarantine", "db check", "db clean", "config show",
 ]  # fmt: skip
 
 

@@ -1,0 +1,262 @@
+"""Has what was kept for long enough deleted: ended runs, named events, the journal, logs.
+
+Once an hour it asks for what is old, a few rows and a few runs at a time, with rests in between.
+Nothing is remembered: what is old stands in the rows, so it may be cut short anywhere. Runs are
+deleted as a person deletes them, see ``deleting``.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Protocol
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from aioflow.api.views import CleanedView
+from aioflow.clock import Clock
+from aioflow.core.aging import Aged, may_go, old_numbers
+from aioflow.core.line import order_of
+from aioflow.engine import Engine
+from aioflow.errors import RequestError, StoreUnavailable
+from aioflow.model import Instant, RunNo
+from aioflow.requests import EVENTS, JOURNAL, DeleteRun, EraseOld
+from aioflow.rows import RunRow
+from aioflow.store import Store
+from aioflow.tasklog import RUNS_IN_BLOCK, TaskLog
+
+__all__ = ("Cleaning", "Kept")
+
+_FIRST_SECONDS = 60.0
+_ROUND_SECONDS = 3_600.0
+_PART_SECONDS = 1.0
+"""Between two parts of a round; and where the database does not answer."""
+
+_RUNS_AT_ONCE = 100
+"""Runs named as deleted in one part; in the background, while no more than these have to go."""
+
+_SLICE_ROWS = 2_000
+_SLICES = 5
+_BLOCKS_AT_ONCE = 20
+_SHARE = 4
+"""It rests so many times as long as a slice took."""
+
+_DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
+"""How far it looks for what would go."""
+
+_DAY_US = 86_400_000_000
+
+_log = structlog.get_logger(__name__)
+
+
+class _Part(Protocol):
+    """Deletes a part of one kind; returns how many that was, and whether more are old."""
+
+    async def __call__(self, *, gently: bool) -> tuple[int, bool]: ...
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many days what is kept; 0 for ever."""
+
+    runs_days: float
+    events_days: float
+    journal_days: float
+    logs_days: float
+
+
+class Cleaning:
+    """The service."""
+
+    def __init__(
+        self, engine: Engine, store: Store, tasklog: TaskLog, clock: Clock, kept: Kept
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._tasklog = tasklog
+        self._clock = clock
+        self._kept = kept
+        self._next_block = 0
+        self._parts: dict[str, _Part] = {
+            "runs": self._delete_runs,
+            "events": partial(self._erase, EVENTS),
+            "journal": partial(self._erase, JOURNAL),
+            "logs": self._delete_logs,
+        }
+        self._locks = {kind: anyio.Lock() for kind in self._parts}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Clean up once an hour until cancelled; no kind waits for another."""
+        async with anyio.create_task_group() as kinds:
+            for kind in self._parts:
+                kinds.start_soon(self._rounds, kind)
+            task_status.started()
+
+    async def _rounds(self, kind: str) -> None:
+        await self._clock.sleep(_FIRST_SECONDS)
+        total = 0
+        while True:
+            try:
+                count, more = await self._part(kind, gently=True)
+            except StoreUnavailable as exc:
+                _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
+                count, more = 0, True
+            total += count
+            if not more:
+                if total:
+                    _log.info("cleaned up", kind=kind, count=total)
+                total = 0
+            await self._clock.sleep(_PART_SECONDS if more else _ROUND_SECONDS)
+
+    async def _part(self, kind: str, *, gently: bool) -> tuple[int, bool]:
+        async with self._locks[kind]:
+            return await self._parts[kind](gently=gently)
+
+    async def clean(self) -> CleanedView:
+        """Delete a part of what is old of each kind.
+
+        Raises:
+            StoreUnavailable: If the database does not answer. What went until then is gone.
+        """
+        counts, left = {}, False
+        for kind in self._parts:
+            counts[kind], more = await self._part(kind, gently=False)
+            left = left or more
+        return CleanedView(**counts, more=left)
+
+    async def preview(self) -> CleanedView:
+        """Say what would go."""
+        runs = len(await self._old_runs(_DRY_RUNS))
+        events = await self._count_rows(EVENTS)
+        journal = await self._count_rows(JOURNAL)
+        logs, more_logs = await self._count_logs()
+        more = runs >= _DRY_RUNS or max(events, journal) >= _DRY_ROWS or more_logs
+        return CleanedView(runs=runs, events=events, journal=journal, logs=logs, more=more)
+
+    def _before(self, days: float) -> Instant | None:
+        """Return the instant before which something is old; ``None`` if nothing ever is."""
+        return self._clock.now() - int(days * _DAY_US) if days else None
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def _delete_runs(self, *, gently: bool) -> tuple[int, bool]:
+        """Delete some old runs: gently, no more than can be deleted meanwhile."""
+        room = _RUNS_AT_ONCE
+        if gently and self._kept.runs_days:
+            room -= len(await self._store.list_deletions())
+            if room <= 0:
+                return 0, True
+        found = await self._old_runs(room)
+        count = 0
+        for run in found:
+            try:
+                await self._engine.ask(DeleteRun(run_id=run.run_id))
+            except RequestError as exc:  # it goes on again, or somebody else deleted it
+                _log.info("an old run stays", run_id=run.run_id, why=str(exc))
+            else:
+                count += 1
+        return count, count > 0 and len(found) == room
+
+    async def _old_runs(self, limit: int) -> list[RunRow]:
+        """Return some runs that may go."""
+        before = self._before(self._kept.runs_days)
+        found: list[RunRow] = []
+        if before is None:
+            return found
+        for dag in await self._store.list_dags():
+            found += await self._old_runs_of(dag.dag_id, before, limit - len(found))
+            if len(found) == limit:
+                break
+        return found
+
+    async def _old_runs_of(self, dag_id: str, before: Instant, limit: int) -> list[RunRow]:
+        newest = await self._store.newest_ended_run(dag_id)
+        cursor: tuple[Instant, RunNo] = (-sys.maxsize, -1)
+        found: list[RunRow] = []
+        while newest is not None and len(found) < limit:
+            page = await self._store.list_old_runs(
+                dag_id, before=before, after=cursor, limit=_RUNS_AT_ONCE
+            )
+            aged = await self._aged(dag_id, page)
+            found += may_go(aged, before=before, newest=newest.run_no)
+            if len(page) < _RUNS_AT_ONCE:
+                break
+            cursor = (page[-1].ended_at or 0, page[-1].run_no)
+        return found[:limit]
+
+    async def _aged(self, dag_id: str, page: list[RunRow]) -> list[Aged]:
+        places = [order for order in map(order_of, page) if order is not None]
+        found = iter(await self._store.find_runs_after(dag_id, places))
+        return [Aged(run, None if order_of(run) is None else next(found)) for run in page]
+
+    # ── rows that belong to no run ──────────────────────────────────────────────────────
+
+    async def _erase(self, table: str, *, gently: bool) -> tuple[int, bool]:
+        """Delete some old rows of a table; with rests, gently or not."""
+        count = 0
+        for _ in range(_SLICES):
+            began = self._clock.monotonic_us()
+            numbers = await self._old_numbers(table, -1)
+            if not numbers:
+                return count, False
+            try:
+                await self._engine.ask(EraseOld(table=table, numbers=numbers))
+            except RequestError as exc:  # an older run goes on again
+                _log.info("old rows stay", table=table, why=str(exc))
+                return count, False
+            count += len(numbers)
+            if len(numbers) < _SLICE_ROWS:
+                return count, False
+            await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+        return count, True
+
+    async def _count_rows(self, table: str) -> int:
+        count, last = 0, -1
+        while count < _DRY_ROWS:
+            numbers = await self._old_numbers(table, last)
+            count += len(numbers)
+            if len(numbers) < _SLICE_ROWS:
+                break
+            last = numbers[-1]
+        return count
+
+    async def _old_numbers(self, table: str, after: int) -> list[int]:
+        kept = self._kept
+        before = self._before(kept.events_days if table == EVENTS else kept.journal_days)
+        if before is None:
+            return []
+        below = await self._store.oldest_live_run() if table == EVENTS else None
+        rows = await self._store.list_numbers(table, after=after, limit=_SLICE_ROWS)
+        return old_numbers(rows, before=before, below=below)
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def _delete_logs(self, *, gently: bool) -> tuple[int, bool]:
+        """Delete old logs of some blocks; with rests, gently or not."""
+        before = self._before(self._kept.logs_days)
+        if before is None:
+            return 0, False
+        blocks = [no for no in await self._tasklog.list_blocks() if no >= self._next_block]
+        count = 0
+        for block in blocks[:_BLOCKS_AT_ONCE]:
+            began = self._clock.monotonic_us()
+            count += await self._old_logs(block, before)
+            await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+        is_over = len(blocks) <= _BLOCKS_AT_ONCE
+        self._next_block = 0 if is_over else blocks[_BLOCKS_AT_ONCE]
+        return count, not is_over
+
+    async def _count_logs(self) -> tuple[int, bool]:
+        before = self._before(self._kept.logs_days)
+        if before is None:
+            return 0, False
+        blocks = await self._tasklog.list_blocks()
+        counts = [await self._old_logs(no, before, dry_run=True) for no in blocks[:_DRY_BLOCKS]]
+        return sum(counts), len(blocks) > _DRY_BLOCKS
+
+    async def _old_logs(self, block: int, before: Instant, *, dry_run: bool = False) -> int:
+        live, first = self._engine.memory.runs, block * RUNS_IN_BLOCK
+        kept = {run_no for run_no in range(first, first + RUNS_IN_BLOCK) if run_no in live}
+        return await self._tasklog.delete_old(block, before=before, kept=kept, dry_run=dry_run)

@@ -1,0 +1,85 @@
+"""What has been kept for long enough and may go: ended runs, named events, rows of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+
+import msgspec
+
+from aioflow.core.draft import Draft
+from aioflow.errors import RequestError
+from aioflow.model import Instant, RunNo
+from aioflow.requests import EVENTS, EraseOld
+from aioflow.rows import RunRow
+
+__all__ = ("Aged", "erase_old", "may_go", "old_numbers")
+
+
+class Aged(msgspec.Struct, frozen=True):
+    """A run that ended long ago.
+
+    Attributes:
+        after: The run of its DAG that comes right after it by logical date; ``None`` where it
+            has no date, or none comes after it.
+    """
+
+    run: RunRow
+    after: RunRow | None
+
+
+def may_go(found: Iterable[Aged], *, before: Instant, newest: RunNo) -> Iterator[RunRow]:
+    """Yield the runs of a DAG that may be deleted, which ended before an instant.
+
+    The one that ended last stays, so that people see how the DAG fared. So do those that
+    ``depends_on_past`` and ``wait_for_downstream`` look at: the run right before a live one, and
+    the latest by date, which comes right before the next.
+
+    Args:
+        newest: The run of the DAG that ended last.
+    """
+    for aged in found:
+        run, after = aged.run, aged.after
+        if run.ended_at is None or run.ended_at >= before or run.run_no == newest:
+            continue
+        is_looked_at = run.logical_date is not None and (after is None or after.ended_at is None)
+        if not is_looked_at:
+            yield run
+
+
+def old_numbers(
+    rows: Sequence[tuple[int, Instant]], *, before: Instant, below: int | None = None
+) -> list[int]:
+    """Return the numbers of those rows, in order, that are old enough to go.
+
+    None behind the first one that is not, so that what is left begins with one row and has
+    no gaps.
+
+    Args:
+        rows: Numbers and instants, by number.
+        below: The number nothing may go from.
+    """
+    is_old = takewhile(lambda row: row[1] < before and (below is None or row[0] < below), rows)
+    return [number for number, _ in is_old]
+
+
+def erase_old(request: EraseOld, draft: Draft) -> None:
+    """Delete old rows that belong to no run; what is gone already is.
+
+    Raises:
+        RequestError: If an event among them may still be waited for: a live run is older.
+    """
+    numbers = request.numbers
+    if request.table == EVENTS and numbers:
+        oldest = min(draft.memory.runs, default=None)
+        if oldest is not None and max(numbers) >= oldest:
+            raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
+        _forget_requests(set(numbers), draft)
+    draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
+
+
+def _forget_requests(numbers: set[int], draft: Draft) -> None:
+    """Whoever repeats one of these events makes a new one."""
+    known = draft.memory.event_requests
+    for key in [key for key, number in known.items() if number in numbers]:
+        del known[key]

@@ -1,0 +1,105 @@
+"""What has been kept for long enough and may go, and what stays all the same."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from aioflow.core.aging import Aged, may_go, old_numbers
+from aioflow.errors import RequestError
+from aioflow.model import RunState, TaskSpec
+from aioflow.requests import EVENTS, JOURNAL, EmitEvent, EraseOld
+from aioflow.rows import RunRow
+from tests.core.world import World
+
+BEFORE, NEWEST = 1_000, 99
+OLD = RunRow(
+    run_no=7,
+    run_id="old",
+    dag_id="dag",
+    version="v1",
+    state=RunState.SUCCESS,
+    cause="manual",
+    first_task_no=8,
+    created_at=1,
+    ended_at=BEFORE - 1,
+)
+DATED = replace(OLD, logical_date=5)
+LIVE = replace(OLD, run_no=8, state=RunState.RUNNING, ended_at=None, logical_date=6)
+LATER = replace(DATED, run_no=8, ended_at=5_000, logical_date=6)
+
+
+@pytest.mark.parametrize(
+    ("run", "after", "goes"),
+    [
+        pytest.param(OLD, None, True, id="ended-long-ago"),
+        pytest.param(replace(OLD, ended_at=BEFORE), None, False, id="not-long-enough-ago"),
+        pytest.param(replace(OLD, ended_at=None), None, False, id="has-not-ended"),
+        pytest.param(replace(OLD, run_no=NEWEST), None, False, id="ended-last-of-its-dag"),
+        pytest.param(replace(OLD, state=RunState.FAILED), None, True, id="however-it-ended"),
+        pytest.param(DATED, LATER, True, id="one-that-has-ended-comes-after-it"),
+        pytest.param(DATED, LIVE, False, id="a-live-one-comes-right-after-it"),
+        pytest.param(DATED, None, False, id="the-next-one-will-come-right-after-it"),
+    ],
+)
+def test_which_runs_may_go(run, after, goes):
+    found = list(may_go([Aged(run, after)], before=BEFORE, newest=NEWEST))
+
+    assert found == ([run] if goes else [])
+
+
+def test_of_a_line_of_old_runs_those_before_live_ones_stay():
+    runs = [replace(DATED, run_no=no, logical_date=no) for no in range(1, 7)]
+    for at in (2, 5):
+        runs[at] = replace(runs[at], state=RunState.RUNNING, ended_at=None)
+    line = [Aged(run, after) for run, after in zip(runs, [*runs[1:], None], strict=True)]
+
+    found = may_go(line, before=BEFORE, newest=5)
+
+    assert [run.run_no for run in found] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("rows", "below", "old"),
+    [
+        pytest.param([(1, 5), (2, 6)], None, [1, 2], id="all"),
+        pytest.param([(1, 5), (2, 999), (3, 1_000)], None, [1, 2], id="until-the-first-young-one"),
+        pytest.param([(1, 1_000), (2, 5)], None, [], id="none-behind-a-young-one"),
+        pytest.param([(1, 5), (4, 6), (9, 7)], 4, [1], id="none-from-the-oldest-live-run-on"),
+        pytest.param([], 4, [], id="nothing"),
+    ],
+)
+def test_which_numbers_may_go(rows, below, old):
+    assert old_numbers(rows, before=1_000, below=below) == old
+
+
+def test_an_event_that_a_live_run_may_wait_for_is_not_erased():
+    world = World()
+    old, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
+    run_no = world.begin(TaskSpec(task_id="a"))
+    young, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
+
+    assert old < run_no < young
+    with pytest.raises(RequestError, match=f"run {run_no} goes on"):
+        world.ask(EraseOld(table=EVENTS, numbers=[old, young]))
+    world.ask(EraseOld(table=EVENTS, numbers=[old]))
+    assert world.batches[-1].erased == {EVENTS: [(old,)]}
+
+
+def test_an_event_whose_key_was_erased_with_it_is_made_anew():
+    world = World()
+    old, _ = world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once"))
+    assert world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once")) == (old, False)
+
+    world.ask(EraseOld(table=EVENTS, numbers=[old]))
+
+    assert world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once"))[1] is True
+
+
+def test_rows_of_the_journal_go_whatever_goes_on():
+    world = World()
+    world.begin(TaskSpec(task_id="a"))
+
+    world.ask(EraseOld(table=JOURNAL, numbers=[1, 2]))
+
+    assert world.batches[-1].erased == {JOURNAL: [(1,), (2,)]}

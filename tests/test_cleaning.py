@@ -1,0 +1,241 @@
+"""What has been kept for long enough goes by itself, a little at a time, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from aioflow import cleaning
+from aioflow.cleaning import Cleaning, Kept
+from aioflow.clock import SystemClock
+from aioflow.model import RunState, TaskSpec
+from aioflow.requests import CancelRun, CreateRun, EmitEvent
+from aioflow.store.replay import compare
+from aioflow.tasklog import TaskLog
+from tests.test_deleting import deleted_by, gone
+from tests.test_engine import Node, node
+
+pytestmark = pytest.mark.timeout(60)
+
+DAY_US = 86_400_000_000
+KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
+FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
+A = TaskSpec(task_id="a")
+
+
+class LaterClock(SystemClock):
+    """So many days ahead; who sleeps by it does so until the test wakes all."""
+
+    def __init__(self, days: float) -> None:
+        self.days = days
+        self.slept: list[float] = []
+        self.woken = anyio.Event()
+
+    def now(self) -> int:
+        return super().now() + int(self.days * DAY_US)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if seconds < cleaning._FIRST_SECONDS:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self.woken.wait()
+
+
+def cleaner(n: Node, folder: Path, days: float = 100, kept: Kept = KEPT) -> Cleaning:
+    clock = LaterClock(days)
+    return Cleaning(n.engine, n.store, TaskLog(folder / "logs", clock), clock, kept)
+
+
+async def ended(n: Node, **fields: Any) -> str:
+    run_id = await n.trigger(**fields)
+    n.succeed(await n.outlets.next_start())
+    assert await n.ended(run_id) is RunState.SUCCESS
+    return run_id
+
+
+async def left(n: Node) -> list[str]:
+    return sorted(run.run_id for run in await n.store.list_runs())
+
+
+async def test_old_runs_go_and_the_newest_stays(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("one", "two", "three"):
+            await ended(n, run_id=name)
+
+        assert (await cleaner(n, tmp_path, days=50).clean()).runs == 0
+        found = await cleaner(n, tmp_path).clean()
+
+        assert (found.runs, found.more) == (2, False)
+        assert await left(n) == ["three"]
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        assert await compare(n.store) == []
+
+
+async def test_the_run_that_a_live_one_looks_back_at_stays(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(TaskSpec(task_id="a", depends_on_past=True))
+        for day in (1, 2, 3):
+            await ended(n, run_id=f"day-{day}", logical_date=day * DAY_US)
+        await n.trigger(run_id="day-4", logical_date=4 * DAY_US)
+        await n.trigger(run_id="day-0", logical_date=0)
+        await n.engine.ask(CancelRun(run_id="day-0"))
+
+        await cleaner(n, tmp_path).clean()
+
+        assert await left(n) == ["day-0", "day-3", "day-4"]  # the newest ended, and two of a line
+
+
+async def test_no_more_runs_are_named_than_are_deleted_meanwhile(store_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(cleaning, "_RUNS_AT_ONCE", 2)
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("a", "b", "c", "d", "e"):
+            await ended(n, run_id=name)
+        service = cleaner(n, tmp_path)
+
+        assert await service._part("runs", gently=True) == (2, True)
+        assert await service._part("runs", gently=True) == (0, True)  # those two have still to go
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        assert await service._part("runs", gently=True) == (2, True)
+        assert await left(n) == ["e"]
+
+
+async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        for _ in range(3):
+            await ended(n)
+        await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
+        before = len(await n.store.read_journal())
+
+        found = await cleaner(n, tmp_path, days=10_000, kept=FOR_EVER).clean()
+
+        assert (found.runs, found.events, found.journal, found.logs) == (0, 0, 0, 0)
+        assert len(await n.store.read_journal()) == before
+
+
+async def test_events_go_below_the_oldest_live_run(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        emit = EmitEvent(name="n", key=None, data=b"\xc0")
+        await n.engine.ask(emit)
+        run_id = await n.trigger()
+        await n.engine.ask(emit)
+        service = cleaner(n, tmp_path)
+
+        assert (await service.clean()).events == 1
+        assert len(await n.store.list_named_events("n")) == 1
+        await n.engine.ask(CancelRun(run_id=run_id))
+        assert (await service.clean()).events == 1
+        assert await n.store.list_named_events("n") == []
+
+
+async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(
+    store_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cleaning, "_SLICE_ROWS", 3)
+    monkeypatch.setattr(cleaning, "_SLICES", 2)
+    async with node(store_url) as n:
+        await n.load(A)
+        for _ in range(3):
+            await ended(n)
+        service = cleaner(n, tmp_path, days=8)
+        rows = len(await n.store.read_journal())
+        assert rows >= 6
+
+        assert (await service.preview()).journal == rows
+        found = await service.clean()
+
+        assert (found.journal, found.more) == (6, True)
+        erased = [batch.erased for batch in n.outlets.batches[-2:]]
+        assert [len(part["journal"]) for part in erased] == [3, 3]
+        assert await compare(n.store) == []
+    async with node(store_url) as n:  # a restart does not ask for what is gone
+        await ended(n)
+        assert await compare(n.store) == []
+
+
+async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        run_id = await n.trigger()
+        live = (await n.store.find_run(run_id)).run_no
+        service = cleaner(n, tmp_path)
+        log = service._tasklog
+        for run_no in (live, live + 1, live + 2, live + 5_000):
+            path = log.path(run_no, 0)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(b"printed")
+        young = log.path(live + 2, 1)
+        young.write_bytes(b"printed")
+        at = (SystemClock().now() + 99 * DAY_US) / 1e6
+        os.utime(young, (at, at))
+
+        assert (await service.preview()).logs == 2
+        assert (await service.clean()).logs == 2
+
+        assert [log.path(live + n, 0).exists() for n in (0, 1, 2, 5_000)] == [1, 0, 1, 0]
+        assert await log.list_blocks() == [live // 1_000]
+
+
+async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("one", "two"):
+            await ended(n, run_id=name)
+        await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
+        batches = len(n.outlets.batches)
+
+        found = await cleaner(n, tmp_path).preview()
+
+        assert (found.runs, found.events, found.logs, found.more) == (1, 1, 0, False)
+        assert found.journal == len(await n.store.read_journal())
+        assert len(n.outlets.batches) == batches
+
+
+async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("one", "two"):
+            await ended(n, run_id=name)
+        service = cleaner(n, tmp_path)
+        clock: Any = service._clock
+        async with anyio.create_task_group() as services:
+            await services.start(service.run)
+            await anyio.wait_all_tasks_blocked()
+            assert await left(n) == ["one", "two"]  # not while everything starts
+            clock.woken.set()
+            clock.woken = anyio.Event()
+            while clock.slept.count(cleaning._ROUND_SECONDS) < 4:
+                await n.engine.next_turn()
+            assert await left(n) == ["two"]
+            services.cancel_scope.cancel()
+
+
+async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("one", "two"):
+            await ended(n, run_id=name)
+        rows = await n.store.list_runs()
+        await n.engine.ask(CreateRun(dag_id="dag", run_id="three"))
+        three = await n.store.find_run("three")
+        stale = [run for run in rows if run.run_id == "one"] + [three]
+        service = cleaner(n, tmp_path)
+
+        async def read_before(limit: int) -> list[Any]:
+            return stale
+
+        monkeypatch.setattr(service, "_old_runs", read_before)
+
+        assert (await service.clean()).runs == 1
+        assert await left(n) == ["three", "two"]
