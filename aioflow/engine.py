@@ -45,6 +45,7 @@ from aioflow.inputs import (
     Rehost,
     Restarted,
     StartTry,
+    StopWaits,
     WakeAt,
     Warn,
 )
@@ -332,6 +333,7 @@ class Engine:
                     | HandOver()
                     | LookBack()
                     | MoveClass()
+                    | StopWaits()
                     | ReadOwed()
                     | Rehost()
                 ):

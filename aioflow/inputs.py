@@ -78,6 +78,7 @@ __all__ = (
     "Stalled",
     "StartTry",
     "StopTry",
+    "StopWaits",
     "TakeEvents",
     "WakeAt",
     "Warn",
@@ -193,6 +194,18 @@ class MoveClass(msgspec.Struct, frozen=True):
 
     class_path: str
     is_quarantined: bool
+    after: TriggerNo = -1
+
+
+class StopWaits(msgspec.Struct, frozen=True):
+    """Have the triggers of a DAG leave their hosts, since it is paused; or be hosted again.
+
+    Attributes:
+        after: As of ``MoveClass``.
+    """
+
+    dag_id: str
+    is_stopped: bool
     after: TriggerNo = -1
 
 
@@ -319,6 +332,7 @@ Input: TypeAlias = (
     | HostLost
     | HandOver
     | MoveClass
+    | StopWaits
     | Stalled
     | Delivered
     | ReadOwed
@@ -445,6 +459,7 @@ Effect: TypeAlias = (
     | LookBack
     | HandOver
     | MoveClass
+    | StopWaits
     | ReadOwed
     | Rehost
     | Warn

@@ -32,6 +32,7 @@ __all__ = (
     "EdgeGroup",
     "EventsSpec",
     "Failure",
+    "IfPaused",
     "Instant",
     "Join",
     "MapSource",
@@ -249,6 +250,7 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
+IfPaused: TypeAlias = Literal["stay", "stop"]
 """Items side by side up to the end of the shortest list, or of the longest; or one list behind
 the other."""
 
@@ -460,6 +462,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         run_timeout_us: How long a run may take from its start; then it fails.
         deadline_us: By when a run should have ended, counted from when it was made.
         retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
+        if_paused: Whether its parked triggers ``stay`` with their hosts then, or ``stop``.
     """
 
     dag_id: str
@@ -476,6 +479,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     deadline_us: int | None = None
     callbacks: CallbackSpec | None = None
     retry_budget: int | None = None
+    if_paused: IfPaused = "stay"
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

@@ -232,7 +232,8 @@ class End(_Wire, frozen=True):
     """Stop hosting a trigger and confirm with ``TriggerEnded``.
 
     Attributes:
-        reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned`` or ``shutdown``.
+        reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned``, ``paused`` or
+            ``shutdown``.
     """
 
     trigger_no: TriggerNo

@@ -30,6 +30,7 @@ from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.unknown import Unknown
 from aioflow.errors import DuplicateDag
+from aioflow.model import IfPaused
 
 __all__ = (
     "DAG",
@@ -74,6 +75,7 @@ class DagOptions(TypedDict, total=False):
     on_success_callback: Callbacks
     on_failure_callback: Callbacks
     retry_budget: int | None
+    if_paused: IfPaused
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -161,6 +163,7 @@ class DAG:
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
         budget = options.get("retry_budget")
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
+        self.if_paused = _if_paused(options)
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -265,6 +268,13 @@ def _check_name(name: object, kind: str) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise wrong(f"{name!r} is no name for a {kind}: letters, digits, '_', '-' and '.', at most 250")
+
+
+def _if_paused(options: DagOptions) -> IfPaused:
+    value = options.get("if_paused", "stay")
+    if value not in {"stay", "stop"}:
+        raise wrong(f"if_paused is 'stay' or 'stop', not {value!r}")
+    return value
 
 
 def _limit(value: object, name: str, *, least: int = 1) -> int:

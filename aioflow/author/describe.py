@@ -67,6 +67,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         deadline_us=dag.deadline_us,
         callbacks=callback_spec(dag.callbacks),
         retry_budget=dag.retry_budget,
+        if_paused=dag.if_paused,
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
         params=tuple(_params(dag)),

@@ -80,7 +80,8 @@ class Trigger(Generic[T]):
         """Let go of what ``run`` holds. Once per hosting; the time is limited.
 
         Args:
-            reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned`` or ``shutdown``.
+            reason: ``finished``, ``cancelled``, ``timeout``, ``reassigned``, ``paused`` or
+            ``shutdown``.
         """
 
     async def on_kill(self) -> None:

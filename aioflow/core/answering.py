@@ -66,18 +66,14 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
                 said = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool() as request:
                 said = _set_pool(request, draft, slots)
-            case EmitEvent() as request:
-                said = named_events.emit(request, draft)
+            case (EmitEvent() | FireTrigger() | Unquarantine()) as request:
+                said = _answer_of_waits(request, draft, slots)
             case SetValue() as request:
                 named_values.keep(request, draft)
             case EraseOld() as request:
                 aging.erase_old(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
-            case FireTrigger() as request:
-                said = by_hand.fire(request, draft, slots)
-            case Unquarantine(class_path=class_path):
-                said = quarantine.release(class_path, draft)
             case Explain() | CountTasks() | ShowPools() as request:
                 said = _tell(request, draft.memory, slots)
     except RequestError as exc:
@@ -116,6 +112,18 @@ def _answer_of_run(
         case EraseRows():
             erase(request, draft)
     return None
+
+
+def _answer_of_waits(
+    request: EmitEvent | FireTrigger | Unquarantine, draft: Draft, slots: Slots
+) -> object:
+    match request:
+        case EmitEvent():
+            return named_events.emit(request, draft)
+        case FireTrigger():
+            return by_hand.fire(request, draft, slots)
+        case Unquarantine(class_path=class_path):
+            return quarantine.release(class_path, draft)
 
 
 def _set_pool(request: SetPool, draft: Draft, slots: Slots) -> bool:

@@ -28,6 +28,7 @@ __all__ = (
     "hand_over",
     "host",
     "host_all",
+    "is_stopped",
     "let_go",
     "newest_version",
     "role_of",
@@ -62,6 +63,8 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     unhost(wait)
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
     if not is_up or row.kwargs is None or row.class_path in HOSTLESS:
+        return
+    if is_stopped(run.dag_id, draft.memory):
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role
@@ -109,6 +112,15 @@ def host(wait: WaitRecord, draft: Draft) -> None:
 def role_of(class_path: str, memory: Memory) -> str:
     """Return which host triggers of a class belong to."""
     return QUARANTINE if memory.stalls.is_quarantined(class_path) else TRIGGERS
+
+
+def is_stopped(dag_id: str, memory: Memory) -> bool:
+    """Whether triggers of a DAG have no host, because it is paused and wants that."""
+    row = memory.dags.get(dag_id)
+    if row is None or not row.paused:
+        return False
+    plan = memory.plans.get((row.version, dag_id))
+    return plan is not None and plan.graph.spec.if_paused == "stop"
 
 
 def host_all(role: str, draft: Draft) -> None:
@@ -195,7 +207,7 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
     if feeds or path in HOSTLESS or was.ordinal == FROM_START:
         return "needs task"
-    if role_of(path, memory) != role:
+    if role_of(path, memory) != role or is_stopped(was.plan.graph.spec.dag_id, memory):
         return "not wanted"
     version = newest_version(was.plan, memory)
     form = was._replace(role=role, has_room=True, version=version)
@@ -247,6 +259,8 @@ def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
     is_over = not wait.run.state.is_live  # its tasks are being cancelled, slice by slice
     if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere or is_over:
+        return False
+    if is_stopped(wait.run.row.dag_id, memory):
         return False
     return role_of(wait.row.class_path, memory) == role
 

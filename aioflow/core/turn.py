@@ -15,6 +15,7 @@ from aioflow.core import (
     clearing,
     dag,
     handling,
+    pausing,
     processes,
     quarantine,
     rehosting,
@@ -67,6 +68,7 @@ from aioflow.inputs import (
     Restarted,
     RoomChanged,
     Stalled,
+    StopWaits,
 )
 from aioflow.messages import (
     Awaiting,
@@ -194,8 +196,10 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_call(entry, draft, slots)
         case NotParked() | RecordDropped() | Labelled():
             _take_call(entry, draft, slots)
-        case Fired() | TriggerEnded() | RoomChanged() | Rehost() | MoveClass():
+        case Fired() | TriggerEnded() | RoomChanged():
             _take_trigger_report(entry, draft, slots)
+        case Rehost() | MoveClass() | StopWaits():
+            _move_triggers(entry, draft)
         case Recalled():
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
@@ -375,15 +379,19 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             requeue(live, draft, slots)
 
 
+def _move_triggers(entry: Rehost | MoveClass | StopWaits, draft: Draft) -> None:
+    match entry:
+        case Rehost():
+            rehosting.rehost(entry, draft)
+        case MoveClass():
+            quarantine.move_class(entry, draft)
+        case StopWaits():
+            pausing.stop_waits(entry, draft)
+
+
 def _take_trigger_report(
-    report: Fired | TriggerEnded | RoomChanged | Rehost | MoveClass, draft: Draft, slots: Slots
+    report: Fired | TriggerEnded | RoomChanged, draft: Draft, slots: Slots
 ) -> None:
-    if isinstance(report, Rehost):
-        rehosting.rehost(report, draft)
-        return
-    if isinstance(report, MoveClass):
-        quarantine.move_class(report, draft)
-        return
     wait = draft.memory.waits.get(report.trigger_no)
     if wait is None:
         return  # late

@@ -13,8 +13,9 @@ import msgspec
 from aioflow.core import timetable
 from aioflow.core.draft import Draft
 from aioflow.core.fitting_pools import too_wide
+from aioflow.core.hosting import is_stopped
 from aioflow.errors import DuplicateDag
-from aioflow.inputs import FileBroken, FileGone, FileParsed
+from aioflow.inputs import FileBroken, FileGone, FileParsed, StopWaits
 from aioflow.model import DagSpec, Instant
 from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
 
@@ -92,9 +93,13 @@ def arm_schedule(row: DagRow, draft: Draft) -> None:
 
 
 def put_dag(row: DagRow, draft: Draft) -> None:
-    """Write a DAG's row."""
+    """Write a DAG's row. Where its triggers stop with that, or need not any more, they do."""
+    was = is_stopped(row.dag_id, draft.memory)
     draft.memory.dags[row.dag_id] = row
     draft.batch.dags.append(row)
+    now = is_stopped(row.dag_id, draft.memory)
+    if was != now:
+        draft.effects.append(StopWaits(row.dag_id, is_stopped=now))
 
 
 def _put_file(row: DagFileRow, draft: Draft) -> None:

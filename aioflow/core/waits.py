@@ -24,6 +24,7 @@ from aioflow.core.attempt import (
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, let_go, unhost
 from aioflow.core.live import Live, WaitRecord
+from aioflow.core.pausing import PAUSED
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
@@ -220,8 +221,8 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
         if report.failure is not None and report.failure.reason == "abandoned":
             _tell(wait, report.failure, draft)
         draft.drop_wait(wait)
-    elif wait.state is TriggerState.WAITING and report.reason == REASSIGNED:
-        host(wait, draft)  # as the newest code has it; what became of the old one is its own affair
+    elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
+        host(wait, draft)  # as all stands now; what became of the old one is its own affair
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
         _end_stream(wait, report.failure, draft, slots)
     elif wait.state is TriggerState.WAITING:

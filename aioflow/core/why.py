@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core import past
-from aioflow.core.hosting import HOSTLESS, RUN
+from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
 from aioflow.core.judging import instances, verdict
-from aioflow.core.live import Group, Live, Run
+from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
 from aioflow.core.rules import Verdict
@@ -151,10 +151,19 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     else:
         kind = WaitKind.HOST
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
+    dag_id = live.run.row.dag_id
+    if kind is not WaitKind.UNDECRYPTABLE and _is_stopped(wait, memory):
+        kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     until = live.deadline_at if wait.is_handled else wait.row.deadline_at
     return Wait(kind=kind, detail=detail, since=wait.row.since, until=until)
+
+
+def _is_stopped(wait: WaitRecord, memory: Memory) -> bool:
+    """Whether nobody looks for its event, because its DAG is paused."""
+    is_its_own = wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING
+    return not is_its_own and is_stopped(wait.run.row.dag_id, memory)
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:

@@ -42,6 +42,7 @@ _RUN, _SERIALISE = "trigger", "unserializable"
 _FINISHED = "finished"
 _CANCELLED = "cancelled"
 _REASSIGNED = "reassigned"
+_PAUSED = "paused"
 
 
 class TriggerHost:
@@ -114,7 +115,7 @@ class TriggerHost:
             with signed(self._box, hosted.number):
                 self._watches.leave(hosted)
             self._finish(hosted, ending=reason)
-        elif hosted.ending == _REASSIGNED:
+        elif hosted.ending in {_REASSIGNED, _PAUSED}:
             hosted.ending = reason  # nobody wants it elsewhere either
         elif not hosted.is_over:
             self._nursery.cancel(hosted, reason)

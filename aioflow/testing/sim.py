@@ -13,6 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
 
 import anyio
+import msgspec
 
 from aioflow.api import Api
 from aioflow.author.dag import DAG, registered
@@ -272,6 +273,7 @@ class Sim:
         spec, failures = describe(dag, file=file)
         if spec is None:
             raise DagError("; ".join(failure.message for failure in failures))
+        spec = msgspec.structs.replace(spec, if_paused="stay")  # its schedule rests, nothing else
         self._shelf.put(dag.dag_id, dag)
         self._closing.enter_context(also_in(_modules(dag)))
         self._understudies.enter(dag)

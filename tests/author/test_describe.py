@@ -228,6 +228,7 @@ def test_options_of_the_dag_and_docs_are_kept():
         run_timeout="2h",
         deadline=90,
         retry_budget=0,
+        if_paused="stop",
         default_args={"deadline": "1m", "max_active_tis_per_dag": 7},
     )
     def made(day: date, count: int = 3) -> None:
@@ -238,6 +239,7 @@ def test_options_of_the_dag_and_docs_are_kept():
     assert spec.tags == ("a", "b")
     assert spec.max_active_tasks == 3
     assert spec.retry_budget == 0
+    assert spec.if_paused == "stop"
     assert (spec.run_timeout_us, spec.deadline_us) == (7_200_000_000, 90_000_000)
     assert {task.deadline_us for task in spec.tasks} == {60_000_000}
     assert {task.max_active_tis_per_dag for task in spec.tasks} == {7}

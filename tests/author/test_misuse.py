@@ -207,6 +207,7 @@ def test_an_option_of_a_sensor_that_makes_no_sense(options, complaint):
         ({"max_active_runs": 0}, "max_active_runs"),
         ({"max_active_tasks": "many"}, "max_active_tasks"),
         ({"retry_budget": -1}, "retry_budget must be a whole number of at least 0"),
+        ({"if_paused": "go"}, "if_paused is 'stay' or 'stop', not 'go'"),
         ({"run_timeout": "soon"}, "run_timeout='soon' is not a duration"),
         ({"dagrun_timeout": 0}, "dagrun_timeout must be longer than nothing"),
         ({"deadline": -1}, "deadline"),

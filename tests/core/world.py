@@ -37,6 +37,7 @@ from aioflow.inputs import (
     Restarted,
     StartTry,
     StopTry,
+    StopWaits,
     WakeAt,
 )
 from aioflow.messages import Failed, Succeeded
@@ -58,7 +59,7 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
-AGAIN = (Asked, Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost)
+AGAIN = (Asked, Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost, StopWaits)
 
 
 class Rows:

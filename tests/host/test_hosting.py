@@ -170,23 +170,25 @@ def test_a_newest_version_that_is_not_on_this_machine_leaves_it_to_its_own(host)
     assert decode(child.expect(Fired).payload) == "old"
 
 
-def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host, home):
+@pytest.mark.parametrize("reason", ["reassigned", "paused"])
+def test_a_trigger_told_to_move_leaves_with_that_reason_and_is_hosted_anew(host, home, reason):
     child = host(NEVER, NEVER.replace("Event().wait()", "sleep(0)"))
     child.send(hosting("Never"))
     child.expect(Output)
 
-    child.send(End(1, 1, "reassigned"))
+    child.send(End(1, 1, reason))
     ended = child.expect(TriggerEnded)
-    assert (ended.hosting, ended.reason, ended.failure) == (1, "reassigned", None)
+    assert (ended.hosting, ended.reason, ended.failure) == (1, reason, None)
     child.send(with_newest(hosting("Never", 1, 2)))
 
     assert child.expect(Fired).hosting == 2
     assert child.expect(TriggerEnded).reason == ""
     notes = (home / "notes").read_text().split()
-    assert notes == ["cleanup:reassigned", "cleanup:finished"]
+    assert notes == [f"cleanup:{reason}", "cleanup:finished"]
 
 
-def test_a_cancel_that_finds_a_trigger_on_the_move_still_kills_what_it_started(host, home):
+@pytest.mark.parametrize("reason", ["reassigned", "paused"])
+def test_a_cancel_that_finds_a_trigger_on_the_move_still_kills_what_it_started(host, home, reason):
     child = host(
         """
 class Slow(Trigger):
@@ -204,7 +206,7 @@ class Slow(Trigger):
     child.send(hosting("Slow"))
     child.expect(Output)
 
-    child.send(End(1, 1, "reassigned"), End(1, 1, "cancelled"))
+    child.send(End(1, 1, reason), End(1, 1, "cancelled"))
 
     assert child.expect(TriggerEnded).reason == "cancelled"
     assert (home / "notes").read_text().split() == ["leaving", "on_kill"]

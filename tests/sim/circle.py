@@ -64,6 +64,7 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "Rehost",
         "RoomChanged",
         "Stalled",
+        "StopWaits",
     ),
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }

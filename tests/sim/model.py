@@ -47,6 +47,7 @@ from aioflow.inputs import (
     Restarted,
     StartTry,
     StopTry,
+    StopWaits,
     TakeEvents,
     WakeAt,
 )
@@ -428,7 +429,7 @@ class Node:
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
                 case Asked() | Continue() | HandOver() | LookBack() | MoveClass():
                     self.say(effect)
-                case ReadOwed() | Rehost():
+                case ReadOwed() | Rehost() | StopWaits():
                     self.say(effect)
                 case Acknowledge(error=error) if error is not None:
                     if not isinstance(error, RequestError):

@@ -1,0 +1,67 @@
+"""What becomes of parked triggers while their DAG is paused: they stay, or leave their hosts.
+
+Those of a DAG that says ``if_paused="stop"`` are asked to leave, as a moved trigger is: what it
+yields up to then still counts. They are handed over anew when the DAG is resumed, with the same
+fields, ``since`` and last event; their deadlines hold meanwhile. Which of them are stopped is not
+stored: it follows from the row of the DAG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import HOSTLESS, host, is_stopped
+from aioflow.core.live import WaitRecord
+from aioflow.core.memory import Memory
+from aioflow.inputs import EndHosting, StopWaits
+from aioflow.model import TriggerState
+from aioflow.orders import End
+
+__all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
+
+PAUSED = "paused"
+"""Why a trigger is let go of whose DAG is paused."""
+
+STOPPED_AT_ONCE = 1_000
+"""Triggers that leave, or are handed over, in one turn; the others follow in the next ones."""
+
+
+def stop_waits(entry: StopWaits, draft: Draft) -> None:
+    """Have the next triggers of a DAG leave their hosts, or be hosted again."""
+    memory = draft.memory
+    if is_stopped(entry.dag_id, memory) != entry.is_stopped:
+        return  # the opposite has begun since
+    found = list(islice(_misplaced(entry, memory), STOPPED_AT_ONCE + 1))
+    for wait in found[:STOPPED_AT_ONCE]:
+        number = wait.row.trigger_no
+        if entry.is_stopped:
+            draft.effects.append(EndHosting(End(number, wait.hosting, PAUSED), wait.role))
+        else:
+            host(memory.waits[number], draft)
+    if len(found) > STOPPED_AT_ONCE:
+        last = found[STOPPED_AT_ONCE - 1].row.trigger_no
+        draft.effects.append(msgspec.structs.replace(entry, after=last))
+
+
+def _misplaced(entry: StopWaits, memory: Memory) -> Iterator[WaitRecord]:
+    """Yield the triggers of a DAG that a host has though it is stopped, or has not; by number.
+
+    Those that are asked to leave, and have not confirmed it, are handed over when they do.
+    """
+    parking = memory.parking
+    forms = {
+        number
+        for form, number in parking.forms.numbered()
+        if form.plan.graph.spec.dag_id == entry.dag_id and form.class_path not in HOSTLESS
+    }
+    for number in parking.numbers(forms, entry.after):
+        wait = parking.peek(number)
+        if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
+            continue
+        is_its = wait.run.row.dag_id == entry.dag_id and wait.row.class_path not in HOSTLESS
+        if is_its and bool(wait.hosting) == entry.is_stopped:
+            yield wait
