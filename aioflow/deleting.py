@@ -8,6 +8,7 @@ called back for what happened to the run.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,10 @@ from aioflow.threads import in_thread
 __all__ = ("SLICE_ROWS", "Deleting")
 
 SLICE_ROWS = 2_000
-"""Rows that go with one commit."""
+"""Rows that go with one commit, of all runs that are under way."""
+
+_RUNS_AT_ONCE = 8
+"""Small ones are soon read, and wait for commits, which they share."""
 
 _SHARE = 4
 """It rests so many times as long as a slice took."""
@@ -54,6 +58,7 @@ class Deleting:
     ) -> None:
         self._given_up: set[RunNo] = set()  # until the next start
         self._owed: dict[RunNo, int | None] = {}  # the last callback that one of it may be
+        self._under_way = 0
         self._engine = engine
         self._store = store
         self._tasklog = tasklog
@@ -83,21 +88,34 @@ class Deleting:
 
     async def _delete_all(self) -> bool:
         """Delete the runs that are named; return whether one has to wait."""
-        are_left = False
-        for deletion in await self._store.list_deletions():
+        named = iter(await self._store.list_deletions())
+        left: list[DeletionRow] = []
+        async with anyio.create_task_group() as runs:
+            for _ in range(_RUNS_AT_ONCE):
+                runs.start_soon(self._delete_each, named, left)
+        return bool(left)
+
+    async def _delete_each(self, named: Iterator[DeletionRow], left: list[DeletionRow]) -> None:
+        """Delete one run after the other, and say which has to wait."""
+        for deletion in named:
             if deletion.run_no in self._given_up:
                 continue
-            if await self._is_needed(deletion.run_no):
-                are_left = True
-                continue
             try:
-                await self._delete(deletion)
+                if await self._is_needed(deletion.run_no):
+                    left.append(deletion)
+                    continue
+                self._under_way += 1
+                try:
+                    await self._delete(deletion)
+                finally:
+                    self._under_way -= 1
+            except StoreUnavailable as exc:
+                _log.warning("deleting runs waits for the database", error=str(exc))
+                left.append(deletion)
+                return
             except (AioflowError, OSError) as exc:
-                if isinstance(exc, StoreUnavailable):
-                    raise
                 _log.error("a run cannot be deleted", run_no=deletion.run_no, error=str(exc))
                 self._given_up.add(deletion.run_no)
-        return are_left
 
     async def _is_needed(self, run_no: RunNo) -> bool:
         """Whether a trigger of it is still hosted, or it may owe a call to its author.
@@ -129,7 +147,8 @@ class Deleting:
         after, number = -1, deletion.run_no
         while True:
             began = self._clock.monotonic_us()
-            keys = await self._store.list_erasable(table, number, after=after, limit=SLICE_ROWS)
+            limit = max(1, SLICE_ROWS // self._under_way)
+            keys = await self._store.list_erasable(table, number, after=after, limit=limit)
             if not keys:
                 return
             if table == "task":
@@ -139,5 +158,5 @@ class Deleting:
             after = keys[-1][0]
             took = (self._clock.monotonic_us() - began) / 1e6
             await self._clock.sleep(max(_LEAST_REST_SECONDS, _SHARE * took))
-            if len(keys) < SLICE_ROWS:
+            if len(keys) < limit:
                 return

@@ -182,6 +182,33 @@ async def test_a_restart_goes_on_where_it_was_cut_short(store_url, tmp_path, mon
         assert await compare(n.store) == []
 
 
+async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_path, monkeypatch):
+    async with node(store_url) as n:
+        run_ids = [await finished(n) for _ in range(12)]
+        runs = [await n.store.find_run(run_id) for run_id in run_ids]
+        delete = TaskLog.delete
+
+        async def refuse_one(log: TaskLog, run_no: int) -> None:
+            if run_no == runs[3].run_no:
+                raise PermissionError("a test says so")
+            await delete(log, run_no)
+
+        monkeypatch.setattr(TaskLog, "delete", refuse_one)
+        async with deleted_by(n, tmp_path):
+            for run_id in run_ids:
+                await n.engine.ask(DeleteRun(run_id=run_id))
+            while len(await n.store.list_deletions()) > 1:
+                await n.engine.next_turn()
+
+        assert [row.run_no for row in await n.store.list_deletions()] == [runs[3].run_no]
+    async with node(store_url) as n:  # the next start tries again
+        monkeypatch.undo()
+        async with deleted_by(n, tmp_path):
+            await gone(n)
+        assert [await left_of(n, run.run_no) for run in runs] == [{}] * 12
+        assert await compare(n.store) == []
+
+
 async def test_what_is_gone_already_may_be_erased_again(store_url):
     async with node(store_url) as n:
         run_id = await finished(n)
