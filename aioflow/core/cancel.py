@@ -127,5 +127,7 @@ def _stop(live: Live, state: TaskState, now: Instant, draft: Draft, slots: Slots
         if run.state is not RunState.CANCELLED:
             live.failure = marked(state)
     if state is TaskState.SUCCESS:
+        if live.state is TaskState.RETRYING:
+            live.start_no += 1  # the last one failed, and has its row
         draft.move(live, TaskState.PENDING)  # nothing of what it was about has come to an end
     end(live, state, draft, slots)

@@ -300,23 +300,29 @@ class _Marking:
     def _decided_by(self, taken_back: set[int], places: set[Entry]) -> Chosen:
         """Return what never ran because of these ends, and what was made from what they gave."""
         run, again = self._run, Chosen()
-        unrun: defaultdict[int, list[TaskRow]] = defaultdict(list)
+        unrun = self._unrun(taken_back, places)
+        marked = {position for position, _ in places}
+        before = None
+        while before != again.anew:  # what had come of those is taken back, too
+            before = set(again.anew)
+            for position in _reached(taken_back | again.anew, run, unrun):
+                if position not in again.whole:
+                    _choose(unrun[position], again)
+            self._make_anew(again, taken_back, marked)
+        return again
+
+    def _unrun(self, taken_back: set[int], places: set[Entry]) -> dict[int, list[TaskRow]]:
+        """Return what never ran, and may do so when these ends are taken back."""
+        found: defaultdict[int, list[TaskRow]] = defaultdict(list)
         marked = Chosen()
         marked.whole = set(taken_back)
         for row in self._rows if taken_back else ():
             is_meant = (row.position, row.map_index) in places
             if is_meant or row.state not in _UNRUN or row.try_number > 0:
                 continue
-            if not choosing.is_chosen_away(row, marked, run):
-                unrun[row.position].append(row)
-        for position in _reached(taken_back, run, unrun):
-            for row in unrun[position]:
-                if row.map_index < 0:
-                    again.whole.add(position)
-                else:
-                    again.children[position].add(row.map_index)
-        self._make_anew(again, taken_back, {position for position, _ in places})
-        return again
+            if not choosing.is_chosen_away(row, marked, self._run):
+                found[row.position].append(row)
+        return found
 
     def _make_anew(self, again: Chosen, taken_back: set[int], marked: set[int]) -> None:
         """Add the fan-outs whose lists will be others, or none. What is marked is what it is."""
@@ -370,6 +376,14 @@ class _Marking:
             found.children[position] = children
         else:
             self._resetting.renew(group)
+
+
+def _choose(rows: Iterable[TaskRow], chosen: Chosen) -> None:
+    for row in rows:
+        if row.map_index < 0:
+            chosen.whole.add(row.position)
+        else:
+            chosen.children[row.position].add(row.map_index)
 
 
 def _under_way(group: Group) -> Iterator[int]:

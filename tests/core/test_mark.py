@@ -11,7 +11,7 @@ from aioflow.messages import Deferred, Succeeded
 from aioflow.model import Body, Chooses, RunState, TaskSpec, TaskState, TriggerRule
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from tests.core.test_clear import ONCE, chain, fan_out, mapped, states, task
-from tests.core.test_rounds import begin, go_round
+from tests.core.test_rounds import begin, go_round, inside
 from tests.core.test_streaming import children, give, load, pages, run_of, streaming, total
 from tests.core.world import SECOND, World
 
@@ -348,6 +348,29 @@ def test_a_stream_that_is_marked_ends_where_it_is():
     assert world.run_state(run) == "success"
 
 
+def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it():
+    own = range(1, 3)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("first", retry=ONCE),
+        inside("try", 1, own),
+        inside("until", 2, own, 0, 1),
+        task("after", 1),
+    )
+    world.fail("first")
+    world.fail("try", 0)
+    assert states(world, run, ["until", "after"]) == ["upstream_failed", "upstream_failed"]
+
+    mark(world, run, "first")
+
+    assert world.started("try", 0) is not None
+    assert world.state(run, "after") == "pending"
+    world.succeed("try", 0)
+    world.succeed("until", 0)
+    world.succeed("after")
+    assert world.run_state(run) == "success"
+
+
 def test_a_loop_whose_judge_is_marked_goes_round_no_more():
     world, run = begin()
     go_round(world, again=True)
@@ -402,6 +425,22 @@ def test_an_ended_run_is_marked_and_its_tasks_stay_as_they_are():
 
     assert world.run_state(run) == "success"
     assert states(world, run, "abc") == ["failed", "upstream_failed", "upstream_failed"]
+
+
+def test_a_run_that_was_marked_while_a_try_had_failed_can_be_cleared():
+    world = World()
+    run = world.begin(task("a"))
+    world.fail("a")
+    assert world.state(run, "a") == "retrying"
+    mark(world, run)
+    assert world.state(run, "a") == "success"
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id))
+    world.succeed("a")
+
+    assert world.run_state(run) == "success"
+    tries = [(row.start_no, row.state) for row in world.rows.tries]
+    assert tries == [(1, FAILED), (2, SUCCESS)]
 
 
 def test_a_marked_run_that_a_restart_finds_half_stopped_ends_as_was_said():

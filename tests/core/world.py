@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ from aioflow.owed import KEPT
 from aioflow.requests import CreateRun
 from aioflow.rows import (
     Batch,
+    DeletionRow,
     EventRow,
     ItemRow,
     NamedEventRow,
@@ -83,7 +84,7 @@ class Rows:
         self.outbox: dict[int, OutboxRow] = {}
         self.was_owed: dict[int, str] = {}
         self.clears: dict[tuple[int, str | None], int] = {}
-        self.going: dict[int, RunRow] = {}
+        self.deletions: dict[int, DeletionRow] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -114,7 +115,8 @@ class Rows:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
         for deletion in batch.new_deletions:
-            self.going[deletion.run_no] = self.runs.pop(deletion.run_no)  # nobody sees it
+            assert deletion.run_no not in self.deletions
+            self.deletions[deletion.run_no] = deletion
         self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
         self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
         for number in batch.done_outbox:
@@ -122,6 +124,35 @@ class Rows:
         for run_no, key, cleared in batch.new_clears:
             assert (run_no, key) not in self.clears
             self.clears[run_no, key] = cleared
+        for table, keys in batch.erased.items():
+            self.erase(table, set(keys))
+
+    def erase(self, table: str, gone: Set[tuple[Any, ...]]) -> None:
+        """Delete rows by their keys."""
+        if table == "try":
+            self.tries = [row for row in self.tries if (row.task_no, row.start_no) not in gone]
+            return
+        rows = self.by_key(table)
+        for key in gone:
+            rows.pop(key if len(key) > 1 else key[0], None)
+
+    def by_key(self, table: str) -> dict[Any, Any]:
+        """The rows of a table that a run has rows in; keys of one column are bare."""
+        return {
+            "stream_item": self.items,
+            "record": self.records,
+            "result": self.results,
+            "map_label": self.labels,
+            "task": self.tasks,
+            "expansion": self.expansions,
+            "clear_request": self.clears,
+            "run": self.runs,
+            "deletion": self.deletions,
+        }[table]
+
+    def seen(self) -> Iterator[RunRow]:
+        """The runs that people see: all but those that are being deleted."""
+        return (run for run in self.runs.values() if run.run_no not in self.deletions)
 
     def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
         """What a restart learns of the outbox, see ``Snapshot``."""
@@ -182,6 +213,9 @@ class Rows:
         for result in batch.results:
             self.results[result.task_no] = result
         self.tries.extend(batch.new_tries)
+        if batch.new_tries:
+            keys = [(row.task_no, row.start_no) for row in self.tries]
+            assert len(set(keys)) == len(keys), "a start has a second row of its try"
         for task_no, run_no, label in batch.labels:
             assert self.tasks[task_no].run_no == run_no
             self.labels[task_no] = label
@@ -282,7 +316,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     """What ``recalling`` does with a database."""
     memory.answered = {}
     for request in asks(inputs):
-        runs = [run for run in rows.runs.values() if run.run_id == request.run_id]
+        runs = [run for run in rows.seen() if run.run_id == request.run_id]
         if not runs:
             continue
         (run,) = runs
@@ -297,6 +331,15 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading.take_ended(found)
             memory.loaded[request.run_id, request.key] = loading.look_back()
     memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
+    numbers = {run.run_id: run.run_no for run in rows.seen()}
+    memory.recalled_runs = {
+        request.run_id: rows.live_run(numbers[request.run_id])
+        for request in mark.asks(inputs)
+        if request.run_id in numbers and mark.needs_rows(request, memory)
+    }
+    for found in memory.recalled_runs.values():
+        for spec in rows.versions[found.run.version].dags:
+            memory.add_plan(found.run.version, spec)
 
 
 class World:
@@ -362,24 +405,15 @@ class World:
     def recall(self, inputs: list[Input]) -> None:
         """What ``recalling`` does with a database."""
         self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
-        numbers = {run.run_id: run_no for run_no, run in self.rows.runs.items()}
         recall(inputs, self.memory, self.rows)
-        self.memory.recalled_runs = {
-            request.run_id: self.rows.live_run(numbers[request.run_id])
-            for request in mark.asks(inputs)
-            if request.run_id in numbers and mark.needs_rows(request, self.memory)
-        }
-        for rows in self.memory.recalled_runs.values():
-            for spec in self.rows.versions[rows.run.version].dags:
-                self.memory.add_plan(rows.run.version, spec)
-        stored = [(run, False) for run in self.rows.runs.values()]
-        taken.remember([*stored, *((run, True) for run in self.rows.going.values())], self.memory)
+        stored = self.rows.runs.values()
+        taken.remember([(run, run.run_no in self.rows.deletions) for run in stored], self.memory)
         for dag_id, orders in past.wanted(inputs, self.memory):
             for order in orders:
                 self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
 
     def _ended_before(self, dag_id: str, order: tuple[int, int]) -> Ended | None:
-        dated = [(order_of(run), run) for run in self.rows.runs.values() if run.dag_id == dag_id]
+        dated = [(order_of(run), run) for run in self.rows.seen() if run.dag_id == dag_id]
         found = max(((at, run) for at, run in dated if at is not None and at < order), default=None)
         if found is None or found[1].run_no in self.memory.runs:
             return None
