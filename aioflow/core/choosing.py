@@ -210,7 +210,8 @@ def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
         return False
     lists = _lists(position, run)
     gone = {p for p in lists if p not in run.widths and not run.spec.tasks[p].streams}
-    gone.update(p for p in run.graph.indexed[position] if p not in run.groups)
+    missing = (p for p in run.graph.indexed[position] if p not in run.groups)
+    gone.update(p for p in missing if p in chosen.positions or run.states[p] < TaskState.SUCCESS)
     return bool(lists & chosen.positions) or bool(gone)
 
 

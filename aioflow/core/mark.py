@@ -300,6 +300,8 @@ class _Marking:
     def _decided_by(self, taken_back: set[int], places: set[Entry]) -> Chosen:
         """Return what never ran because of these ends, and what was made from what they gave."""
         run, again = self._run, Chosen()
+        if not taken_back:
+            return again
         unrun = self._unrun(taken_back, places)
         marked = {position for position, _ in places}
         before = None
@@ -316,7 +318,7 @@ class _Marking:
         found: defaultdict[int, list[TaskRow]] = defaultdict(list)
         marked = Chosen()
         marked.whole = set(taken_back)
-        for row in self._rows if taken_back else ():
+        for row in self._rows:
             is_meant = (row.position, row.map_index) in places
             if is_meant or row.state not in _UNRUN or row.try_number > 0:
                 continue

@@ -8,7 +8,17 @@ from aioflow.core import mark as marking
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import EndHosting, StopTry
 from aioflow.messages import Deferred, Succeeded
-from aioflow.model import Body, Chooses, RunState, TaskSpec, TaskState, TriggerRule
+from aioflow.model import (
+    Body,
+    Chooses,
+    MapSource,
+    MapSpec,
+    RetryPolicy,
+    RunState,
+    TaskSpec,
+    TaskState,
+    TriggerRule,
+)
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from tests.core.test_clear import ONCE, chain, fan_out, mapped, states, task
 from tests.core.test_rounds import begin, go_round, inside
@@ -383,6 +393,49 @@ def test_a_loop_whose_judge_is_marked_goes_round_no_more():
     assert world.run_state(run) == "success"
     with pytest.raises(RequestError, match="has ended in a loop"):
         mark(world, run, "try", state=FAILED, map_index=0)
+
+
+def beside_one_that_never_expanded() -> tuple[World, int]:
+    """Two tasks of a mapped group, the first of which could not run; and one on its own."""
+    pair, alone = (MapSource("x", -1, 2),), RetryPolicy(tries=1)
+    world = World(cpu_slots=4)
+    run = world.begin(
+        TaskSpec(task_id="bad", retry=alone),
+        TaskSpec(task_id="one", parents=(0,), mapped=MapSpec(pair, along=(2,))),
+        TaskSpec(
+            task_id="two", parents=(1,), rule=TriggerRule.ALL_DONE, mapped=MapSpec(pair, along=(1,))
+        ),
+        TaskSpec(task_id="other"),
+        TaskSpec(task_id="last", parents=(2, 3)),
+    )
+    world.fail("bad")
+    world.succeed("other")
+    assert world.state(run, "one") == "upstream_failed"
+    assert [world.state(run, "two", index) for index in (0, 1)] == ["running", "running"]
+    return world, run
+
+
+def test_a_mark_leaves_children_alone_that_go_along_with_what_never_expanded():
+    world, run = beside_one_that_never_expanded()
+
+    mark(world, run, "last")
+
+    assert [world.state(run, "two", index) for index in (0, 1)] == ["running", "running"]
+    world.succeed("two", 0)
+    world.succeed("two", 1)
+    assert not world.starts
+    assert len(world.rows.tasks) == 6
+    assert world.run_state(run) == "partial"
+
+
+def test_a_clear_leaves_children_alone_that_go_along_with_what_never_expanded():
+    world, run = beside_one_that_never_expanded()
+
+    _, state = world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("other",)))
+
+    assert state is RunState.RUNNING
+    assert [world.state(run, "two", index) for index in (0, 1)] == ["running", "running"]
+    assert world.started("other") is not None
 
 
 # ── a run ───────────────────────────────────────────────────────────────────────────────
