@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -127,7 +127,7 @@ class Rows:
         for table, keys in batch.erased.items():
             self.erase(table, set(keys))
 
-    def erase(self, table: str, gone: Set[tuple[Any, ...]]) -> None:
+    def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
         """Delete rows by their keys."""
         if table == "try":
             self.tries = [row for row in self.tries if (row.task_no, row.start_no) not in gone]
@@ -138,7 +138,7 @@ class Rows:
 
     def by_key(self, table: str) -> dict[Any, Any]:
         """The rows of a table that a run has rows in; keys of one column are bare."""
-        return {
+        found: dict[str, dict[Any, Any]] = {
             "stream_item": self.items,
             "record": self.records,
             "result": self.results,
@@ -148,7 +148,8 @@ class Rows:
             "clear_request": self.clears,
             "run": self.runs,
             "deletion": self.deletions,
-        }[table]
+        }
+        return found[table]
 
     def seen(self) -> Iterator[RunRow]:
         """The runs that people see: all but those that are being deleted."""

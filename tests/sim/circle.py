@@ -42,7 +42,7 @@ from aioflow.model import TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
 from tests.core.world import recall
-from tests.sim import invariants, liveness, past, recovery, stored
+from tests.sim import invariants, liveness, operating, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn
 from tests.sim.people import UNREADABLE_DATE
@@ -217,6 +217,7 @@ class Circle:
         draft.settle()
         node.note(inputs, batch, effects)
         invariants.check(node, Turn(batch, effects, before))
+        operating.answers_hold(node, inputs, batch, effects)
         if not batch.is_empty:
             stored.writes_are_of_the_newest_epoch(node)
         self._everyone_is_answered(inputs, effects)
@@ -291,7 +292,7 @@ class Circle:
         while happens("reply lost", "reply lost", again):
             node.pass_until(node.mono + node.rng.randint(0, SECOND))
             node.tables.commit(batch, self.epoch)
-        self._record(batch)
+        node.ledger.record(batch)
         if happens("crash after", "crash after", times):
             raise Crash
         if node.faults.happens("node pauses", times):
@@ -310,16 +311,6 @@ class Circle:
         if refusal == "perhaps":
             return self.node.faults.happens("batch refused", 0.2 * times)
         return refusal == "always"
-
-    def _record(self, batch: Batch) -> None:
-        ledger = self.node.ledger
-        ledger.clear(batch)
-        for row in changed_tasks(batch):
-            if row.state is TaskState.SUCCESS:
-                ledger.recorded.add(row.task_no)
-        for wait in batch.new_triggers:
-            if wait.deadline_at is not None:
-                ledger.deadlines.add(wait.trigger_no)
 
     # ── taking back ─────────────────────────────────────────────────────────────────────
 
@@ -347,7 +338,8 @@ class Circle:
         """A coroutine makes its next call, and the run is held still for the one before."""
         if not isinstance(entry, Awaiting):
             return False
-        return self.node.tables.is_held(self.node.tables.tasks[entry.task_no].run_no)
+        row = self.node.tables.tasks.get(entry.task_no)
+        return row is not None and self.node.tables.is_held(row.run_no)
 
     def _take_back(self, draft: Draft) -> None:
         """See ``Engine._take_back``; afterwards the memory is what the rows say."""
@@ -370,7 +362,8 @@ class Circle:
         node = self.node
         node.points["refused for good"] += 1
         if isinstance(entry, Asked):
-            return  # answered with the error
+            node.answered(entry.ticket)  # with the error
+            return
         if isinstance(entry, Due) and entry.dag_id:
             node.arm(entry, at=node.wall() + _SLOT_AGAIN_US)
             return
@@ -406,4 +399,5 @@ def _run_of(entry: Input, node: Any) -> int | None:
     if trigger_no is not None:
         row = node.tables.triggers.get(trigger_no)
         return None if row is None else row.run_no
-    return None if task_no is None else node.tables.tasks[task_no].run_no
+    row = node.tables.tasks.get(task_no)
+    return None if row is None else row.run_no

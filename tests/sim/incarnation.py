@@ -19,6 +19,7 @@ from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
+from aioflow.deleting import Deleting
 from aioflow.engine import Engine
 from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
 from aioflow.executors.wiring import Wiring
@@ -82,6 +83,8 @@ class Incarnation:
         )
         self.engine.connect(self)
         self._answers = Answers(store, node.clock)
+        files = node.files
+        self._deleting = Deleting(self.engine, store, files.log, files.results, node.clock)
         self.children = InlineChildren(node, node.clock)
         self.triggerers = {role: self._triggerer(role) for role in (TRIGGERS, QUARANTINE)}
         self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
@@ -112,6 +115,7 @@ class Incarnation:
         self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async.come_up)
         for triggerer in self.triggerers.values():
             services.start_soon(triggerer.run)
+        services.start_soon(self._deleting.run)
 
     async def drain(self) -> None:
         """End as the daemon does when it is told to."""
@@ -142,6 +146,7 @@ class Incarnation:
 
     def start_try(self, effect: StartTry) -> None:
         self._check(partial(self._starts_rightly, effect))
+        self._node.files.print_something(effect.start.run_no)
         host = self._async if effect.worker < 0 else self._workers[effect.worker]
         host.start(effect)
 
@@ -183,6 +188,7 @@ class Incarnation:
             return None if run is None else run.row
 
         self._answers.on_commit(batch, row)
+        self._deleting.committed(batch)
         self._node.committed(batch)
 
     # ── checks ──────────────────────────────────────────────────────────────────────────

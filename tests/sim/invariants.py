@@ -19,9 +19,11 @@ from aioflow.rows import Batch, RunRow, TaskRow
 from tests.sim import (
     called,
     counting,
+    erasing,
     following,
     limits,
     loops,
+    operating,
     oracle,
     owing,
     parked,
@@ -43,6 +45,8 @@ class Before(msgspec.Struct):
     run_states: dict[int, RunState]
     task_states: dict[int, TaskState]
     rows: dict[int, TaskRow] = {}
+    over: frozenset[int] = frozenset()
+    """Runs that had ended."""
 
 
 class Turn:
@@ -70,6 +74,7 @@ def before(node: Any, batch: Batch) -> Before:
         {no: runs[no].state for no in run_nos if no in runs},
         {no: tasks[no].state for no in task_nos if no in tasks},
         {no: tasks[no] for no in task_nos if no in tasks},
+        frozenset(no for no in run_nos if no in runs and runs[no].ended_at is not None),
     )
 
 
@@ -84,6 +89,7 @@ def check(node: Any, turn: Turn) -> None:
     streaming.hold(node, turn)
     loops.hold(node, turn)
     owing.hold(node, turn)
+    erasing.hold(node, turn.batch)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)
@@ -126,10 +132,9 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
     """I2 for runs: ended is final."""
     for change in turn.batch.run_changes:
         was = turn.before.run_states.get(change.run_no, RunState.QUEUED)
-        if was is not change.state and not (
-            is_legal_run(was, change.state)
-            or (was is RunState.QUEUED and is_legal_run(RunState.RUNNING, change.state))
-        ):
+        is_legal = is_legal_run(was, change.state)
+        is_legal |= was is RunState.QUEUED and is_legal_run(RunState.RUNNING, change.state)
+        if was is not change.state and not (is_legal or _was_said(node, change.run_no)):
             raise Broken(
                 "I2 steps", f"run {change.run_no} from {was.label} to {change.state.label}"
             )
@@ -252,7 +257,7 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
     open_tasks = [p for p, state in enumerate(states) if state.is_live]
     if row.state in _ENDED_RUN and open_tasks:
         raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not ended: {open_tasks}")
-    if row.state is RunState.RUNNING and not open_tasks:
+    if row.state is RunState.RUNNING and not open_tasks and row.quarantine is None:
         raise Broken("I10 ends", f"run {run_no} runs with all its tasks ended")
     if row.state in _ENDED_RUN:
         expected = oracle.outcome(_spec(node, run_no), states)
@@ -263,9 +268,14 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
 def _was_cut_short(node: Any, run_no: int) -> bool:
     """Whether somebody cancelled it, or it took too long: not all of its tasks came to an end."""
     row = node.tables.runs[run_no]
-    if row.state is RunState.CANCELLED:
+    if row.state is RunState.CANCELLED or row.state in node.tables.said[row.run_id]:
         return True
     return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # people are told
+
+
+def _was_said(node: Any, run_no: int) -> bool:
+    """Whether people have said of a run, or of tasks of it, how that had ended."""
+    return run_no in node.tables.marked_runs or bool(node.tables.said[node.tables.run_ids[run_no]])
 
 
 # ── I11: one run per slot and key ───────────────────────────────────────────────────────
@@ -294,21 +304,41 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     row = node.tables.runs[run_no]
     if row.state is RunState.QUEUED or _was_cut_short(node, run_no):
         return
+    if node.tables.is_clearing(run_no):
+        return
     was_cleared = run_no in node.tables.cleared_runs  # what stayed was judged by what is gone
-    if node.tables.is_clearing(run_no) or (was_cleared and row.quarantine is not None):
+    present = node.tables.present(run_no)
+    was_marked = run_no in node.tables.marked_runs or any(map(operating.is_marked, present))
+    if (was_cleared or was_marked) and row.quarantine is not None:
         return
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for task_row in node.tables.present(run_no):
+    for task_row in present:
         rows[task_row.position].append(task_row)
     instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
     for position in range(len(spec.tasks)):
         begun = [row for row in rows[position] if row.state is not TaskState.PENDING]
         if following.indexed(spec, position):
-            if not was_cleared:
+            if not was_cleared and not was_marked:
                 following.hold(node, run_no, position, begun, instances)
-        elif not was_cleared or not (begun or (run_no, position) in node.tables.widths):
+        elif was_cleared or was_marked:
+            is_expanded = (run_no, position) in node.tables.widths
+            if not is_expanded and all(_follows(row, was_cleared=was_cleared) for row in begun):
+                _judged(run_no, position, spec, instances, begun, node)
+        else:
             _judged(run_no, position, spec, instances, begun, node)
+
+
+def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
+    """Whether what is to be seen of a task follows from what is to be seen before it.
+
+    Where something was cleared no end does, as it may come from before; where something was
+    marked that has run, or was marked itself, stays as it is.
+    """
+    if was_cleared or operating.is_marked(row):
+        return False
+    never_ran = row.state in {TaskState.SKIPPED, TaskState.UPSTREAM_FAILED} and not row.try_number
+    return row.state.is_live or never_ran
 
 
 def _judged(
@@ -467,6 +497,7 @@ def effects_match_the_ledger(node: Any, turn: Turn) -> None:
         row = tables.tasks[change.task_no]
         task = _spec(node, row.run_no).tasks[row.position]
         ends_alone = task.events is not None and task.streams  # with its stream, without a start
+        ends_alone |= operating.is_marked(change)
         if change.state is TaskState.SUCCESS and key not in ledger.returned and not ends_alone:
             raise Broken("E1 ledger", f"start {key} never returned")
         begins = ledger.begins[change.task_no]

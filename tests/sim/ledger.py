@@ -7,6 +7,8 @@ from collections import Counter, deque
 from aioflow.inputs import Input
 from aioflow.model import TaskState
 from aioflow.rows import Batch
+from tests.sim.operating import is_marked
+from tests.sim.tables import changed_tasks
 from tests.sim.told import Told
 
 __all__ = ("Ledger", "Returned")
@@ -67,7 +69,17 @@ class Ledger:
             self.begun_after_end.append(task_no)
         self.begins[task_no] += 1
 
-    def clear(self, batch: Batch) -> None:
+    def record(self, batch: Batch) -> None:
+        """A batch is stored: what has succeeded, what ends by itself, and what begins anew."""
+        self._clear(batch)
+        for row in changed_tasks(batch):
+            if row.state is TaskState.SUCCESS and not is_marked(row):
+                self.recorded.add(row.task_no)
+        for wait in batch.new_triggers:
+            if wait.deadline_at is not None:
+                self.deadlines.add(wait.trigger_no)
+
+    def _clear(self, batch: Batch) -> None:
         """Tasks begin anew: what they did before counts no longer."""
         for change in batch.task_changes:
             if (change.task_no, TaskState.PENDING) in batch.steps:

@@ -27,31 +27,31 @@ from aioflow.core.slots import Slots
 from aioflow.errors import AioflowError, Fenced, RequestError
 from aioflow.inputs import FileParsed, Input
 from aioflow.messages import Awaiting, Deferred, StreamOpened, Succeeded
-from aioflow.model import DagSpec, RunState, TaskSpec, TaskState
-from aioflow.requests import CancelRun, CreateRun, EmitEvent, Request, SetPaused, SetPool
+from aioflow.model import DagSpec, TaskSpec, TaskState
+from aioflow.requests import CancelRun, CreateRun, DeleteRun, EmitEvent, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
 from tests.sim import invariants, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.disk import KEYS, Disk, template
+from tests.sim.drawing import SECOND as MIX
+from tests.sim.drawing import draw, small_turns
 from tests.sim.faults import Fault
-from tests.sim.following import with_joins
+from tests.sim.files import Files, without_threads
 from tests.sim.incarnation import Incarnation
 from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SeededLoop, cancelled_in_order
 from tests.sim.loop_faults import LoopFaults
-from tests.sim.loops import with_loops
 from tests.sim.misbehaving import NAMED
 from tests.sim.model import Verdict
-from tests.sim.owing import perhaps_called
-from tests.sim.past import draw_date, stuck, with_past
+from tests.sim.operating import Operator, says
+from tests.sim.past import draw_date, stuck
 from tests.sim.pipe import host_clock
 from tests.sim.script import UNSTORABLE, plan_of
 from tests.sim.shaky_store import Crash, ShakyStore
-from tests.sim.streaming import with_generators
-from tests.sim.tables import Tables, changed_tasks
-from tests.sim.workload import COUNTING, POOLS, SECOND, make_dags, without
+from tests.sim.tables import Tables
+from tests.sim.workload import COUNTING, POOLS, SECOND, without
 
 __all__ = ("PEOPLE", "dags_of", "play")
 
@@ -109,7 +109,8 @@ class LoopNode:
         self.clock = _Clock(loop)
         self.seed = self._seed = seed
         self._trace = trace
-        self._dags = _dags(seed, self.rng)
+        self._dags = draw(seed, self.rng, MIX).dags
+        self._operator = Operator(seed, self.tables)
         self._dated = random.Random(f"dates {seed}")
         for dag, position in dropped:
             self._dags[dag] = without(self._dags[dag], position)
@@ -141,7 +142,15 @@ class LoopNode:
             report = msgspec.structs.replace(report, class_path=path, kwargs=kwargs)
         elif isinstance(report, Succeeded) and report.body == UNSTORABLE:
             self._spoilt.add(self.tables.tasks[report.task_no].run_no)
+        if isinstance(report, Succeeded):
+            self._leave_result(report)
         self._incarnation.say(report)
+
+    def _leave_result(self, report: Succeeded) -> None:
+        """What it returned is large, too; of a run that is gone it is said too late."""
+        row = self.tables.tasks.get(report.task_no)
+        if row is not None and row.run_no not in self.tables.deleted:
+            self.files.leave(row.run_no, report.task_no, report.start_no)
 
     def spec_of(self, run_no: int, position: int) -> TaskSpec:
         return self.tables.spec_of_run(run_no).tasks[position]
@@ -212,7 +221,8 @@ class LoopNode:
         for change in batch.run_changes:
             if change.quarantine is not None and change.run_no not in self._spoilt:
                 raise Broken("quarantine", f"run {change.run_no}: {change.quarantine}")
-        if self.rng.random() < 0.05:
+        begins_anew = any(state is TaskState.PENDING for _, state in batch.steps)
+        if self.rng.random() < 0.05 and not begins_anew:  # that is settled after the commit
             recovery.memory_is_what_rows_say(self)
 
     def found(self, broken: Broken) -> None:
@@ -226,17 +236,13 @@ class LoopNode:
             self._before = invariants.before(self, batch)
         self.tables.commit(batch)
         past.note_begun(self.tables, batch)
-        for row in changed_tasks(batch):
-            if row.state is TaskState.SUCCESS:
-                self.ledger.recorded.add(row.task_no)
-        self.ledger.deadlines |= {
-            row.trigger_no for row in batch.new_triggers if row.deadline_at is not None
-        }
+        self.ledger.record(batch)
 
     # ── the life of a node ──────────────────────────────────────────────────────────────
 
-    async def live(self, disk: Disk) -> None:
+    async def live(self, disk: Disk, files: Files) -> None:
         """Incarnation after incarnation, until all is over."""
+        self.files = files
         store: Any = ShakyStore(disk, self)
         self._over = anyio.Event()
         try:
@@ -298,6 +304,11 @@ class LoopNode:
             request = self._request()
             if self.faults.is_asked():
                 services.start_soon(self._ask, request)
+            operator = self._operator
+            for wish in (operator.clear(), operator.mark(), operator.delete()):
+                if wish is not None and self.faults.is_asked():
+                    self._note(wish)
+                    services.start_soon(self._ask, wish)
         self.faults.healed = True
         if self._is_keyless:
             raise _Ended
@@ -310,10 +321,14 @@ class LoopNode:
         await self._everything_ends()
         self._over.set()
 
+    def _is_owing(self) -> bool:
+        tables = self.tables
+        return bool(tables.unfinished() or tables.outbox or tables.deletions)
+
     async def _everything_ends(self) -> None:
         until = self._loop.time() + LONGEST_SECONDS
         engine = self._incarnation.engine
-        while self.tables.unfinished() or engine.waiting_inputs or self.tables.outbox:
+        while self._is_owing() or engine.waiting_inputs:
             if self._loop.time() > until:
                 self.found(Broken("liveness", recovery.unfinished(self)))
                 return
@@ -331,6 +346,7 @@ class LoopNode:
         try:
             recovery.nothing_left(self)
             self._incarnation.nothing_left()
+            self.files.nothing_left(self.tables.deleted)
         except Broken as exc:
             self.found(exc)
 
@@ -360,6 +376,11 @@ class LoopNode:
                 if self._has_key(dag_id, key):
                     key = None  # the API answers with the run there is
                 return CreateRun(dag_id=dag_id, key=key, logical_date=draw_date(self._dated))
+
+    def _note(self, request: Request) -> None:
+        if said := says(request):
+            run_id, state = said
+            self.tables.said[run_id].add(state)
 
     def _has_emitted(self, name: str, request: str | None) -> bool:
         rows = self.tables.named_events.values()
@@ -391,13 +412,19 @@ class LoopNode:
                 self.found(Broken("I12 acknowledged", f"event {answer[0]} is not stored"))
             return
         if isinstance(request, CreateRun) and isinstance(answer, tuple):
-            known = {row.run_id for row in self.tables.runs.values()}
-            if answer[0] not in known:
-                self.found(Broken("I12 acknowledged", f"run {answer[0]} is not stored"))
+            self._is_there(answer[0])
+        if isinstance(request, DeleteRun) and self.tables.find(request.run_id) is not None:
+            self.found(Broken("I12 acknowledged", f"run {request.run_id} is still seen"))
+
+    def _is_there(self, run_id: str) -> None:
+        if run_id not in self.tables.run_ids.values():
+            self.found(Broken("I12 acknowledged", f"run {run_id} is not stored"))
 
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
-        ended = Counter(row.state for row in self.tables.runs.values())
-        self.points["run ended"] += sum(n for s, n in ended.items() if s >= RunState.SUCCESS)
+        self.points["run ended"] += len(self.tables.ends)
+        self.points["run cleared"] += len(self.tables.cleared_runs)
+        self.points["run marked"] += len(self.tables.marked_runs)
+        self.points["run deleted"] += len(self.tables.deleted)
         self.points["call answered"] += self.ledger.told.calls
         self.points["event emitted"] += len(self.tables.named_events)
         self.points["event told"] += self.ledger.told.named
@@ -445,10 +472,12 @@ def play(
         _logs(is_traced=trace is not None),
         host_clock(node.wall),
         cancelled_in_order(),
+        small_turns(seed),
+        without_threads(),
     ):
         disk = Disk(template(Path(_folder.name)), Path(folder))
         try:
-            loop.run_until_complete(node.live(disk))
+            loop.run_until_complete(node.live(disk, Files(Path(folder, "results"))))
             stored.canaries_are_sealed(Path(folder))
         except Broken as exc:
             broken = exc
@@ -469,21 +498,7 @@ def _cause(exc: BaseException) -> BaseException:
 
 def dags_of(seed: int) -> list[DagSpec]:
     """Return the DAGs of a seed."""
-    return _dags(seed, random.Random(seed))
-
-
-def _dags(seed: int, rng: random.Random) -> list[DagSpec]:
-    """Some have generators that give items on, some fan-outs over others, drawn apart."""
-    dags, streamed = make_dags(rng), random.Random(f"generators {seed}")
-    if streamed.random() < 0.5:
-        dags = [with_generators(dag, streamed) for dag in dags]
-    joined = random.Random(f"joins {seed}")
-    dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.1 else dags
-    looped = random.Random(f"loops {seed}")
-    dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.15 else dags
-    dated = random.Random(f"past {seed}")
-    dags = [with_past(dag, dated) for dag in dags] if dated.random() < 0.3 else dags
-    return perhaps_called(dags, seed)
+    return draw(seed, random.Random(seed), MIX).dags
 
 
 @contextmanager

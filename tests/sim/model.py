@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import clearing, draft, lanes, owing, streams, undo
+from aioflow.core import owing, undo
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
@@ -75,18 +75,16 @@ from tests.sim.actors import Worker
 from tests.sim.broken import Broken
 from tests.sim.circle import Circle, Crash, Paused
 from tests.sim.coroutines import AsyncHost
+from tests.sim.drawing import FIRST, draw, small_turns
+from tests.sim.erasing import Eraser
 from tests.sim.faults import Fault, Faults
-from tests.sim.following import with_joins
 from tests.sim.ledger import Ledger
-from tests.sim.loops import with_loops
-from tests.sim.owing import perhaps_called
-from tests.sim.past import nobody_waits_for_what_ended_well, stuck, with_past
+from tests.sim.past import nobody_waits_for_what_ended_well, stuck
 from tests.sim.people import People
-from tests.sim.streaming import with_streams
 from tests.sim.tables import Tables
 from tests.sim.trigger_actor import TriggerHost
 from tests.sim.wheel import Watch, Wheel
-from tests.sim.workload import COUNTING, POOLS, SECOND, make_dags, without
+from tests.sim.workload import COUNTING, POOLS, SECOND, without
 
 __all__ = ("Node", "Verdict", "play")
 
@@ -142,21 +140,8 @@ class Node:
         self.tables = Tables()
         self.points: Counter[str] = Counter()
         self.turns = 0
-        self.dags = make_dags(self.rng)
-        streamed = random.Random(f"streams {seed}")
-        if streamed.random() < 0.5:
-            self.dags = [with_streams(dag, streamed) for dag in self.dags]
-        joined = random.Random(f"joins {seed}")
-        if joined.random() < 0.4:
-            self.dags = [with_joins(dag, joined) for dag in self.dags]
-        looped = random.Random(f"loops {seed}")
-        if looped.random() < 0.3:
-            self.dags = [with_loops(dag, looped) for dag in self.dags]
-        self.dated = random.Random(f"past {seed}")
-        self.has_past = self.dated.random() < 0.3
-        if self.has_past:
-            self.dags = [with_past(dag, self.dated) for dag in self.dags]
-        self.dags = perhaps_called(self.dags, seed)
+        drawn = draw(seed, self.rng, FIRST)
+        self.dags, self.dated, self.has_past = drawn.dags, drawn.dated, drawn.has_past
         for dag, position in dropped:
             self.dags[dag] = without(self.dags[dag], position)
         self.mono = 0
@@ -197,9 +182,15 @@ class Node:
         """Put it into the inbox."""
         self.circle.inbox.append(report)
 
-    def ask(self, request: Request) -> None:
-        """Put a request into the inbox; somebody waits for its answer."""
-        self.say(Asked(next(self._tickets), request))
+    def ask(self, request: Request) -> int:
+        """Put a request into the inbox; somebody waits for its answer, under this ticket."""
+        ticket = next(self._tickets)
+        self.say(Asked(ticket, request))
+        return ticket
+
+    def answered(self, ticket: int) -> None:
+        """There is an answer for whoever has this ticket."""
+        self._eraser.answered(ticket)
 
     def spec_of(self, run_no: int, position: int) -> TaskSpec:
         """See ``actors.Stage``."""
@@ -252,6 +243,7 @@ class Node:
         if self._is_shuffled:
             slots.ready = Shuffled(self.rng, slots.kept)
         self.circle = Circle(self, memory, slots, epoch)
+        self._eraser = Eraser(self)
         self._wheel = Wheel()
         self.watch = Watch(tables, mono=self.mono, wall=self.wall())
         self._workers = [Worker(self) for _ in range(CPU_SLOTS)]
@@ -315,7 +307,8 @@ class Node:
         self._heal()
         self._go_on()
         epoch, healed_at = self.newest_epoch, self.mono
-        while self.tables.unfinished() or self.circle.inbox or self.tables.outbox:
+        tables = self.tables
+        while tables.unfinished() or self.circle.inbox or tables.outbox or tables.deletions:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
                 raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
             if not self._go_on() and not self._free():
@@ -399,6 +392,7 @@ class Node:
 
     def note(self, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]) -> None:
         """Write a turn down."""
+        self._eraser.committed(batch)
         encoded = msgspec.msgpack.encode(batch)
         stored.canaries_stay_in_kwargs(batch, encoded)
         self._digest.update(encoded)
@@ -431,9 +425,10 @@ class Node:
                     self.say(effect)
                 case ReadOwed() | Rehost() | StopWaits():
                     self.say(effect)
-                case Acknowledge(error=error) if error is not None:
-                    if not isinstance(error, RequestError):
+                case Acknowledge(ticket=ticket, error=error):
+                    if error is not None and not isinstance(error, RequestError):
                         raise Broken("request", repr(error))
+                    self.answered(ticket)
                 case _:
                     pass
 
@@ -481,7 +476,9 @@ class Node:
         self.points["another round"] += len(self.ledger.again)
         self.points["event handled"] += self.tables.handled
         self.points["run cleared"] += len(self.tables.cleared_runs)
-        self.points["run ended"] += len(self.tables.runs) - len(self.tables.unfinished())
+        self.points["run marked"] += len(self.tables.marked_runs)
+        self.points["run deleted"] += len(self.tables.deleted)
+        self.points["run ended"] += len(self.tables.ends)
         return Verdict(
             seed=seed,
             steps=self.turns,
@@ -501,38 +498,18 @@ def play(
     """Live one seed; a broken promise, or a defect raised, is told in the verdict."""
     node = Node(seed, left_out, dropped, trace)
     broken = None
-    rows_at_once, events_ahead = draft.BATCH_ROWS, streams.EVENTS_AHEAD
-    window = lanes.WINDOW
-    slice_tasks = clearing.SLICE_TASKS
-    limits = random.Random(f"rows {seed}")
-    draft.BATCH_ROWS = limits.choice((rows_at_once, rows_at_once, 20, 3, 1))
-    streams.EVENTS_AHEAD = limits.choice((events_ahead, 3, 1))
-    lanes.WINDOW = limits.choice((window, 3, 1))
-    clearing.SLICE_TASKS = limits.choice((slice_tasks, 3, 1))
-    try:
-        node.live()
-    except Broken as exc:
-        broken = exc
-    except Exception as exc:  # noqa: BLE001 - whatever core raises is what we look for
-        broken = Broken("raised", f"{type(exc).__name__}: {exc}", exc)
-    finally:
-        draft.BATCH_ROWS, streams.EVENTS_AHEAD = rows_at_once, events_ahead
-        lanes.WINDOW = window
-        clearing.SLICE_TASKS = slice_tasks
+    with small_turns(seed):
+        try:
+            node.live()
+        except Broken as exc:
+            broken = exc
+        except Exception as exc:  # noqa: BLE001 - whatever core raises is what we look for
+            broken = Broken("raised", f"{type(exc).__name__}: {exc}", exc)
     return node.verdict(seed, broken)
 
 
 def dags_of(seed: int) -> list[DagSpec]:
     """Return the DAGs of a seed."""
-    rng, streamed = random.Random(seed), random.Random(f"streams {seed}")
+    rng = random.Random(seed)
     Faults(rng)
-    dags = make_dags(rng)
-    if streamed.random() < 0.5:
-        dags = [with_streams(dag, streamed) for dag in dags]
-    joined = random.Random(f"joins {seed}")
-    dags = [with_joins(dag, joined) for dag in dags] if joined.random() < 0.4 else dags
-    looped = random.Random(f"loops {seed}")
-    dags = [with_loops(dag, looped) for dag in dags] if looped.random() < 0.3 else dags
-    dated = random.Random(f"past {seed}")
-    dags = [with_past(dag, dated) for dag in dags] if dated.random() < 0.3 else dags
-    return perhaps_called(dags, seed)
+    return draw(seed, rng, FIRST).dags

@@ -17,6 +17,7 @@ from aioflow.inputs import Deliver
 from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
 from aioflow.owed import KEPT, Callback, is_callback
 from tests.sim.broken import Broken
+from tests.sim.operating import is_marked
 
 __all__ = ("hold", "perhaps_called")
 
@@ -63,7 +64,10 @@ def hold(node: Any, turn: Any) -> None:
     for counted in (rows, runs):  # a deadline is no transition
         for key in [key for key in counted if key[1] == "deadline"]:
             del counted[key]
-    if rows != _of_tasks(node, batch) or runs != _of_runs(node, batch):
+    for run_no, event in [*runs]:
+        if event in _said(node, run_no):
+            del runs[run_no, event]  # of another end than what they said, perhaps
+    if rows != _of_tasks(node, batch) or runs != _of_runs(node, turn):
         raise Broken("I20 owed", f"owed {rows} and {runs} for {batch.steps}, {batch.run_changes}")
     for effect in turn.effects:
         if isinstance(effect, Deliver):
@@ -84,18 +88,31 @@ def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
         callbacks = node.tables.spec_of_run(row.run_no).tasks[row.position].callbacks
         event = _EVENTS.get(state, "")
         is_unstarted = state is TaskState.SKIPPED and not row.try_number
-        if callbacks is not None and event in callbacks.events and not is_unstarted:
+        is_told = not is_unstarted and not (is_marked(row) and state is row.state)
+        if callbacks is not None and event in callbacks.events and is_told:
             found[task_no, event] += 1
     return found
 
 
-def _of_runs(node: Any, batch: Any) -> Counter[tuple[int, str]]:
+def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
-    ends = [(one.run_no, one.state) for one in batch.run_changes if one.state is not one.was]
-    ends += [(row.run_no, row.state) for row in batch.new_runs]  # one may end as it begins
+    ends = [
+        (one.run_no, one.state)
+        for one in turn.batch.run_changes
+        if one.state is not one.was or one.run_no in turn.before.over  # it has ended once more
+    ]
+    ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # one may end as it begins
     for run_no, state in ends:
         callbacks = node.tables.spec_of_run(run_no).callbacks
         event = _RUN_EVENTS.get(state, "")
+        if event in _said(node, run_no):
+            continue  # whoever says so is not told
         if callbacks is not None and event in callbacks.events:
             found[run_no, event] += 1
     return found
+
+
+def _said(node: Any, run_no: int) -> set[str]:
+    """The events that people themselves have made of a run."""
+    said = node.tables.said[node.tables.run_ids[run_no]]
+    return {_RUN_EVENTS[state] for state in said}

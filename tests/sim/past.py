@@ -70,7 +70,7 @@ def learn(tables: Any, memory: Any, inputs: Collection[Input]) -> None:
 def _run_before(
     tables: Any, dag_id: str, order: Order, without: Collection[int] = ()
 ) -> RunRow | None:
-    dated = [(order_of(row), row) for row in tables.runs.values() if row.dag_id == dag_id]
+    dated = [(order_of(row), row) for row in tables.seen() if row.dag_id == dag_id]
     found = [
         (at, row) for at, row in dated if at is not None and at < order and at[1] not in without
     ]

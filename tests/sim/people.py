@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import msgspec
@@ -14,12 +13,15 @@ from aioflow.requests import (
     CancelRun,
     ClearTasks,
     CreateRun,
+    DeleteRun,
     EmitEvent,
+    Mark,
     Request,
     SetPaused,
     SetPool,
     SetValue,
 )
+from tests.sim.operating import KEYS, Operator, says
 from tests.sim.past import draw_date, with_past
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 
@@ -64,14 +66,11 @@ class Person:
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self._keys = [f"key{number}" for number in range(4)]
-        self._clears = random.Random(f"clears {node.seed}")
-        self._is_clearer = self._clears.random() < 0.5
 
     def run(self) -> Request:
         """Somebody wants a run, now and then one that cannot be made."""
         rng = self._node.rng
-        key = rng.choice((None, rng.choice(self._keys)))
+        key = rng.choice((None, rng.choice(KEYS)))
         conf = rng.choice((None, None, None, b"\xc1"))
         date = draw_date(self._node.dated) if self._node.has_past else None
         if self._node.faults.happens("input poisoned", 10.0):
@@ -82,37 +81,11 @@ class Person:
     def event(self) -> Request | None:
         """Somebody emits an event; whoever comes with a request that was met is told so before."""
         rng, tables = self._node.rng, self._node.tables
-        name, request = rng.choice(("t0", "t1")), rng.choice((None, *self._keys))
+        name, request = rng.choice(("t0", "t1")), rng.choice((None, *KEYS))
         known = {(row.name, row.request) for row in tables.named_events.values()}
         if request is not None and (name, request) in known:
             return None
         return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
-
-    def clear(self) -> ClearTasks | None:
-        """Somebody has tasks of a run begin anew, whether it has ended or not."""
-        rng, tables = self._clears, self._node.tables
-        runs = [run for run in tables.runs.values() if run.caller is None]
-        if not self._is_clearer or not runs or rng.random() < 0.7:
-            return None
-        run = rng.choice(runs[-6:])
-        spec = tables.spec_of_run(run.run_no)
-        names = [task.task_id for task in spec.tasks]
-        tasks = tuple(rng.sample(names, 1)) if rng.random() < 0.7 else ()
-        widths = [
-            (at, row.width) for (no, at), row in tables.expansions.items() if no == run.run_no
-        ]
-        child = -1
-        if widths and rng.random() < 0.3:
-            position, width = rng.choice(sorted(widths))
-            tasks, child = (names[position],), rng.randrange(max(1, width))
-        return ClearTasks(
-            run_id=run.run_id,
-            tasks=tasks,
-            map_index=child,
-            downstream=rng.random() < 0.5,
-            failed=rng.random() < 0.3,
-            key=rng.choice((None, rng.choice(self._keys))),
-        )
 
     def meddling(self) -> Request:
         """Somebody cancels, pauses, changes a pool or a secret."""
@@ -142,6 +115,7 @@ class People:
     def __init__(self, node: Any) -> None:
         self._node = node
         self._person = Person(node)
+        self._operator = Operator(node.seed, node.tables)
         self._files = [File(spec) for spec in node.dags]
         self._editions = itertools.count(2)
         self._runs_left = node.rng.randint(1, 12)
@@ -174,14 +148,22 @@ class People:
                 node.ask(event)
         if faults.happens("operator"):
             node.ask(self._person.meddling())
-        if (clear := self._person.clear()) and faults.is_asked():
-            for _ in range(2 if clear.key else 1):
-                node.ask(clear)
+        for wish in (self._operator.clear(), self._operator.mark(), self._operator.delete()):
+            if wish is not None and faults.is_asked():
+                self._ask(wish)
         if faults.happens("files change"):
             self._edit()
         if faults.happens("drain"):
             self._drain()
         self._arm()
+
+    def _ask(self, wish: ClearTasks | Mark | DeleteRun) -> None:
+        """What has a key is asked for twice."""
+        if said := says(wish):
+            run_id, state = said
+            self._node.tables.said[run_id].add(state)
+        for _ in range(2 if isinstance(wish, ClearTasks) and wish.key else 1):
+            self._node.ask(wish)
 
     # ── files ───────────────────────────────────────────────────────────────────────────
 

@@ -55,6 +55,10 @@ def _compared(
         _by(known.triggers.values(), "trigger_no"),
     )
     yield tables.event, rows.event_row, _by(known.events.values(), "trigger_no", "sequence")
+    yield tables.stream_item, rows.item_row, _by(known.items.values(), "task_no", "item_index")
+    yield tables.named_event, rows.named_event_row, _by(known.named_events.values(), "event_no")
+    yield tables.clear_request, lambda values: values[-1], known.clears
+    yield tables.deletion, lambda values: values[0], {(no,): no for no in known.deletions}
     yield tables.record, rows.record_row, _by(known.records.values(), "task_no", "ordinal")
     yield tables.version, rows.version_row, _by(known.versions.values(), "version")
     yield tables.dag, rows.dag_row, _by(known.dags.values(), "dag_id")

@@ -5,20 +5,23 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
-from aioflow.owed import ALERT, CLEAR, Alert, Clearing
+from aioflow.owed import ALERT, CLEAR, DEADLINE, Alert, Callback, Clearing, Deadline, is_callback
 from aioflow.rows import (
     Batch,
     EventRow,
     ExpansionRow,
     ItemRow,
+    OutboxRow,
     PoolRow,
     RecordRow,
+    RunRow,
     TaskChange,
     TaskRow,
     TriggerRow,
@@ -44,6 +47,21 @@ def check_content(batch: Batch) -> None:
     """
     if any(row.body == UNSTORABLE for row in batch.results):
         raise BatchRefused("a result nobody can store")
+
+
+def _clearings(rows: Iterable[OutboxRow]) -> Iterator[tuple[int, int]]:
+    """Yield run and position of what is still to be cleared."""
+    for row in rows:
+        if row.kind == CLEAR:
+            owed = msgspec.msgpack.decode(row.body, type=Clearing)
+            yield from ((owed.run_no, position) for position in owed.positions)
+
+
+def _owed_of(row: OutboxRow) -> int | None:
+    """Which run owes it; of what is told to people, none."""
+    kinds = {CLEAR: Clearing, DEADLINE: Deadline}
+    kind = Callback if is_callback(row.kind) else kinds.get(row.kind)
+    return None if kind is None else msgspec.msgpack.decode(row.body, type=kind).run_no
 
 
 class Numbers:
@@ -87,6 +105,11 @@ class Tables(Rows):
         fenced: Batches that came again after they had been applied.
         called: Runs that a task has started, by the wait of its call.
         cleared_runs: Runs of which tasks were cleared.
+        marked_runs: Runs of which tasks were marked.
+        said: How people have said that runs ended.
+        ends: The states in which each run has ever ended.
+        run_ids: The id of each run, also of those that are gone.
+        deleted: Runs that people had deleted, also those of which nothing is left.
     """
 
     def __init__(self) -> None:
@@ -114,6 +137,12 @@ class Tables(Rows):
         self.specs: dict[tuple[str, str], DagSpec] = {}
         self._numbers = Numbers()
         self.cleared_runs: set[int] = set()
+        self.marked_runs: set[int] = set()
+        self.said: defaultdict[str, set[RunState]] = defaultdict(set)
+        self.ends: defaultdict[int, set[RunState]] = defaultdict(set)
+        self.deleted: set[int] = set()
+        self.run_ids: dict[int, str] = {}
+        self._plans: dict[int, tuple[str, str]] = {}
         self._kept: set[tuple[int, int]] = set()
         self._open: dict[int, None] = {}
         self._task_nos: defaultdict[int, set[int]] = defaultdict(set)
@@ -170,11 +199,14 @@ class Tables(Rows):
 
     def _count_steps(self, batch: Batch) -> None:
         reached = {no: self.tasks[no].state for no, _ in batch.steps if no in self.tasks}
+        clearing = {run_no for run_no, _ in _clearings(batch.new_outbox)}
         for task_no, state in batch.steps:
             if state is TaskState.PENDING:
                 self.resumptions[task_no] = self.cut_short[task_no] = 0
-                self.cleared_runs.add(self.tasks[task_no].run_no)
                 self.recorders.discard(task_no)
+                run_no = self.tasks[task_no].run_no
+                is_cleared = run_no in clearing or self.is_clearing(run_no)
+                (self.cleared_runs if is_cleared else self.marked_runs).add(run_no)
             if state in {TaskState.DEFERRED, TaskState.SENSING}:
                 self.resumptions[task_no] += 1
             if state is TaskState.QUEUED and reached.get(task_no) is TaskState.RUNNING:
@@ -207,6 +239,10 @@ class Tables(Rows):
             assert event.event_no > max(self._newest_event, self._newest_run), event
         for run in batch.new_runs:
             assert run.run_no > self._newest_event, run
+            self._plans[run.run_no] = run.version, run.dag_id
+            self.run_ids[run.run_no] = run.run_id
+            if not run.state.is_live:
+                self.ends[run.run_no].add(run.state)
             if run.caller is not None:
                 assert run.caller not in self.called, f"{run} is started once more"
                 self.called[run.caller] = run.run_no
@@ -257,8 +293,61 @@ class Tables(Rows):
                 self._open.pop(ended.run_no, None)
             else:
                 self._open[ended.run_no] = None
+            if not ended.state.is_live:
+                self.ends[ended.run_no].add(ended.state)
         for row in batch.new_tasks:
             self._task_nos[row.run_no].add(row.task_no)
+        for deletion in batch.new_deletions:
+            assert self.runs[deletion.run_no].ended_at is not None, deletion
+            self.deleted.add(deletion.run_no)
+
+    def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
+        """See ``Rows``; nothing goes of a run that was not deleted."""
+        odd = {key for key in gone if self.run_of(table, key) - self.deletions.keys()}
+        assert not odd, f"{odd} of {table} are erased"
+        if table == "task":
+            for task_no in self.tasks.keys() & {key[0] for key in gone}:
+                self._task_nos[self.tasks[task_no].run_no].discard(task_no)
+        if table == "expansion":
+            for key in gone:
+                self.widths.pop(key, None)
+        super().erase(table, gone)
+
+    def run_of(self, table: str, key: tuple[Any, ...]) -> set[int]:
+        """Return the run that a key of a table is of; nothing if there is no such row."""
+        if table in {"run", "deletion", "expansion", "clear_request"}:
+            return {key[0]}
+        row = self.tasks.get(key[0])
+        return set() if row is None else {row.run_no}
+
+    def keys_of(self, table: str, run_no: int) -> list[tuple[Any, ...]]:
+        """Return the keys that a run has in a table, in order."""
+        if table == "try":
+            return sorted((row.task_no, row.start_no) for row in self.tries if row.run_no == run_no)
+        keys = [key if isinstance(key, tuple) else (key,) for key in self.by_key(table)]
+        return sorted(key for key in keys if run_no in self.run_of(table, key))
+
+    def find(self, run_id: str) -> RunRow | None:
+        """The run of an id, if people see one."""
+        return next((run for run in self.seen() if run.run_id == run_id), None)
+
+    def left_of(self, run_no: int) -> list[str]:
+        """The names of tables in which something of a run is left."""
+        left: dict[str, Iterable[Any]] = {
+            "record": self.records.values(),
+            "stream_item": self.items.values(),
+            "result": self.results.values(),
+            "try": self.tries,
+            "task": self.tasks.values(),
+            "trigger_wait": self.triggers.values(),
+            "event": self.events.values(),
+            "expansion": self.expansions.values(),
+            "run": self.runs.values(),
+        }
+        names = [name for name, rows in left.items() if any(row.run_no == run_no for row in rows)]
+        names += ["map_label"] if self.labels.keys() - self.tasks.keys() else []
+        names += ["clear_request"] if any(of == run_no for of, _ in self.clears) else []
+        return names + (["outbox"] if run_no in map(_owed_of, self.outbox.values()) else [])
 
     def lose_children(self, begun: Iterable[tuple[int, int]]) -> None:
         """The node and its children died: what had begun unheard is begun again uncharged.
@@ -341,7 +430,8 @@ class Tables(Rows):
 
     def is_held(self, run_no: int) -> bool:
         """Whether a run is held still, because something that was told of it could not be taken."""
-        return self.runs[run_no].quarantine is not None
+        run = self.runs.get(run_no)
+        return run is not None and run.quarantine is not None
 
     def has_stored(self, trigger_no: int, key: str) -> bool:
         """Whether an event of this key is stored."""
@@ -352,9 +442,8 @@ class Tables(Rows):
         return [row for row in self.tasks_of(run_no) if row.state is TaskState.RUNNING]
 
     def spec_of_run(self, run_no: int) -> DagSpec:
-        """The DAG of a run, as it is in the run's version."""
-        row = self.runs[run_no]
-        return self.specs[row.version, row.dag_id]
+        """The DAG of a run, as it is in the run's version; also of one that is gone."""
+        return self.specs[self._plans[run_no]]
 
     def is_clearing(self, run_no: int) -> bool:
         """Whether something of a run is still to be cleared."""
@@ -362,9 +451,7 @@ class Tables(Rows):
 
     def clearing_of(self, run_no: int) -> set[int]:
         """The tasks of a run of which something is still to be cleared."""
-        bodies = (row.body for row in self.outbox.values() if row.kind == CLEAR)
-        owed = (msgspec.msgpack.decode(body, type=Clearing) for body in bodies)
-        return {at for one in owed if one.run_no == run_no for at in one.positions}
+        return {at for of, at in _clearings(self.outbox.values()) if of == run_no}
 
     def present(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run that others have not taken the place of."""

@@ -98,7 +98,7 @@ class Watch:
     def _is_unhindered(self, owed: OutboxRow) -> bool:
         """Whether nothing refused for good was about its run."""
         run_no = msgspec.msgpack.decode(owed.body, type=Deadline).run_no
-        return self._tables.runs[run_no].quarantine is None
+        return not self._tables.is_held(run_no)
 
     def _note_run(self, run_no: int, offset: int) -> None:
         began = self._tables.runs[run_no].started_at
@@ -129,10 +129,11 @@ class Watch:
             owed = tables.outbox.get(number)
             return owed is not None and self._is_unhindered(owed)
         if kind == "time":
-            run = tables.runs[number]
+            run = tables.runs.get(number)
             length = tables.spec_of_run(number).run_timeout_us or 0
-            is_its = (run.started_at or 0) + length == at  # it may have been cleared since
-            return run.state is RunState.RUNNING and run.quarantine is None and is_its
+            if run is None or (run.started_at or 0) + length != at:
+                return False  # it is gone, or was cleared since
+            return run.state is RunState.RUNNING and run.quarantine is None
         if kind == "wait":
             wait = tables.triggers.get(number)
             return (
@@ -140,8 +141,8 @@ class Watch:
                 and wait.state is TriggerState.WAITING
                 and tables.runs[wait.run_no].quarantine is None
             )
-        row = tables.tasks[number]
-        if tables.runs[row.run_no].quarantine is not None:
+        row = tables.tasks.get(number)
+        if row is None or tables.runs[row.run_no].quarantine is not None:
             return False
         if kind == "due":
             return row.state in {TaskState.RETRYING, TaskState.SENSING} and row.due_at == at

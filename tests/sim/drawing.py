@@ -1,0 +1,98 @@
+"""What a seed draws at both levels: its DAGs, and how little fits into one turn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from aioflow import deleting
+from aioflow.core import clearing, draft, lanes, streams
+from aioflow.model import DagSpec
+from tests.sim.following import with_joins
+from tests.sim.loops import with_loops
+from tests.sim.owing import perhaps_called
+from tests.sim.past import with_past
+from tests.sim.streaming import with_generators, with_streams
+from tests.sim.workload import make_dags
+
+__all__ = ("FIRST", "SECOND", "Drawn", "draw", "small_turns")
+
+
+class Mix(msgspec.Struct, frozen=True):
+    """How often DAGs have what.
+
+    Attributes:
+        streams: What the chance of streams is drawn from, and who adds them.
+        joins: How likely fan-outs over others are.
+        loops: How likely loops are.
+    """
+
+    streams: str
+    with_streams: Callable[[DagSpec, random.Random], DagSpec]
+    joins: float
+    loops: float
+
+
+FIRST = Mix("streams", with_streams, joins=0.4, loops=0.3)
+SECOND = Mix("generators", with_generators, joins=0.1, loops=0.15)
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """The DAGs of a seed.
+
+    Attributes:
+        dated: What further dates are drawn from.
+        has_past: Whether tasks of them may wait for the run before.
+    """
+
+    dags: list[DagSpec]
+    dated: random.Random
+    has_past: bool
+
+
+def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
+    """Draw DAGs; what is added to them comes from a chance of its own each."""
+    dags, streamed = make_dags(rng), random.Random(f"{mix.streams} {seed}")
+    if streamed.random() < 0.5:
+        dags = [mix.with_streams(dag, streamed) for dag in dags]
+    joined = random.Random(f"joins {seed}")
+    if joined.random() < mix.joins:
+        dags = [with_joins(dag, joined) for dag in dags]
+    looped = random.Random(f"loops {seed}")
+    if looped.random() < mix.loops:
+        dags = [with_loops(dag, looped) for dag in dags]
+    dated = random.Random(f"past {seed}")
+    has_past = dated.random() < 0.3
+    if has_past:
+        dags = [with_past(dag, dated) for dag in dags]
+    return Drawn(perhaps_called(dags, seed), dated, has_past)
+
+
+_Choice = tuple[ModuleType, str, Sequence[Any]]
+"""A constant of a module, and what it may be beside what it is."""
+
+_TURNS: tuple[_Choice, ...] = (
+    (draft, "BATCH_ROWS", (20, 3, 1)),
+    (streams, "EVENTS_AHEAD", (3, 1)),
+    (lanes, "WINDOW", (3, 1)),
+    (clearing, "SLICE_TASKS", (3, 1)),
+    (deleting, "SLICE_ROWS", (3, 1)),
+)
+
+
+@contextmanager
+def small_turns(seed: int) -> Iterator[None]:
+    """Have little fit into one turn, for some seeds."""
+    rng = random.Random(f"rows {seed}")
+    with ExitStack() as stack:
+        for module, name, fewer in _TURNS:
+            usual = getattr(module, name)
+            often = (usual,) * (2 if name == "BATCH_ROWS" else 1)
+            stack.enter_context(patch.object(module, name, rng.choice((*often, *fewer))))
+        yield

@@ -1,0 +1,85 @@
+"""What is left of deleted runs goes: who asks for that at the first level, and what must hold.
+
+I23: of a deleted run nothing goes before everybody has let go of it, and in the end nothing is
+left of it; nothing of any other run goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aioflow import deleting
+from aioflow.model import RunNo
+from aioflow.owed import callback_kind
+from aioflow.requests import EraseRows
+from aioflow.rows import Batch
+from aioflow.store.erasing import ERASED
+from tests.sim.broken import Broken
+from tests.sim.workload import SECOND
+
+__all__ = ("Eraser", "hold")
+
+
+class Eraser:
+    """Does what ``deleting`` does, over dictionaries and on virtual time.
+
+    It has no memory of an earlier incarnation: what is to go it finds in the rows.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._owed: dict[RunNo, int] = {}
+        self._ticket: int | None = None
+        self._node.after(0, self._go)
+
+    def committed(self, batch: Batch) -> None:
+        """A run may have to go."""
+        if batch.new_deletions:
+            self._go()
+
+    def answered(self, ticket: int) -> None:
+        """A slice has gone, or could not."""
+        if ticket == self._ticket:
+            self._ticket = None
+            self._node.after(self._node.rng.randint(0, SECOND), self._go)
+
+    def _go(self) -> None:
+        """Ask for the next slice of the first run that nobody needs any more."""
+        if self._ticket is not None or not self._node.tables.deletions:
+            return
+        for run_no in sorted(self._node.tables.deletions):
+            if not self._is_needed(run_no):
+                self._ticket = self._node.ask(next(self._slices(run_no)))
+                return
+        self._node.after(SECOND, self._go)
+
+    def _is_needed(self, run_no: RunNo) -> bool:
+        tables = self._node.tables
+        run = tables.runs.get(run_no)
+        if run is None:
+            return False
+        kind = callback_kind(run.dag_id)
+        owed = [number for number, row in tables.outbox.items() if row.kind == kind]
+        last = self._owed.setdefault(run_no, max(owed, default=-1))
+        return min(owed, default=last + 1) <= last or bool(tables.triggers_of(run_no))
+
+    def _slices(self, run_no: RunNo) -> Iterator[EraseRows]:
+        tables = self._node.tables
+        for table in ERASED:
+            keys = tables.keys_of(table.name, run_no)
+            if keys:
+                yield EraseRows(run_no=run_no, table=table.name, keys=keys[: deleting.SLICE_ROWS])
+
+
+def hold(node: Any, batch: Batch) -> None:
+    """I23, where a batch has erased something."""
+    tables = node.tables
+    for (run_no,) in batch.erased.get("deletion", ()):
+        left = tables.left_of(run_no)
+        if left:
+            raise Broken("I23 erased", f"run {run_no} is deleted, and there are rows of {left}")
+    for table, keys in batch.erased.items():
+        for run_no in {of for key in keys for of in tables.run_of(table, key)}:
+            if tables.triggers_of(run_no):
+                raise Broken("I23 erased", f"run {run_no} goes, and a host has a trigger of it")

@@ -1,0 +1,78 @@
+"""The files that runs leave at the second level: large results, and what their tasks print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import anyio.lowlevel
+
+from aioflow import deleting
+from aioflow.results import result_path
+from tests.sim.broken import Broken
+
+__all__ = ("Files", "without_threads")
+
+T = TypeVar("T")
+
+
+class _Log:
+    """As much of a log as deleting touches: whose output there is."""
+
+    def __init__(self) -> None:
+        self.runs: set[int] = set()
+
+    async def delete(self, run_no: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.runs.discard(run_no)
+
+
+class Files:
+    """They are there whatever becomes of the node; only deleting takes them away.
+
+    Attributes:
+        results: The folder of large results.
+        log: Stands in for ``TaskLog``.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.log: Any = _Log()
+        self._left: dict[Path, int] = {}
+
+    def leave(self, run_no: int, task_no: int, start_no: int) -> None:
+        """A start leaves a large result."""
+        path = result_path(self.results, task_no, start_no)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        self._left[path] = run_no
+
+    def print_something(self, run_no: int) -> None:
+        """A task of a run prints."""
+        self.log.runs.add(run_no)
+
+    def nothing_left(self, deleted: Collection[int]) -> None:
+        """I23 for files: those of deleted runs are gone, and those of all others are there.
+
+        Raises:
+            Broken: If it is not so.
+        """
+        wrong = [p for p, of in self._left.items() if p.exists() is (of in deleted)]
+        printed = self.log.runs.intersection(deleted)
+        if wrong or printed:
+            raise Broken("I23 files", f"of {wrong} and {printed}: {deleted} are deleted")
+
+
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Have files deleted at once, in the thread of the loop."""
+
+    async def here(function: Callable[[], T]) -> T:
+        await anyio.lowlevel.checkpoint()
+        return function()
+
+    with patch.object(deleting, "in_thread", here):
+        yield

@@ -1,0 +1,164 @@
+"""What people do to runs that there are: clear, mark and delete them; drawn, and checked.
+
+More of the numbered promises of ``tests.sim.invariants``: I22, what is marked stands as was said
+with the answer, and so does a run; what is deleted nobody sees; and no other run is touched.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aioflow.inputs import Acknowledge, Asked, Effect, Input
+from aioflow.model import MARKED, RunState, TaskState
+from aioflow.requests import ClearTasks, DeleteRun, Mark, Request
+from aioflow.rows import Batch, RunRow, TaskChange, TaskRow
+from tests.sim.broken import Broken
+from tests.sim.tables import changed_tasks
+
+__all__ = ("KEYS", "Operator", "answers_hold", "is_marked", "says")
+
+KEYS = tuple(f"key{number}" for number in range(4))
+_NEWEST = 6
+_ENDS = {TaskState.SUCCESS: RunState.SUCCESS, TaskState.FAILED: RunState.FAILED}
+
+
+class Operator:
+    """Draws what is done to runs, each kind from a chance of its own."""
+
+    def __init__(self, seed: int, tables: Any) -> None:
+        self._tables = tables
+        self._clears = random.Random(f"clears {seed}")
+        self._is_clearer = self._clears.random() < 0.5
+        self._marks = random.Random(f"marks {seed}")
+        self._is_marker = self._marks.random() < 0.5
+        self._deletes = random.Random(f"deletes {seed}")
+        self._is_deleter = self._deletes.random() < 0.4
+
+    def clear(self) -> ClearTasks | None:
+        """Somebody has tasks of a run begin anew, whether it has ended or not."""
+        rng = self._clears
+        run = self._run(rng) if self._is_clearer else None
+        if run is None or rng.random() < 0.7:
+            return None
+        tasks, child = self._tasks(run, rng)
+        return ClearTasks(
+            run_id=run.run_id,
+            tasks=tasks,
+            map_index=child,
+            downstream=rng.random() < 0.5,
+            failed=rng.random() < 0.3,
+            key=rng.choice((None, rng.choice(KEYS))),
+        )
+
+    def mark(self) -> Mark | None:
+        """Somebody says how tasks of a run have ended, now and then the run itself."""
+        rng = self._marks
+        run = self._run(rng) if self._is_marker else None
+        if run is None or rng.random() < 0.6:
+            return None
+        tasks, child = self._tasks(run, rng)
+        if not tasks and rng.random() < 0.6:
+            names = [task.task_id for task in self._tables.spec_of_run(run.run_no).tasks]
+            tasks = tuple(rng.sample(names, rng.randint(1, len(names))))
+        state = rng.choice((TaskState.SUCCESS, TaskState.FAILED))
+        return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
+
+    def delete(self) -> DeleteRun | None:
+        """Somebody has a run deleted, mostly one that has ended."""
+        rng = self._deletes
+        run = self._run(rng) if self._is_deleter else None
+        if run is None or rng.random() < 0.7 or (run.ended_at is None and rng.random() < 0.8):
+            return None
+        return DeleteRun(run_id=run.run_id)
+
+    def _run(self, rng: random.Random) -> RunRow | None:
+        runs = list(self._tables.seen())
+        return rng.choice(runs[-_NEWEST:]) if runs else None
+
+    def _tasks(self, run: RunRow, rng: random.Random) -> tuple[tuple[str, ...], int]:
+        """One task, one child of it, or all."""
+        tables = self._tables
+        names = [task.task_id for task in tables.spec_of_run(run.run_no).tasks]
+        tasks = tuple(rng.sample(names, 1)) if rng.random() < 0.7 else ()
+        widths = [
+            (at, row.width) for (no, at), row in tables.expansions.items() if no == run.run_no
+        ]
+        if widths and rng.random() < 0.3:
+            position, width = rng.choice(sorted(widths))
+            return (names[position],), rng.randrange(max(1, width))
+        return tasks, -1
+
+
+def is_marked(row: TaskRow | TaskChange) -> bool:
+    """Whether a person said how a task ended."""
+    return row.failure is not None and row.failure.reason == MARKED
+
+
+def says(request: Request) -> tuple[str, RunState] | None:
+    """Return of which run it says how it ended, and how."""
+    if isinstance(request, Mark) and not request.tasks:
+        return request.run_id, _ENDS[request.state]
+    return None
+
+
+# ── what must hold ──────────────────────────────────────────────────────────────────────
+
+
+def answers_hold(
+    node: Any, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]
+) -> None:
+    """I22: what is answered is so."""
+    answers = {entry.ticket: entry for entry in effects if isinstance(entry, Acknowledge)}
+    for entry in inputs:
+        said = answers.get(entry.ticket) if isinstance(entry, Asked) else None
+        match entry:
+            case Asked(request=Mark() as request):
+                _nothing_else_begins_anew(node, request.run_id, batch)
+                if said is not None and said.error is None:
+                    _stands_as_marked(node, request, said.answer, batch)
+            case Asked(request=ClearTasks() as request):
+                _nothing_else_begins_anew(node, request.run_id, batch)
+            case Asked(request=DeleteRun() as request) if said is not None:
+                _is_deleted(node, request, is_refused=said.error is not None)
+
+
+def _nothing_else_begins_anew(node: Any, run_id: str, batch: Batch) -> None:
+    tables = node.tables
+    begun_anew = {no for no, state in batch.steps if state is TaskState.PENDING}
+    said = {row.task_no for row in changed_tasks(batch) if is_marked(row)}
+    touched = {tables.run_ids[tables.tasks[no].run_no] for no in begun_anew | said}
+    if touched - {run_id}:
+        raise Broken("I22 operated", f"of {run_id} was asked, touched are {touched}")
+
+
+def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> None:
+    tables = node.tables
+    row = tables.find(request.run_id)
+    if row is None:
+        raise Broken("I22 operated", f"{request} is answered {answer}, and there is none")
+    if not request.tasks:
+        ended = {change.run_no for change in batch.run_changes if change.ended_at is not None}
+        was_ending = not row.state.is_live and (row.ended_at is None or row.run_no in ended)
+        if row.state is not _ENDS[request.state] and not was_ending:
+            raise Broken("I22 operated", f"{request} is answered {answer}, and it is {row}")
+        return
+    spec = tables.spec_of_run(row.run_no)
+    marked = {at for at, task in enumerate(spec.tasks) if task.task_id in request.tasks}
+    rows = {(task.position, task.map_index): task for task in tables.present(row.run_no)}
+    for position in marked:
+        width = tables.widths.get((row.run_no, position))
+        indexes = range(width) if width is not None else (-1,)
+        for index in indexes if request.map_index < 0 else (request.map_index,):
+            task = rows.get((position, index))
+            if task is None or task.state is not request.state:
+                raise Broken("I22 operated", f"{request} is answered {answer}, stored is {task}")
+
+
+def _is_deleted(node: Any, request: DeleteRun, *, is_refused: bool) -> None:
+    row = node.tables.find(request.run_id)
+    if row is not None and not is_refused:
+        raise Broken("I22 operated", f"{request} is answered, and it is still seen")
+    if row is not None and row.ended_at is not None:
+        raise Broken("I22 operated", f"{request} is refused, and it has ended: {row}")
