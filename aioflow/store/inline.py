@@ -23,7 +23,14 @@ from aioflow.store.lock import FileLock
 from aioflow.store.sqlite import SqliteStore, Writer
 from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated
 
-__all__ = ("InlineStore", "open_inline")
+__all__ = (
+    "InlineReader",
+    "InlineStore",
+    "InlineWriter",
+    "another_reader",
+    "empty_database",
+    "open_inline",
+)
 
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ T = TypeVar("T")
 @contextmanager
 def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
     """Make an empty database and open it; nobody else may have it."""
-    path.write_bytes(_empty_database())
+    path.write_bytes(empty_database())
     with (
         closing(open_writer(path, synchronous="OFF")) as writing,
         closing(open_reader(path)) as reading,
@@ -40,8 +47,11 @@ def open_inline(path: Path, vault: Vault) -> Iterator[InlineStore]:
 
 
 @cache
-def _empty_database() -> bytes:
-    """Migrating one takes longer than most tests; this process does it once."""
+def empty_database() -> bytes:
+    """Return a database without rows.
+
+    Migrating one takes longer than most tests; this process does it once.
+    """
     with tempfile.TemporaryDirectory(prefix="aioflow-") as folder:
         path = Path(folder) / "empty.db"
         lock = FileLock.take(path)
@@ -52,7 +62,7 @@ def _empty_database() -> bytes:
         return path.read_bytes()
 
 
-class _InlineWriter(Writer):
+class InlineWriter(Writer):
     """The connection that writes, in the thread of whoever wants to write."""
 
     def __init__(self, path: Path, raw: sqlite3.Connection) -> None:
@@ -72,7 +82,7 @@ class _InlineWriter(Writer):
         """The file goes before its log is long."""
 
 
-class _InlineReader:
+class InlineReader:
     """As much of a connection as the store touches."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
@@ -84,9 +94,10 @@ class _InlineReader:
 
 
 @asynccontextmanager
-async def _another(path: Path) -> AsyncIterator[aiosqlite.Connection]:
+async def another_reader(path: Path) -> AsyncIterator[aiosqlite.Connection]:
+    """Open one more connection that reads."""
     with closing(open_reader(path)) as raw:
-        yield cast(aiosqlite.Connection, _InlineReader(raw))
+        yield cast(aiosqlite.Connection, InlineReader(raw))
 
 
 def _nothing() -> None:
@@ -104,8 +115,8 @@ class InlineStore(SqliteStore):
     def __init__(
         self, path: Path, vault: Vault, writing: sqlite3.Connection, reading: sqlite3.Connection
     ) -> None:
-        reader = cast(aiosqlite.Connection, _InlineReader(reading))
-        super().__init__(path, vault, _InlineWriter(path, writing), [reader], _another)
+        reader = cast(aiosqlite.Connection, InlineReader(reading))
+        super().__init__(path, vault, InlineWriter(path, writing), [reader], another_reader)
         self.before_commit = self.after_commit = _nothing
 
     async def commit(self, batch: Batch) -> None:

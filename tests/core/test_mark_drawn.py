@@ -7,7 +7,7 @@ import pytest
 from aioflow.inputs import Asked
 from aioflow.model import TaskState
 from aioflow.requests import Mark
-from tests.core.test_clear_drawn import Drawn
+from tests.core.test_clear_drawn import Drawn, ends_well
 
 
 class Marked(Drawn):
@@ -48,15 +48,4 @@ class Marked(Drawn):
 
 @pytest.mark.parametrize("seed", range(300))
 def test_a_run_ends_whatever_is_marked_of_it(seed):
-    drawn = Marked(seed)
-
-    for _ in range(60):
-        drawn.happen()
-        drawn.rows_tell_it_all()
-    for _ in range(500):
-        drawn.end_one(well=True)
-
-    assert not drawn.world.rows.unfinished()
-    assert not drawn.world.memory.runs
-    assert TaskState.RUNNING not in {row.state for row in drawn.world.rows.tasks.values()}
-    assert not drawn.world.rows.triggers
+    ends_well(Marked(seed))

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
-import anyio.lowlevel
+import aiosqlite
 
 from aioflow.secrets import Vault
-from aioflow.store.lock import FileLock
+from aioflow.store.inline import InlineReader, InlineWriter, another_reader, empty_database
 from aioflow.store.sqlite import SqliteStore
-from aioflow.store.sqlite_file import open_reader, open_writer, prepare, translated
+from aioflow.store.sqlite_file import open_reader, open_writer
 
-__all__ = ("Disk", "PowerCut", "template")
-
-T = TypeVar("T")
+__all__ = ("Disk", "PowerCut")
 
 KEYS = (b"k" * 32, b"l" * 32)
 
@@ -37,18 +33,6 @@ class PowerCut(Exception):
     def __init__(self, *, is_unsure: bool) -> None:
         super().__init__()
         self.is_unsure = is_unsure
-
-
-def template(folder: Path) -> Path:
-    """Return an empty database that every seed begins with a copy of."""
-    path = folder / "template.db"
-    if not path.exists():
-        lock = FileLock.take(path)
-        try:
-            prepare(path, lock)
-        finally:
-            lock.release()
-    return path
 
 
 class _Statements:
@@ -86,59 +70,21 @@ class _Statements:
                 raise PowerCut(is_unsure=is_commit)
 
 
-class _Writer:
-    """Runs at once what the real one runs in the thread of its connection."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.raw = _Statements(open_writer(path, synchronous="OFF"))
-
-    def verify(self) -> None:
-        """Nobody takes the file away here."""
-
-    def after_commit(self, raw: sqlite3.Connection) -> None:
-        """The log is never long enough to matter."""
-
-    async def run(self, function: Callable[[Any], T]) -> T:
-        await anyio.lowlevel.checkpoint()
-        with translated(self._path):
-            return function(self.raw)
-
-
-class _Reader:
-    """As much of a connection as the store touches."""
-
-    def __init__(self, path: Path) -> None:
-        self._conn = open_reader(path)
-
-    async def _execute(self, function: Callable[..., T], *arguments: Any) -> T:
-        await anyio.lowlevel.checkpoint()
-        return function(*arguments)
-
-
-@asynccontextmanager
-async def _another(path: Path) -> AsyncIterator[_Reader]:
-    reader = _Reader(path)
-    try:
-        yield reader
-    finally:
-        reader._conn.close()
-
-
 class Disk:
     """A database file with a store on it.
 
     Attributes:
         store: The one to use now; another one after a cut.
+        raw: The connection that writes.
         keys: Those the next stores are given, the first one seals.
     """
 
-    def __init__(self, empty: Path, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.keys: tuple[bytes, ...] = KEYS
         self.everything = Vault(KEYS)
         self._folder = folder
         self._count = 0
-        shutil.copy(empty, self._path)
+        self._path.write_bytes(empty_database())
         self._open()
 
     @property
@@ -149,13 +95,9 @@ class Disk:
     def _log(self) -> Path:
         return Path(f"{self._path}-wal")
 
-    @property
-    def raw(self) -> _Statements:
-        """The connection that writes."""
-        return self._writer.raw
-
     def _open(self) -> None:
-        self._writer, self._reader = _Writer(self._path), _Reader(self._path)
+        self.raw = _Statements(open_writer(self._path, synchronous="OFF"))
+        self._reading = open_reader(self._path)
         self.store = self.another_store()
 
     def use_keys(self, keys: tuple[bytes, ...]) -> None:
@@ -166,15 +108,16 @@ class Disk:
 
     def another_store(self, epoch: int | None = None) -> SqliteStore:
         """Return a store on the same file, as another node would have it."""
-        make: Any = SqliteStore
-        store = make(self._path, Vault(self.keys), self._writer, [self._reader], _another)
+        writer = InlineWriter(self._path, cast(sqlite3.Connection, self.raw))
+        reader = cast(aiosqlite.Connection, InlineReader(self._reading))
+        store = SqliteStore(self._path, Vault(self.keys), writer, [reader], another_reader)
         store._epoch = epoch
         return store
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.raw.close()
-        self._reader._conn.close()
+        self.raw.close()
+        self._reading.close()
 
     def log_bytes(self) -> int:
         """How long the write-ahead log is."""

@@ -33,7 +33,7 @@ from aioflow.rows import Batch
 from aioflow.store.replay import compare
 from tests.sim import invariants, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
-from tests.sim.disk import KEYS, Disk, template
+from tests.sim.disk import KEYS, Disk
 from tests.sim.drawing import SECOND as MIX
 from tests.sim.drawing import draw, small_turns
 from tests.sim.faults import Fault
@@ -447,9 +447,6 @@ class LoopNode:
         )
 
 
-_folder = tempfile.TemporaryDirectory(prefix="aioflow-sim-", ignore_cleanup_errors=True)
-
-
 def play(
     seed: int,
     left_out: frozenset[Fault] = frozenset(),
@@ -475,7 +472,7 @@ def play(
         small_turns(seed),
         without_threads(),
     ):
-        disk = Disk(template(Path(_folder.name)), Path(folder))
+        disk = Disk(Path(folder))
         try:
             loop.run_until_complete(node.live(disk, Files(Path(folder, "results"))))
             stored.canaries_are_sealed(Path(folder))
