@@ -30,6 +30,9 @@ __all__ = (
 FAILED = frozenset({TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED})
 """How those have ended that are meant by "only what failed"."""
 
+_CHOOSING = frozenset({Chooses.CHILDREN, Chooses.ALL})
+"""What a task does that may have others skipped."""
+
 
 class Chosen:
     """Tasks of a run.
@@ -103,7 +106,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     _complete(chosen, run)
     kept: set[int] = set()
     spared: dict[int, bytearray] = {}
-    if any(task.chooses for task in run.spec.tasks):
+    if any(task.chooses in _CHOOSING for task in run.spec.tasks):
         for row in rows.values():
             position, index = row.position, row.map_index
             is_meant = chosen.includes(position, index, run) and position not in chosen.anew
@@ -241,7 +244,7 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     if row.map_index >= 0:
         return _is_child_chosen_away(row, chosen, run)
     tasks, position = run.spec.tasks, row.position
-    choosers = {p for p in run.graph.parents[position] if tasks[p].chooses}
+    choosers = {p for p in run.graph.parents[position] if tasks[p].chooses in _CHOOSING}
     if any(task.chooses is Chooses.ALL for task in tasks):
         above = reached({position}, run.graph.parents)
         choosers |= {p for p in above if tasks[p].chooses is Chooses.ALL}
@@ -263,7 +266,7 @@ def _choosers_within(position: int, run: Run) -> set[int]:
     tasks, indexed = run.spec.tasks, run.graph.indexed[position]
     if not indexed:
         return set()
-    choosers = {p for p in indexed if tasks[p].chooses}
+    choosers = {p for p in indexed if tasks[p].chooses in _CHOOSING}
     every = {p for p in choosers if tasks[p].chooses is Chooses.ALL}
     direct = choosers & set(run.graph.parents[position])
     return direct | (every & reached({position}, run.graph.parents))

@@ -103,6 +103,7 @@ def stopped(live: Live, draft: Draft, slots: Slots) -> Live:
     waits.stop(live, "cancelled", draft, slots)
     handling.cancel(live, draft)
     leave(live, draft, slots)
+    slots.stop_keeping(live)  # it does not wait any longer
     slots.unblock(live)
     return live
 

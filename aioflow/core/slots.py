@@ -204,7 +204,8 @@ class Slots:
             self.kept[live.task_no] = live.spec.pool, live.spec.slots
             self._take(live.spec.pool, live.spec.slots)
 
-    def _stop_keeping(self, live: Live) -> None:
+    def stop_keeping(self, live: Live) -> None:
+        """A task keeps no room any more, whatever it waits for."""
         if live.task_no in self.kept:
             pool, weight = self.kept.pop(live.task_no)
             self._take(pool, -weight)
@@ -214,7 +215,7 @@ class Slots:
         for live in memory.live.values():
             if live.spec.pool != pool:
                 continue
-            self._stop_keeping(live)
+            self.stop_keeping(live)
             self.keep(live)
         self.ready.rerank(pool)
 
@@ -237,7 +238,7 @@ class Slots:
 
     def release(self, live: Live) -> None:
         """A task ended or gave its place back; what waits now keeps its room in its pool."""
-        self._stop_keeping(live)
+        self.stop_keeping(live)
         if live.is_hosted:
             live.is_hosted = False
             if live.spec.sensor is None:
@@ -279,7 +280,7 @@ class Slots:
         worker.claims.remove(live)
         worker.current = live
         live.is_claimed = False
-        self._stop_keeping(live)
+        self.stop_keeping(live)
         return True
 
     def recount(self, memory: Memory) -> None:
@@ -349,7 +350,7 @@ class Slots:
             if queue is None:
                 return
             live = self.ready.draw(queue)
-            self._stop_keeping(live)
+            self.stop_keeping(live)
             live.is_hosted = True
             if lane != SENSOR_LANE:
                 self.running_coroutines += 1
@@ -409,7 +410,7 @@ class Slots:
 
     def _occupy(self, worker: Worker, live: Live) -> None:
         spec = live.spec
-        self._stop_keeping(live)
+        self.stop_keeping(live)
         worker.current = live
         worker.version = live.run.row.version
         worker.pool, worker.weight = spec.pool, spec.slots

@@ -7,7 +7,7 @@ import pytest
 from aioflow.core import mark as marking
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import EndHosting, StopTry
-from aioflow.messages import Deferred, Succeeded
+from aioflow.messages import Deferred, Skipped, Succeeded
 from aioflow.model import (
     Body,
     Chooses,
@@ -356,6 +356,27 @@ def test_a_stream_that_is_marked_ends_where_it_is():
     assert world.state(run, "total") == "running"
     world.succeed("total")
     assert world.run_state(run) == "success"
+
+
+def test_what_is_skipped_behind_a_loop_was_not_chosen_away_by_it():
+    own = range(2, 4)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("bad", retry=ONCE),
+        task("left"),
+        inside("try", 2, own),
+        inside("until", 3, own, 2),
+        task("after", 0, 1, 3),
+    )
+    start = world.starts.pop(world.started("left").start.task_no).start
+    world.turn(Skipped(start.task_no, start.start_no, world.now, world.now))
+    assert world.state(run, "after") == "skipped"
+    world.fail("bad")
+    go_round(world, again=False)
+
+    mark(world, run, "left")
+
+    assert world.state(run, "after") == "upstream_failed"
 
 
 def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it():

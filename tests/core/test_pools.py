@@ -16,9 +16,10 @@ from aioflow.model import (
     RetryPolicy,
     SensorSpec,
     TaskSpec,
+    TaskState,
     WaitKind,
 )
-from aioflow.requests import CancelRun, Explain, SetPool, ShowPools
+from aioflow.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -205,6 +206,26 @@ def test_a_wait_that_is_over_gives_the_room_back(body):
     defer(world, "second")
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
     assert used(world) == 0
+
+
+@BODIES
+@pytest.mark.parametrize("again", [False, True], ids=["marked", "cleared"])
+def test_what_a_person_takes_away_from_its_wait_gives_the_room_back(body, again):
+    world = World()
+    a_pool(world)
+    run = world.begin(task("first", body=body), task("second", body=body))
+    run_id = world.rows.runs[run].run_id
+    defer(world, "first")
+    assert (used(world), world.state(run, "second")) == (1, "queued")
+
+    if again:
+        world.ask(ClearTasks(run_id=run_id, tasks=("first",)))
+    else:
+        world.ask(Mark(run_id=run_id, state=TaskState.SUCCESS, tasks=("first",)))
+
+    assert (used(world), world.state(run, "second")) == (1, "running")
+    world.finish_all()
+    assert (used(world), world.run_state(run)) == (0, "success")
 
 
 def test_a_host_that_dies_takes_no_room_away():

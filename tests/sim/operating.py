@@ -21,6 +21,7 @@ __all__ = ("KEYS", "Operator", "answers_hold", "is_marked", "says")
 
 KEYS = tuple(f"key{number}" for number in range(4))
 _NEWEST = 6
+_BAD = (TaskState.FAILED, TaskState.SKIPPED)
 _ENDS = {TaskState.SUCCESS: RunState.SUCCESS, TaskState.FAILED: RunState.FAILED}
 
 
@@ -32,7 +33,7 @@ class Operator:
         self._clears = random.Random(f"clears {seed}")
         self._is_clearer = self._clears.random() < 0.5
         self._marks = random.Random(f"marks {seed}")
-        self._is_marker = self._marks.random() < 0.5
+        self._is_marker = self._marks.random() < 0.7
         self._deletes = random.Random(f"deletes {seed}")
         self._is_deleter = self._deletes.random() < 0.4
 
@@ -56,13 +57,17 @@ class Operator:
         """Somebody says how tasks of a run have ended, now and then the run itself."""
         rng = self._marks
         run = self._run(rng) if self._is_marker else None
-        if run is None or rng.random() < 0.6:
+        if run is None or rng.random() < 0.5:
             return None
+        names = [task.task_id for task in self._tables.spec_of_run(run.run_no).tasks]
         tasks, child = self._tasks(run, rng)
-        if not tasks and rng.random() < 0.6:
-            names = [task.task_id for task in self._tables.spec_of_run(run.run_no).tasks]
-            tasks = tuple(rng.sample(names, rng.randint(1, len(names))))
         state = rng.choice((TaskState.SUCCESS, TaskState.FAILED))
+        rows = [row for row in self._tables.present(run.run_no) if row.state in _BAD]
+        if rows and rng.random() < 0.5:  # mostly that is why one marks
+            tasks, child = (names[rng.choice(rows).position],), -1
+            state = TaskState.SUCCESS
+        elif not tasks and rng.random() < 0.7:
+            tasks = tuple(rng.sample(names, rng.randint(1, len(names))))
         return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
 
     def delete(self) -> DeleteRun | None:
