@@ -95,6 +95,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
         anew: Mapped tasks among ``whole`` that will be expanded anew.
         kept: Positions of tasks among ``whole`` that stay as they are.
         spared: The same of children, by position: one bit for each, the lowest first.
+        rounds: Tasks of loops that go back to a round, by position: which one.
     """
 
     run_no: RunNo
@@ -104,8 +105,10 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     anew: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     spared: tuple[tuple[int, bytes], ...] = ()
+    rounds: tuple[tuple[int, int], ...] = ()
 
     @property
     def positions(self) -> set[int]:
         """Those of which something has to."""
-        return {*self.whole, *self.failed, *(position for position, _ in self.children)}
+        some = (position for position, _ in (*self.children, *self.rounds))
+        return {*self.whole, *self.failed, *some}

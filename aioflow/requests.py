@@ -71,6 +71,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         map_index: Of a mapped task: which child; -1 for all.
         downstream: Whatever comes after them, too.
         failed: Only those that failed, or could not run because others had, or were cancelled.
+        round: Of tasks in loops: the round their loops go back to; -1 for the beginning.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     downstream: bool = False
     failed: bool = False
     key: str | None = None
+    round: int = -1
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):

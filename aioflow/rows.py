@@ -161,7 +161,8 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
     """How wide a mapped task of a run is. Written before its first child.
 
     Attributes:
-        is_open: It grows with a stream of items; closed it never changes again.
+        is_open: It grows with a stream of items, or with the rounds of a loop; closed it never
+            changes again, but a loop that goes back to a round has another row in its place.
     """
 
     run_no: RunNo

@@ -46,15 +46,17 @@ class RunActions(RunReader):
         map_index: int = -1,
         downstream: bool = False,
         failed: bool = False,
+        number: int = -1,
         key: str | None = None,
     ) -> dict[str, Any]:
         """Have tasks of a run begin anew, all of them by default; see ``ClearTasks``.
 
-        ``key`` is its idempotency key.
+        ``number`` is the round that the loops of these go back to, ``key`` its idempotency key.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being ended.
+            UnknownRound: If the loop of a task has not begun that round.
+            RequestError: If the run is being ended, or a round is none of these tasks.
         """
         request = ClearTasks(
             run_id=run_id,
@@ -62,6 +64,7 @@ class RunActions(RunReader):
             map_index=map_index,
             downstream=downstream,
             failed=failed,
+            round=number,
             key=checked_key(key),
         )
         run = await self.run(run_id)

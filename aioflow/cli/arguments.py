@@ -8,7 +8,16 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeAlias
 
-__all__ = ("Command", "Nouns", "add_command", "conf", "json_value", "moment", "positive")
+__all__ = (
+    "Command",
+    "Nouns",
+    "add_command",
+    "conf",
+    "from_zero",
+    "json_value",
+    "moment",
+    "positive",
+)
 
 Nouns: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -83,6 +92,14 @@ def moment(text: str) -> str:
             f"{text[:80]!r} is no time; write it as 2026-01-31T03:00:00Z"
         ) from None
     return text
+
+
+def from_zero(text: str) -> int:
+    """Return a number that is not negative."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is less than 0")
+    return number
 
 
 def positive(text: str) -> int:

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.arguments import Nouns, add_command, from_zero, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import (
     hint,
@@ -73,6 +73,13 @@ def _add_clear(verbs: Nouns) -> None:
     clear.add_argument("run_id", metavar="RUN")
     clear.add_argument("--task", action="append", default=[], metavar="TASK", help="not all of it")
     clear.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    clear.add_argument(
+        "--round",
+        type=from_zero,
+        metavar="N",
+        help="of a task in a loop: have the loop go back to its round N, and on from there with "
+        "the value of the round before; else it begins anew",
+    )
     clear.add_argument("--downstream", action="store_true", help="and what comes after")
     clear.add_argument("--failed", action="store_true", help="of those only what failed")
 
@@ -260,6 +267,8 @@ def _clear(arguments: argparse.Namespace) -> int:
         "downstream": arguments.downstream,
         "failed": arguments.failed,
     }
+    if arguments.round is not None:
+        wanted["round"] = arguments.round
     answer = connect(arguments).post("runs", arguments.run_id, "clear", body=wanted)
     if arguments.json:
         print_json(answer)

@@ -42,6 +42,7 @@ class Chosen:
         failed: Other positions, of which those are that failed.
         children: Of other positions, the map indexes that are.
         anew: Mapped tasks among ``whole`` that will be expanded anew.
+        rounds: Tasks of loops that go back to a round, and to which.
     """
 
     def __init__(self) -> None:
@@ -49,16 +50,19 @@ class Chosen:
         self.failed: set[int] = set()
         self.children: defaultdict[int, set[int]] = defaultdict(set)
         self.anew: set[int] = set()
+        self.rounds: dict[int, int] = {}
 
     @property
     def positions(self) -> set[int]:
         """Those of which something is chosen."""
-        return self.whole | self.failed | self.children.keys()
+        return self.whole | self.failed | self.children.keys() | self.rounds.keys()
 
     def includes(self, position: int, index: int, run: Run) -> bool:
         """Whether a child of a fan-out is among those that are meant."""
         if position in self.failed:
             return run.groups[position].states[index] in FAILED
+        if position in self.rounds:
+            return index >= self.rounds[position]
         return position in self.whole or index in self.children.get(position, ())
 
     def has(self, row: TaskRow, run: Run) -> bool:
@@ -94,16 +98,21 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     graph, chosen = run.graph, Chosen()
     asked = [graph.position_of[task_id] for task_id in request.tasks]
     for position in asked or range(len(run.states)):
-        if request.map_index < 0:
+        if request.round >= 0:
+            chosen.rounds.update(dict.fromkeys(_loop_of(position, run), request.round))
+        elif request.map_index < 0:
             chosen.whole.add(position)
         else:
             chosen.children[position] = {request.map_index}
     if request.downstream:
         first = {child for position in chosen.positions for child in graph.children[position]}
-        chosen.whole |= reached(first, graph.children)
+        chosen.whole |= reached(first, graph.children) - chosen.rounds.keys()
     if request.failed:
         chosen = _failed_of(chosen, run)
     _complete(chosen, run)
+    for position in chosen.rounds.keys() - run.groups.keys():
+        del chosen.rounds[position]  # it has ended before it had any, or has yet to have
+        chosen.whole.add(position)
     kept: set[int] = set()
     spared: dict[int, bytearray] = {}
     if any(task.chooses in _CHOOSING for task in run.spec.tasks):
@@ -127,6 +136,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         anew=tuple(sorted(chosen.anew)),
         kept=tuple(sorted(kept)),
         spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
+        rounds=tuple(sorted(chosen.rounds.items())),
     )
 
 
@@ -161,19 +171,19 @@ def _failed_of(chosen: Chosen, run: Run) -> Chosen:
 def _complete(chosen: Chosen, run: Run) -> None:
     """Add what cannot stay as it is beside what is chosen, until nothing is left to add."""
     scopes = [_scope(position, run) for position, t in enumerate(run.spec.tasks) if t.is_setup]
+    rounds = chosen.rounds.keys()
     before = -1
     while len(chosen.whole) > before:
         before = len(chosen.whole)
         for around, within in scopes:
             if within & chosen.positions:
-                chosen.whole |= around
+                chosen.whole |= around - rounds
         for position in chosen.positions:
             if run.spec.tasks[position].streams:
                 chosen.whole.update(growing.takers(run, position))
-            chosen.whole |= _loop_of(position, run)
-            chosen.whole.update(
-                child for child in run.graph.children[position] if _is_under_way(child, run)
-            )
+            chosen.whole |= _loop_of(position, run) - rounds
+            under_way = {at for at in run.graph.children[position] if _is_under_way(at, run)}
+            chosen.whole |= under_way - rounds
         for position in run.groups:
             if is_made_anew(position, chosen, run):
                 chosen.whole.add(position)
@@ -204,7 +214,10 @@ def _is_under_way(position: int, run: Run) -> bool:
 
 def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
     """Whether what a fan-out is made from is cleared, too, or is not there any more."""
-    if chosen.anew.intersection(run.graph.indexed[position]):  # it follows others, one by one
+    if position in chosen.rounds:
+        return False
+    others = chosen.anew | chosen.rounds.keys()
+    if others.intersection(run.graph.indexed[position]):  # it follows them, one by one
         return True
     if chosen.positions & _loop_of(position, run):
         return True

@@ -11,12 +11,12 @@ from itertools import islice
 
 import msgspec
 
-from aioflow.core import choosing, clearing, dag
+from aioflow.core import choosing, clearing, dag, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.errors import RequestError, UnknownRun
+from aioflow.errors import RequestError, UnknownRound, UnknownRun
 from aioflow.inputs import Asked, Continue, Input
 from aioflow.model import RunState, TaskNo
 from aioflow.owed import CLEAR
@@ -96,6 +96,8 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
         raise run
     for task_id in request.tasks or run.graph.position_of:
         choosing.named(run, task_id, request.map_index)
+    if request.round >= 0:
+        _check_round(request, run)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it when it has")
     if run.clearing is not None:
@@ -127,3 +129,21 @@ def _begin(run: Run, draft: Draft) -> None:
         draft.reopen_run(run)
     elif run.state is RunState.QUEUED:
         dag.step_back(run, memory)
+
+
+def _check_round(request: ClearTasks, run: Run) -> None:
+    """Refuse a request about a round that has not begun, or of which something else is said."""
+    if not request.tasks:
+        raise RequestError("a round is one of a loop; name a task of that, too (--task)")
+    if request.map_index >= 0 or request.failed:
+        raise RequestError(
+            "a loop goes back to a round with all of its tasks; leave --map and --failed away"
+        )
+    for task_id in request.tasks:
+        position = run.graph.position_of[task_id]
+        mapped = run.spec.tasks[position].mapped
+        if mapped is None or mapped.until < 0:
+            raise RequestError(f"task {task_id!r} is in no loop; leave --round away")
+        begun, _ = rounds.begun(run, position)
+        if request.round >= begun:
+            raise UnknownRound(request.run_id, task_id, request.round, begun)

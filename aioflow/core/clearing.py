@@ -5,6 +5,8 @@ recorded and waited for is gone, its tries stay for people to read. The children
 keep their numbers and its width, unless what it is made from is cleared, too: then they are
 ``removed``, and it is made anew with children of their own.
 
+A loop may also go back to a round, see ``rewinding``.
+
 How far it has come the states of the tasks say, so a restart goes on where it stood.
 """
 
@@ -12,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
-from aioflow.core import budget, dag, growing
+from aioflow.core import budget, dag, growing, rewinding
 from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
@@ -54,6 +56,7 @@ class _Place(NamedTuple):
 def count(run: Run, chosen: Clearing) -> int:
     """Return how many tasks begin anew."""
     total = sum(_is_begun(run, chosen, position) for position in chosen.whole)
+    rounds = dict(chosen.rounds)
     for position, group in run.groups.items():
         if position in chosen.whole:
             stay = (TaskState.PENDING, TaskState.REMOVED)[: 1 + (position in chosen.anew)]
@@ -61,6 +64,8 @@ def count(run: Run, chosen: Clearing) -> int:
             total -= sum(byte.bit_count() for byte in _spared(chosen, position))
         elif position in chosen.failed:
             total += sum(group.counts[state] for state in FAILED)
+        elif position in rounds:
+            total += rewinding.begun_in(group, rounds[position])
         else:
             total += sum(1 for _ in _indexes(group, chosen, position))
     return total
@@ -76,8 +81,7 @@ def undecided(run: Run) -> Iterable[TaskNo]:
 
 def needed(run: Run) -> Iterable[TaskNo]:
     """Return whose rows the next slice needs."""
-    places = islice(_places(run), SLICE_TASKS)
-    return [place.task_no for place in places if place.state >= TaskState.SUCCESS]
+    return [place.task_no for place in _next(run) if place.state >= TaskState.SUCCESS]
 
 
 def begin(run: Run, draft: Draft, slots: Slots) -> None:
@@ -85,16 +89,19 @@ def begin(run: Run, draft: Draft, slots: Slots) -> None:
 
     What these have decided for others is thus taken back before anything else is decided.
     """
-    _clear(run, islice(_unmapped_places(run), SLICE_TASKS), draft, slots)
+    _clear(run, list(islice(_unmapped_places(run), SLICE_TASKS)), draft, slots)
     draft.put_off(run)
 
 
 def go_on(run: Run, draft: Draft, slots: Slots) -> None:
     """Clear the next slice, or let the run go on."""
-    if _clear(run, islice(_places(run), SLICE_TASKS), draft, slots):
-        draft.put_off(run)
-    else:
+    places = _next(run)
+    if not places:
         _finish(run, draft, slots)
+        return
+    _clear(run, places, draft, slots)
+    rewinding.shorten(run, draft)
+    draft.put_off(run)
 
 
 def give_up(run: Run, draft: Draft) -> None:
@@ -110,10 +117,19 @@ def give_up(run: Run, draft: Draft) -> None:
 # ── what is to be cleared ───────────────────────────────────────────────────────────────
 
 
-def _places(run: Run) -> Iterator[_Place]:
-    """Yield what is still to be cleared, unmapped tasks first."""
-    yield from _unmapped_places(run)
-    yield from _children(run)
+def _next(run: Run) -> list[_Place]:
+    """Return what the next slice clears, unmapped tasks first; of a loop rounds as a whole."""
+    places = list(islice(chain(_unmapped_places(run), _children(run)), SLICE_TASKS))
+    for found in rewinding.taken_back(run):
+        if len(places) >= SLICE_TASKS:
+            break
+        places += [_child(group, index) for group, index in found]
+    return places
+
+
+def _child(group: Group, index: int) -> _Place:
+    state = TaskState(group.states[index])
+    return _Place(group.first_task_no + index, group.position, index, state)
 
 
 def _unmapped_places(run: Run) -> Iterator[_Place]:
@@ -135,8 +151,7 @@ def _children(run: Run) -> Iterator[_Place]:
     for position in sorted(run.groups):
         group = run.groups[position]
         for index in _indexes(group, chosen, position):
-            state = TaskState(group.states[index])
-            yield _Place(group.first_task_no + index, position, index, state)
+            yield _child(group, index)
         if position in chosen.anew:
             end = group.first_task_no + group.width
             for task_no in run.cleared.between(group.first_task_no, end):
@@ -178,12 +193,12 @@ def _has(bits: bytes, index: int) -> bool:
 # ── a slice ─────────────────────────────────────────────────────────────────────────────
 
 
-def _clear(run: Run, places: Iterator[_Place], draft: Draft, slots: Slots) -> int:
-    """Clear these; return how many they were."""
+def _clear(run: Run, places: Iterable[_Place], draft: Draft, slots: Slots) -> None:
+    """Clear these."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
-    anew, rows, found = frozenset(chosen.anew), draft.memory.recalled, list(places)
-    for place in found:
+    anew, rows, rounds = frozenset(chosen.anew), draft.memory.recalled, dict(chosen.rounds)
+    for place in places:
         if place.state is TaskState.PENDING:
             remove(fresh(run, place.position, place.map_index), draft)
             continue
@@ -194,9 +209,9 @@ def _clear(run: Run, places: Iterator[_Place], draft: Draft, slots: Slots) -> in
             budget.take_back(run, rows[place.task_no])
             old = ended(run, rows[place.task_no], draft)
         live = reset(old, draft)
-        if place.map_index >= 0 and place.position in anew:
+        is_child_anew = place.map_index >= 0 and place.position in anew
+        if is_child_anew or place.map_index > rounds.get(place.position, place.map_index):
             remove(live, draft)
-    return len(found)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────

@@ -148,14 +148,20 @@ def reset(old: Live, draft: Draft) -> Live:
 
 
 def remove(live: Live, draft: Draft) -> None:
-    """Others will take the place of a child."""
+    """Others will take the place of a child; its own again where it is a round."""
     live.ended_at = draft.now
     draft.move(live, TaskState.REMOVED)
+    if live.run.groups[live.position].is_loop:
+        live.run.removed[live.task_no] = live.start_no
 
 
 def dissolve(run: Run, position: int, draft: Draft) -> None:
     """Forget that a task was expanded: it will be, when its rule says so."""
     group = run.groups.pop(position)
+    if group.is_loop:
+        first, end = group.first_task_no, group.first_task_no + run.spec.tasks[position].map_limit
+        for task_no in [number for number in run.removed if first <= number < end]:
+            del run.removed[task_no]
     group.states, group.lockstep = bytearray(), None  # wherever it waits, it has nothing to give
     run.states[position] = TaskState.PENDING
     draft.batch.gone_expansions.append((run.run_no, position))

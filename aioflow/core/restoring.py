@@ -132,13 +132,14 @@ class Restoring:
         run, group = self.run, None
         if row.map_index >= 0:
             group = run.groups.get(row.position)
-            if group is None or not 0 <= row.task_no - group.first_task_no < group.width:
+            if group is None or row.task_no - group.first_task_no != row.map_index:
                 return  # it was expanded anew
         if row.state is TaskState.PENDING:
             run.cleared.put(row.task_no, row.start_no)
-        elif group is not None:
+            return
+        if group is not None and row.map_index < group.width:
             group.note(row.map_index, row.state)
-        else:
+        if group is None or group.is_loop:
             run.removed[row.task_no] = row.start_no
 
     def _count(self, row: TaskRow) -> None:

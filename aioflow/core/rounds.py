@@ -2,7 +2,8 @@
 
 A round is a map index. All tasks of a loop are as wide as rounds have begun, and open until the
 one that decides has ended in the last of them: well and for another round, then all of them have
-a child more, in the commit that ends it; or in any other way, then none is added any more.
+a child more, in the commit that ends it; or in any other way, then none is added any more. What a
+person took back, see ``rewinding``, begins again with its own rows.
 """
 
 from __future__ import annotations
@@ -53,11 +54,26 @@ def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
         draft.change_group(group, group.width)
         had_fresh = group.has_fresh
         group.grow()
+        _take_up(group, draft)
         if group.lockstep is not None:
             grown.append(group)
         elif not had_fresh:
             slots.offer(group)
     return grown
+
+
+def _take_up(group: Group, draft: Draft) -> None:
+    """The task of a round that was taken back has a row, and begins with that."""
+    run, index = group.run, group.width - 1
+    task_no = group.first_task_no + index
+    start_no = run.removed.pop(task_no, None)
+    if start_no is None:
+        return
+    live = Live(run, task_no, group.position, index)
+    live.state = live.stored_state = TaskState.REMOVED
+    live.start_no = live.stored_start = start_no
+    draft.move(live, TaskState.PENDING)
+    run.cleared.hold(task_no, live)
 
 
 def is_decided(run: Run, position: int, map_index: int) -> bool:

@@ -92,9 +92,19 @@ class Siblings:
         if self.lockstep is not None:
             self.lockstep.grow()
 
+    def shorten(self, width: int) -> None:
+        """The last children are no more; none of them is under way."""
+        gone = self.states[width:]
+        del self.states[width:]
+        for state in TaskState:
+            self.counts[state] -= gone.count(state)
+        self.cursor = min(self.cursor, width)
+
     def note(self, index: int, state: TaskState) -> None:
         """Write down the state of one child."""
         was = self.states[index]
+        if state == was:
+            return
         self.states[index] = state
         self.counts[was] -= 1
         self.counts[state] += 1

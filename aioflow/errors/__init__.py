@@ -18,6 +18,7 @@
     │   ├── UnknownDag
     │   ├── UnknownRun
     │   ├── UnknownTask
+    │   ├── UnknownRound
     │   ├── RunExists
     │   ├── RunBeingDeleted
     │   ├── BadConf
@@ -89,6 +90,7 @@ from aioflow.errors.requests import (
     RunBeingDeleted,
     RunExists,
     UnknownDag,
+    UnknownRound,
     UnknownRun,
     UnknownTask,
 )
@@ -158,6 +160,7 @@ __all__ = (
     "TaskTimeout",
     "UnknownDag",
     "UnknownParent",
+    "UnknownRound",
     "UnknownRun",
     "UnknownTask",
     "UnknownValue",

@@ -15,6 +15,7 @@ __all__ = (
     "RunBeingDeleted",
     "RunExists",
     "UnknownDag",
+    "UnknownRound",
     "UnknownRun",
     "UnknownTask",
 )
@@ -59,6 +60,22 @@ class UnknownTask(RequestError):
         self.run_id = run_id
         self.task_id = task_id
         self.map_index = map_index
+
+
+class UnknownRound(RequestError):
+    """The loop of a task has not begun that round."""
+
+    code = "request.unknown_round"
+
+    def __init__(self, run_id: str, task_id: str, number: int, begun: int) -> None:
+        super().__init__(
+            f"the loop of task {task_id!r} of run {run_id!r} has not begun round {number}; "
+            f"its last one is {begun - 1}"
+        )
+        self.run_id = run_id
+        self.task_id = task_id
+        self.number = number
+        self.begun = begun
 
 
 class RunExists(RequestError):

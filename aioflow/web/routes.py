@@ -43,6 +43,7 @@ class ClearBody(BaseModel):
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     downstream: bool = False
     failed: bool = False
+    round: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
 
 
 class MarkBody(BaseModel):
@@ -189,6 +190,7 @@ def _add_runs(router: APIRouter, api: Api) -> None:
                 map_index=wanted.map_index,
                 downstream=wanted.downstream,
                 failed=wanted.failed,
+                number=wanted.round,
                 key=idempotency_key,
             )
         )

@@ -70,6 +70,32 @@ def standing(daemon: DaemonProcess) -> dict[tuple[str, int], str]:
     return {(task["task_id"], task["round"]): task["state"] for task in tasks}
 
 
+def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(tmp_path: Path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "loops.py").write_text(DAGS)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "go-on").touch()
+
+    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
+        daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
+        daemon.wait("loop")
+        words = ("runs", "clear", "loop", "--task", "rounds.pause", "--downstream", "--json")
+        cleared = json.loads(asked(daemon, *words, "--round", "2"))
+        daemon.wait("loop")
+        results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
+        log = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "2")
+        command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
+        refused = subprocess.run([*command, "--round", "4"], capture_output=True, text=True)
+
+    assert cleared["cleared"] == 2 * 3 + 1
+    assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3", "2", "3"]
+    assert results["told"] == [50, 20, 30, 40, 50]
+    assert log == "round 2 adds to 30\n" * 2
+    assert refused.returncode == 1
+    assert "has not begun round 4; its last one is 3 [request.unknown_round]" in refused.stderr
+
+
 def test_a_loop_goes_on_with_its_round_after_a_kill(tmp_path: Path):
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "loops.py").write_text(DAGS)

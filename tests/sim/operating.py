@@ -15,6 +15,7 @@ from aioflow.model import MARKED, RunState, TaskState
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Request
 from aioflow.rows import Batch, RunRow, TaskChange, TaskRow
 from tests.sim.broken import Broken
+from tests.sim.loops import is_round
 from tests.sim.tables import changed_tasks
 
 __all__ = ("KEYS", "Operator", "answers_hold", "is_marked", "says")
@@ -44,6 +45,9 @@ class Operator:
         if run is None or rng.random() < 0.7:
             return None
         tasks, child = self._tasks(run, rng)
+        if child >= 0 and self._is_round(run, tasks) and rng.random() < 0.7:
+            behind = rng.random() < 0.5
+            return ClearTasks(run_id=run.run_id, tasks=tasks, round=child, downstream=behind)
         return ClearTasks(
             run_id=run.run_id,
             tasks=tasks,
@@ -77,6 +81,10 @@ class Operator:
         if run is None or rng.random() < 0.7 or (run.ended_at is None and rng.random() < 0.8):
             return None
         return DeleteRun(run_id=run.run_id)
+
+    def _is_round(self, run: RunRow, tasks: tuple[str, ...]) -> bool:
+        spec = self._tables.spec_of_run(run.run_no)
+        return any(is_round(spec, at) for at, t in enumerate(spec.tasks) if t.task_id in tasks)
 
     def _run(self, rng: random.Random) -> RunRow | None:
         runs = list(self._tables.seen())

@@ -256,7 +256,9 @@ class Tables(Rows):
             yield run.run_no, 1
             yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
         for expansion in batch.new_expansions:
-            yield expansion.first_task_no, self._reserved(expansion, batch)
+            before = self.expansions.get((expansion.run_no, expansion.position))
+            if before is None or before.first_task_no != expansion.first_task_no:
+                yield expansion.first_task_no, self._reserved(expansion, batch)
         for trigger in batch.new_triggers:
             yield trigger.trigger_no, 1
         for event in batch.named_events:
@@ -461,7 +463,9 @@ class Tables(Rows):
         if row.map_index < 0:
             return row.state is not TaskState.REMOVED
         expansion = self.expansions.get((row.run_no, row.position))
-        return expansion is not None and row.task_no == expansion.first_task_no + row.map_index
+        if expansion is None or row.map_index >= expansion.width:
+            return False
+        return row.task_no == expansion.first_task_no + row.map_index
 
     def live_run_nos(self) -> list[int]:
         """The runs that are running."""

@@ -53,6 +53,18 @@ async def test_a_fan_out_grows_and_is_closed_for_good(store):
         await store.commit(batch(4, expansion_changes=[ExpansionChange(1, 1, 3, 4, False)]))
 
 
+async def test_a_loop_that_is_closed_goes_back_to_a_round_in_one_commit(store):
+    await begun(store)
+    await store.commit(batch(2, expansion_changes=[ExpansionChange(1, 1, 1, 3, False)]))
+
+    shorter = replace(OPEN, width=2)
+    await store.commit(batch(3, gone_expansions=[(1, 1)], new_expansions=[shorter]))
+
+    assert await store.list_expansions(1) == [shorter]
+    await store.commit(batch(4, expansion_changes=[ExpansionChange(1, 1, 2, 3, True)]))
+    assert await store.list_expansions(1) == [replace(OPEN, width=3)]
+
+
 async def test_a_fan_out_that_is_not_as_wide_as_was_thought_grows_not(store):
     await begun(store)
 
