@@ -186,12 +186,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         detail: The concrete thing: parents by name, a pool, a trigger's class and number.
         since: When it began to wait for this, where that is known.
         until: When it goes on by itself at the latest, where that is known.
+        behind: The id of another run that has not ended, and of its task, which this waits for.
     """
 
     kind: WaitKind
     detail: str = ""
     since: Instant | None = None
     until: Instant | None = None
+    behind: tuple[str, str] | None = None
 
 
 MARKED = "marked"

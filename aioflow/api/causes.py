@@ -1,10 +1,13 @@
-"""The chain of causes: a task waits for its parents, those for theirs, down to what is real."""
+"""The chain of causes: a task waits for its parents, those for theirs, down to what is real.
+
+It leads on into the run before where a task waits for one of that, and so on.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -15,7 +18,7 @@ from aioflow.model import LIVE_TASK_STATES, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow, TaskRow
 from aioflow.store import Store
 
-__all__ = ("CHAIN_LIMIT", "Chain", "Explained")
+__all__ = ("CHAIN_LIMIT", "Chain", "Explained", "ViewOfRun")
 
 CHAIN_LIMIT = 100
 """Links in one answer. Who needs more asks about one of them."""
@@ -27,39 +30,72 @@ _PAGE = 1_000
 Explained: TypeAlias = Mapping[tuple[int, int], Wait | None]
 
 
-class _Link(msgspec.Struct, frozen=True):
+class ViewOfRun(msgspec.Struct, frozen=True):
+    """Who knows about one run.
+
+    Attributes:
+        count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
+        explain: Asks the engine what tasks of the run wait for, a level at a time.
+    """
+
+    run: RunRow
+    layout: Layout
+    count: Callable[[], Awaitable[Counted]]
+    store: Store
+    explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]]
+
+
+Behind: TypeAlias = Callable[[str, str], Awaitable[tuple[ViewOfRun, Place] | None]]
+"""Finds a task of another run, by their ids; ``None`` if that has ended."""
+
+
+class _Link(NamedTuple):
     depth: int
     place: Place
+
+
+class _Met:
+    """What a chain has been at, in all of its runs.
+
+    Attributes:
+        left_out: How many links there was no room for.
+    """
+
+    def __init__(self) -> None:
+        self.places: set[Place] = set()
+        self.left_out = 0
+
+    def take(self, places: Iterable[Place]) -> list[Place]:
+        """Return those that are new and for which there is room, and know them from now on."""
+        fresh = [place for place in places if place not in self.places]
+        room = max(CHAIN_LIMIT - len(self.places), 0)
+        self.left_out += max(len(fresh) - room, 0)
+        self.places.update(fresh[:room])
+        return fresh[:room]
 
 
 class Chain:
     """Walks from what waits to what it waits for; every task is met once.
 
     Args:
-        count: Tells how its tasks stand, see ``Api.states``; asked once, where it matters.
-        explain: Asks the engine what tasks of the run wait for, a level at a time.
+        behind: Leads to the runs before that one.
+        met: Where it has been; it begins there if it is given none.
     """
 
-    def __init__(
-        self,
-        run: RunRow,
-        layout: Layout,
-        count: Callable[[], Awaitable[Counted]],
-        store: Store,
-        explain: Callable[[Sequence[tuple[int, int]]], Awaitable[Explained]],
-    ) -> None:
-        self._run = run
-        self._layout = layout
-        self._count = count
+    def __init__(self, view: ViewOfRun, behind: Behind, met: _Met | None = None) -> None:
+        self._run = view.run
+        self._layout = view.layout
+        self._count = view.count
         self._counted: Counted | None = None
-        self._store = store
-        self._explain = explain
-        self._seen: set[Place] = set()
-        self._left_out = 0
+        self._store = view.store
+        self._explain = view.explain
+        self._behind = behind
+        self._met = _Met() if met is None else met
+        self._others: dict[Place, tuple[str, str]] = {}
 
     async def of_task(self, place: Place) -> tuple[list[CauseView], int]:
         """Return the chain that begins at one task, and how many links were left out."""
-        return await self._walk([place])
+        return await self._walk(self._met.take([place]), 0), self._met.left_out
 
     async def of_run(self) -> tuple[list[CauseView], int]:
         """Return what the run waits for in the end: its unfinished tasks, parents first.
@@ -67,24 +103,21 @@ class Chain:
         A task that only waits for others of the run is no news and left out.
         """
         found: list[CauseView] = []
-        left_out = 0
+        met = self._met
         for position in range(len(self._layout.spec.tasks)):
             for place in await self._unfinished(position):
                 (cause,) = await self._causes([_Link(0, place)])
                 if cause.waiting_on is not None and cause.waiting_on.kind == WaitKind.UPSTREAM:
                     continue
-                if len(found) < CHAIN_LIMIT:
-                    found.append(cause)
-                else:
-                    left_out += 1
-        return found, left_out + self._left_out
+                if met.take([place]):
+                    found += [cause, *await self._of_other(_Link(0, place))]
+        return found, met.left_out
 
-    async def _walk(self, places: Sequence[Place]) -> tuple[list[CauseView], int]:
+    async def _walk(self, places: Sequence[Place], depth: int) -> list[CauseView]:
         """Go down level by level, then put each link behind the one that waits for it."""
         below: dict[Place, list[Place]] = {}
         causes: dict[Place, CauseView] = {}
-        level = deque(_Link(0, place) for place in places)
-        self._seen.update(places)
+        level = deque(_Link(depth, place) for place in places)
         while level:
             links = list(level)
             level.clear()
@@ -97,31 +130,43 @@ class Chain:
         while stack:
             place = stack.pop()
             ordered.append(causes[place])
+            ordered += await self._of_other(_Link(causes[place].depth, place))
             stack.extend(reversed(below[place]))
-        return ordered, self._left_out
+        return ordered
+
+    async def _of_other(self, link: _Link) -> list[CauseView]:
+        """Return the chain that goes on in another run, if it does."""
+        other = self._others.get(link.place)
+        found = None if other is None else await self._behind(*other)
+        if found is None:
+            return []
+        view, place = found
+        return await Chain(view, self._behind, self._met).enter(place, link.depth + 1)
+
+    async def enter(self, place: Place, depth: int) -> list[CauseView]:
+        """Return the chain that comes here from another run; none if this has ended meanwhile."""
+        if not (await self._state(place)).is_live:
+            return []
+        return await self._walk(self._met.take([place]), depth)
 
     async def _next(self, link: _Link, cause: CauseView) -> list[Place]:
         if cause.waiting_on is None:
             if link.place.map_index < 0 and self._layout.is_expanded(link.place.position):
-                return self._unmet(await self._unfinished(link.place.position))
+                return self._met.take(await self._unfinished(link.place.position))
             return []
         if cause.waiting_on.kind != WaitKind.UPSTREAM:
             return []
         found: list[Place] = []
         for parent in self._layout.spec.tasks[link.place.position].parents:
             found += await self._unfinished(parent)
-        return self._unmet(found)
-
-    def _unmet(self, places: Sequence[Place]) -> list[Place]:
-        fresh = [place for place in places if place not in self._seen]
-        room = max(CHAIN_LIMIT - len(self._seen), 0)
-        self._left_out += max(len(fresh) - room, 0)
-        self._seen.update(fresh[:room])
-        return fresh[:room]
+        return self._met.take(found)
 
     async def _causes(self, links: Sequence[_Link]) -> list[CauseView]:
         asked = [(link.place.position, link.place.map_index) for link in links]
         waits = await self._explain(asked)
+        for link, wait in zip(links, map(waits.get, asked), strict=True):
+            if wait is not None and wait.behind is not None:
+                self._others[link.place] = wait.behind
         return [
             self._view(link, await self._state(link.place), await self._label(link.place), wait)
             for link, wait in zip(links, map(waits.get, asked), strict=True)
@@ -133,6 +178,7 @@ class Chain:
         map_index, round_number = self._layout.shown(link.place)
         return CauseView(
             depth=link.depth,
+            run_id=self._run.run_id,
             task_id=self._layout.spec.tasks[link.place.position].task_id,
             map_index=map_index,
             round=round_number,
@@ -204,7 +250,7 @@ class Chain:
             rows = await self._rows(places)
             found += [place for place in places if _is_live(rows.get(place.task_no))]
         found = found[:_CHILDREN_SHOWN]
-        self._left_out += left - len(found)
+        self._met.left_out += left - len(found)
         return found
 
     async def _maker_of(self, position: int) -> list[Place]:

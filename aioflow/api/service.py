@@ -10,9 +10,10 @@ import anyio
 import msgspec
 
 from aioflow.api.acting import ASK_SECONDS, RunActions
-from aioflow.api.causes import Chain, Explained
+from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
 from aioflow.api.events import NamedEvents
+from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked
@@ -41,6 +42,7 @@ from aioflow.errors import (
     RunExists,
     StoreUnavailable,
     UnknownRun,
+    UnknownTask,
 )
 from aioflow.model import Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
@@ -304,15 +306,7 @@ class Api(RunActions):
         Without a task: what the whole run waits for in the end.
         """
         run = await self.run(run_id)
-
-        async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
-            return await self._waits(run, tasks)
-
-        async def count() -> Counted:
-            (counted,) = await self.states([run])
-            return counted
-
-        chain = Chain(run, await self.layout(run), count, self.store, explain)
+        chain = Chain(await self._view_of(run), self._behind)
         if task_id is None:
             causes, more = await chain.of_run()
         else:
@@ -320,6 +314,25 @@ class Api(RunActions):
         return ChainView(
             run_id=run_id, dag_id=run.dag_id, state=run.state.label, causes=causes, more=more
         )
+
+    async def _view_of(self, run: RunRow) -> ViewOfRun:
+        async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
+            return await self._waits(run, tasks)
+
+        async def count() -> Counted:
+            (counted,) = await self.states([run])
+            return counted
+
+        return ViewOfRun(run, await self.layout(run), count, self.store, explain)
+
+    async def _behind(self, run_id: str, task_id: str) -> tuple[ViewOfRun, Place] | None:
+        """Return where a task of another run lies, unless that has ended meanwhile."""
+        try:
+            run = await self.run(run_id)
+            place = await self.place(run, task_id, -1)
+        except (UnknownRun, UnknownTask):
+            return None
+        return (await self._view_of(run), place) if run.state.is_live else None
 
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return parked waits by number; ``after`` is the last one of the page before."""

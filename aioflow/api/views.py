@@ -208,11 +208,12 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         depth: How far from what was asked about; a link waits for those one deeper that follow.
-        task_id: Empty for the run itself.
+        run_id: That of another run where a task waits for one of the run before.
         waiting_on: ``None`` for what is going on right now.
     """
 
     depth: int
+    run_id: str
     task_id: str
     map_index: int
     round: int

@@ -245,7 +245,9 @@ def _why(arguments: argparse.Namespace) -> int:
         since = f" (since {wait['since']})" if wait is not None and wait["since"] else ""
         what = f" waits for {wait_text(wait)}{since}" if wait is not None else ""
         indent = "  " * cause["depth"]
-        print(f"{indent}{safe(task_name(cause))} is {state(cause['state'])}{safe(what)}")
+        of = "" if cause["run_id"] == found["run_id"] else f" of run {cause['run_id']}"
+        name = safe(task_name(cause) + of)
+        print(f"{indent}{name} is {state(cause['state'])}{safe(what)}")
     if found["more"]:
         hint(f"{found['more']} more")
     return 0

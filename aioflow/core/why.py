@@ -218,7 +218,8 @@ def _explain_pending(run: Run, position: int, memory: Memory) -> Wait:
     tasks = run.spec.tasks
     held = past.holder(run, position, memory) if verdict(run, position) is Verdict.RUN else None
     if held is not None:
-        return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held))
+        behind = None if held.live is None else (held.run_id, held.task_id)
+        return Wait(kind=WaitKind.DEPENDS_ON_PAST, detail=_past(held), behind=behind)
     open_parents = [
         tasks[parent].task_id
         for parent in run.graph.parents[position]

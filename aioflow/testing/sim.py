@@ -253,7 +253,10 @@ class Sim:
         for cause in chain.causes:
             waits = cause.waiting_on
             what = "" if waits is None else f", waits for {waits.kind}: {waits.detail}"
-            lines.append(f"{'  ' * cause.depth}{cause.task_id or 'the run'} {cause.state}{what}")
+            of = "" if cause.run_id == run_id else f" of run {cause.run_id}"
+            lines.append(
+                f"{'  ' * cause.depth}{cause.task_id or 'the run'}{of} {cause.state}{what}"
+            )
         return "\n".join(lines)
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,188 @@
+"""The chain of causes over runs: from a task that waits for its past to what that waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.api import causes
+from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
+from aioflow.requests import CountTasks, SetPool
+from tests.web.node import ONCE, Node, node
+
+DAILY = DagSpec(
+    dag_id="daily",
+    file="daily.py",
+    tasks=(
+        TaskSpec(task_id="fetch", retry=ONCE),
+        TaskSpec(task_id="load", parents=(0,), retry=ONCE, depends_on_past=True),
+    ),
+)
+
+
+async def days(n: Node, spec: DagSpec, *runs: str) -> None:
+    """Have a run a day."""
+    n.define(spec)
+    for number, run_id in enumerate(runs, 1):
+        date = f"2026-01-{number:02}T00:00:00Z"
+        await n.api.trigger(spec.dag_id, run_id=run_id, logical_date=date)
+
+
+async def hold_first_run(n: Node, count: int) -> None:
+    """So many tasks have started; let those of all but the first run succeed."""
+    starts = [await n.outlets.next_start() for _ in range(count)]
+    first = min(start.info.run_no for start in starts)
+    n.outlets.starts += [start for start in starts if start.info.run_no != first]
+    for _ in list(n.outlets.starts):
+        await n.succeed()
+    await n.engine.ask(CountTasks(run_ids=()))  # behind what was reported
+
+
+def told(chain: Any) -> list[tuple[int, str, str, str]]:
+    return [
+        (c.depth, c.run_id, c.task_id, "" if c.waiting_on is None else c.waiting_on.kind)
+        for c in chain.causes
+    ]
+
+
+async def test_the_chain_leads_into_the_run_before_and_on_down_to_what_runs(tmp_path):
+    async with node(tmp_path, cpu_slots=3) as n:
+        await days(n, DAILY, "mon", "tue", "wed")
+        await hold_first_run(n, 3)
+        chain = await n.api.why("wed", "load")
+
+    assert told(chain) == [
+        (0, "wed", "load", "depends_on_past"),
+        (1, "tue", "load", "depends_on_past"),
+        (2, "mon", "load", "upstream"),
+        (3, "mon", "fetch", ""),
+    ]
+    assert chain.more == 0
+
+
+async def test_of_a_run_that_waits_for_its_past_the_causes_are_told_too(tmp_path):
+    async with node(tmp_path, cpu_slots=3) as n:
+        await days(n, DAILY, "mon", "tue")
+        await hold_first_run(n, 2)
+        chain = await n.api.why("tue")
+
+    assert told(chain) == [
+        (0, "tue", "load", "depends_on_past"),
+        (1, "mon", "load", "upstream"),
+        (2, "mon", "fetch", ""),
+    ]
+
+
+async def test_what_is_waited_for_downstream_is_followed_where_it_waits(tmp_path):
+    spec = DagSpec(
+        dag_id="daily",
+        file="daily.py",
+        tasks=(
+            TaskSpec(task_id="load", retry=ONCE, depends_on_past=True, wait_for_downstream=True),
+            TaskSpec(task_id="check", parents=(0,), retry=ONCE, pool="narrow", slots=2),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=3) as n:
+        await n.engine.ask(SetPool(name="narrow", slots=1))
+        await days(n, spec, "mon", "tue")
+        await n.succeed()
+        chain = await n.api.why("tue", "load")
+
+    assert told(chain) == [(0, "tue", "load", "depends_on_past"), (1, "mon", "check", "slot")]
+    assert "narrow" in chain.causes[1].waiting_on.detail
+
+
+async def test_of_a_fan_out_of_the_run_before_some_children_are_told(tmp_path):
+    over = MapSpec((MapSource("item", 0, -1),))
+    spec = DagSpec(
+        dag_id="daily",
+        file="daily.py",
+        tasks=(
+            TaskSpec(task_id="list", feeds_limit=99),
+            TaskSpec(task_id="each", parents=(0,), mapped=over, depends_on_past=True),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=9) as n:
+        await days(n, spec, "mon", "tue")
+        await n.succeed(width=9)
+        await n.succeed(width=1)
+        for _ in range(9):
+            await n.outlets.next_start()
+        chain = await n.api.why("tue", "each")
+
+    assert [(c.run_id, c.map_index, c.depth) for c in chain.causes] == [
+        ("tue", -1, 0),
+        ("mon", -1, 1),
+        ("mon", 0, 2),
+        ("mon", 1, 2),
+        ("mon", 2, 2),
+    ]
+    assert chain.more == 6
+
+
+async def test_the_chain_ends_where_the_run_before_failed(tmp_path):
+    async with node(tmp_path) as n:
+        await days(n, DAILY, "mon", "tue")
+        await n.fail()
+        await n.succeed()
+        chain = await n.api.why("tue", "load")
+
+    assert told(chain) == [(0, "tue", "load", "depends_on_past")]
+    assert "load of run mon, which is upstream_failed" in chain.causes[0].waiting_on.detail
+
+
+async def test_a_long_line_of_runs_is_followed_as_far_as_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(causes, "CHAIN_LIMIT", 5)
+    alone = DagSpec(
+        dag_id="daily",
+        file="daily.py",
+        tasks=(TaskSpec(task_id="load", retry=ONCE, depends_on_past=True),),
+    )
+    runs = [f"day{number}" for number in range(1, 10)]
+    async with node(tmp_path) as n:
+        await days(n, alone, *runs)
+        chain = await n.api.why("day9", "load")
+        short = await n.api.why("day4", "load")
+
+    assert [c.run_id for c in chain.causes] == ["day9", "day8", "day7", "day6", "day5"]
+    assert chain.more == 1
+    assert [(c.run_id, c.state) for c in short.causes][-1] == ("day1", "running")
+    assert short.more == 0
+
+
+async def test_a_task_of_the_run_before_that_two_wait_for_is_told_once(tmp_path):
+    spec = DagSpec(
+        dag_id="daily",
+        file="daily.py",
+        tasks=(
+            TaskSpec(task_id="slow", retry=ONCE),
+            TaskSpec(
+                task_id="a",
+                retry=ONCE,
+                depends_on_past=True,
+                wait_for_downstream=True,
+            ),
+            TaskSpec(
+                task_id="b",
+                retry=ONCE,
+                depends_on_past=True,
+                wait_for_downstream=True,
+            ),
+            TaskSpec(task_id="end", parents=(0, 1, 2), retry=ONCE),
+        ),
+    )
+    async with node(tmp_path, cpu_slots=4) as n:
+        await days(n, spec, "mon", "tue")
+        starts = [await n.outlets.next_start() for _ in range(4)]
+        n.outlets.starts += [start for start in starts if start.start.position in {1, 2}]
+        await n.succeed()
+        await n.succeed()
+        await n.engine.ask(CountTasks(run_ids=()))
+        chain = await n.api.why("tue")
+
+    assert [(depth, run_id, task_id) for depth, run_id, task_id, _ in told(chain)] == [
+        (0, "tue", "slow"),
+        (0, "tue", "a"),
+        (1, "mon", "end"),
+        (2, "mon", "slow"),
+        (0, "tue", "b"),
+    ]
