@@ -184,6 +184,7 @@ class _Node:
             memory_limit_bytes=settings.hosts_memory_limit_bytes,
             stall_seconds=settings.hosts_stall_seconds,
             default_deferrable=settings.default_deferrable,
+            default_tries=settings.default_tries,
         )
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
@@ -265,6 +266,7 @@ class _Node:
             limits=Limits(
                 wall_seconds=self._settings.parse_timeout_seconds,
                 default_deferrable=self._settings.default_deferrable,
+                default_tries=self._settings.default_tries,
             ),
         )
         for version in await self._store.list_needed_versions():

@@ -47,6 +47,7 @@ class Welcome(_Wire, frozen=True):
         memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
         stall_seconds: A step that holds up a shared loop for longer is named.
         default_deferrable: What an operator's ``deferrable=None`` stands for.
+        default_tries: What a task has that does not say.
     """
 
     role: str
@@ -55,6 +56,7 @@ class Welcome(_Wire, frozen=True):
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
     default_deferrable: bool = False
+    default_tries: int = 3
 
 
 class Parse(_Wire, frozen=True):

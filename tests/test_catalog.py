@@ -245,6 +245,7 @@ def test_a_version_is_its_content_and_paths():
     base = version_of("a.py", {"a.py": b"1", "b.py": b"2"})
 
     assert base == version_of("a.py", {"b.py": b"2", "a.py": b"1"})
+    assert base != version_of("a.py", {"a.py": b"1", "b.py": b"2"}, "default_tries=1")
     assert base != version_of("b.py", {"a.py": b"1", "b.py": b"2"})
     assert base != version_of("a.py", {"a.py": b"1", "c.py": b"2"})
     assert base != version_of("a.py", {"a.py": b"1b.py", "": b"2"})

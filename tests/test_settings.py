@@ -49,6 +49,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(home, mon
         pytest.param({"AIOFLOW_LOG__LEVEL": "loud"}, "", ["log.level"], id="no-choice"),
         pytest.param({"AIOFLOW_WEB__PORT": "65536"}, "", ["web.port"], id="too-large"),
         pytest.param({"AIOFLOW_SLOTS__CPU": "0"}, "", ["slots.cpu"], id="too-small"),
+        pytest.param({"AIOFLOW_DEFAULT_TRIES": "0"}, "", ["default_tries"], id="no-try"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_its_place(

@@ -10,6 +10,7 @@ from aioflow.author.callbacks import callback_spec
 from aioflow.author.dag import DAG
 from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
+from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
@@ -21,7 +22,6 @@ from aioflow.model import (
     MapSource,
     MapSpec,
     ParamSpec,
-    RetryPolicy,
     ScheduleSpec,
     TaskSpec,
 )
@@ -112,7 +112,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         is_teardown=node.is_teardown,
         fails_run=node.fails_run,
         chooses=_CHOOSES.get(node.part, Chooses.NOTHING),
-        retry=RetryPolicy() if node.retry is None else node.retry.policy(),
+        retry=(node.retry or Retry()).policy(),
         values=settings.values,
         callbacks=callback_spec(settings.callbacks, settings.values),
         pool=settings.pool,

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aioflow.author.duration import Duration, microseconds
 from aioflow.model import RetryPolicy
 
-__all__ = ("Retry",)
+__all__ = ("Retry", "set_default_tries")
+
+_default_tries = 3
+
+
+def set_default_tries(tries: int) -> None:
+    """Tell this process what its daemon is set to; see the setting ``default_tries``."""
+    global _default_tries  # noqa: PLW0603 - one setting of a process, set once before any user code
+    _default_tries = tries
+
+
+def _tries() -> int:
+    return _default_tries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +31,7 @@ class Retry:
     takes a random share of it away.
 
     Attributes:
-        tries: All of them, the first one too.
+        tries: All of them, the first one too; 3, unless the daemon is set otherwise.
         on: Only these errors are worth another try; empty for all.
         unless: Errors for which it returns true are not.
 
@@ -28,7 +40,7 @@ class Retry:
         BadSchedule: If a delay is no duration.
     """
 
-    tries: int = 3
+    tries: int = field(default_factory=_tries)
     delay: Duration = 2.0
     factor: float = 2.0
     max_delay: Duration | None = None

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from aioflow.catalog.parsing import Limits, Parser
+from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
 from aioflow.catalog.scanning import NO_STAMP, Found, Seen, list_folders, read_sources, scan
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
@@ -79,7 +79,9 @@ class Catalog:
         self._code = code
         self._report = report
         self._clock = clock
-        self._parser = Parser(children, code, clock, limits or Limits())
+        limits = limits or Limits()
+        self._parser = Parser(children, code, clock, limits)
+        self._told_tries = limits.default_tries
         self._parsers = anyio.CapacityLimiter(PARSERS)
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
@@ -197,7 +199,7 @@ class Catalog:
         if digests != {name: before[name].digest for name in names}:
             return self._distrust(n for n in digests if digests[n] != before[n].digest)
         if parsed.dags:
-            version = version_of(file, sources)
+            version = version_of(file, sources, self._told_by)
             await in_thread(write_snapshot, self._code, version, sources, limiter=self._threads)
             self._known[file] = _Known(digests, b"")
             self._tell(file, _parsed(file, version, parsed, sources))
@@ -222,6 +224,12 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
         return bool(distrusted)
+
+    @property
+    def _told_by(self) -> str:
+        """What the description of a file depends on besides its code, where that is unusual."""
+        tries = self._told_tries
+        return "" if tries == DEFAULT_TRIES else f"default_tries={tries}"
 
     def _tell(self, file: str, found: FileParsed | FileBroken) -> None:
         self._told.add(file)

@@ -17,7 +17,9 @@ from aioflow.messages import Report
 from aioflow.model import Failure
 from aioflow.orders import Inspect, Parse, Welcome
 
-__all__ = ("Limits", "Parser")
+__all__ = ("DEFAULT_TRIES", "Limits", "Parser")
+
+DEFAULT_TRIES = 3
 
 Answer = TypeVar("Answer", Parsed, Inspected)
 
@@ -27,12 +29,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         default_deferrable: What an operator's ``deferrable=None`` stands for.
+        default_tries: What a task has that does not say.
     """
 
     wall_seconds: float = 30.0
     memory_bytes: int = 1536 * 1024 * 1024
     output_bytes: int = 10 * 1024 * 1024
     default_deferrable: bool = False
+    default_tries: int = DEFAULT_TRIES
 
 
 class Parser:
@@ -71,8 +75,14 @@ class Parser:
             limits={resource.RLIMIT_AS: self._limits.memory_bytes},
         ) as child:
             attempt.child = child
-            told = self._limits.default_deferrable
-            child.send([Welcome("parser", str(self._code), "", default_deferrable=told)])
+            welcome = Welcome(
+                "parser",
+                str(self._code),
+                "",
+                default_deferrable=self._limits.default_deferrable,
+                default_tries=self._limits.default_tries,
+            )
+            child.send([welcome])
             child.send([order])
             async with anyio.create_task_group() as group:
                 group.start_soon(self._limit_time, attempt)

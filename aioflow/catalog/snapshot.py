@@ -12,10 +12,15 @@ from pathlib import Path
 __all__ = ("version_of", "write_snapshot")
 
 
-def version_of(file: str, sources: Mapping[str, bytes]) -> str:
-    """Return the version of a DAG file with the local modules it imports."""
+def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
+    """Return the version of a DAG file with the local modules it imports.
+
+    Args:
+        told: Settings that its description depends on, if they are unusual: a run keeps them
+            with its version.
+    """
     digest = hashlib.sha256()
-    parts = [file.encode()]
+    parts = [file.encode(), *([told.encode()] if told else [])]
     for name in sorted(sources):
         parts += [name.encode(), sources[name]]
     for part in parts:

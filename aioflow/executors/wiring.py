@@ -62,11 +62,19 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
     default_deferrable: bool = False
+    default_tries: int = 3
 
     def welcome(self, role: str) -> Welcome:
         """Return the first order of a child."""
-        told = (self.memory_limit_bytes, self.stall_seconds, self.default_deferrable)
-        return Welcome(role, str(self.code), str(self.results), *told)
+        return Welcome(
+            role,
+            str(self.code),
+            str(self.results),
+            self.memory_limit_bytes,
+            self.stall_seconds,
+            self.default_deferrable,
+            self.default_tries,
+        )
 
 
 class Outgoing:

@@ -16,6 +16,7 @@ import socket
 import sys
 
 from aioflow.author.deferrable import set_default_deferrable
+from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
 from aioflow.host.link import BlockingLink
@@ -44,6 +45,7 @@ def main() -> int:
 def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
     airflow.install()
     set_default_deferrable(value=welcome.default_deferrable)
+    set_default_tries(welcome.default_tries)
     match welcome.role:
         case "parser":
             from aioflow.host.parse import parse_one

@@ -118,6 +118,7 @@ class _Document(BaseSettings):
     )
 
     dags: Annotated[tuple[str, ...], NoDecode] = ()
+    default_tries: Annotated[int, Field(ge=1, le=1_000)] = 3
     db: _Db = _Db()
     web: _Web = _Web()
     slots: _Slots = Field(default_factory=_Slots)
@@ -200,6 +201,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         log_cap_bytes=document.log.cap_bytes,
         parse_timeout_seconds=document.parse.timeout_seconds,
         default_deferrable=document.operators.default_deferrable,
+        default_tries=document.default_tries,
         callback_processes=document.callbacks.processes,
         callbacks_per_second=document.callbacks.per_second,
         callback_timeout_seconds=document.callbacks.timeout_seconds,

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 
 DAG = """
 import os, signal, time
-from aioflow import dag, default_deferrable, task
+from aioflow import Retry, dag, default_deferrable, task
 
 @task
 def add() -> int:
@@ -57,8 +57,16 @@ def told_in_a_worker() -> bool:
 async def told_in_a_host() -> bool:
     return default_deferrable()
 
+@task(retries=2)
+def thrice(): ...
+
+@task(retry=Retry(delay="1m"))
+def patient(): ...
+
 @dag
 def d() -> None:
+    thrice()
+    patient()
     add()
     crash()
     hello()
@@ -72,7 +80,7 @@ def d() -> None:
 class Node:
     """Everything around the engine, without the engine."""
 
-    def __init__(self, home, *, default_deferrable=False):
+    def __init__(self, home, *, default_deferrable=False, default_tries=3):
         self.reports = []
         folder = home / "dags"
         folder.mkdir()
@@ -86,7 +94,7 @@ class Node:
             self.children,
             self.reports.extend,
             clock,
-            limits=Limits(default_deferrable=default_deferrable),
+            limits=Limits(default_deferrable=default_deferrable, default_tries=default_tries),
         )
         wiring = Wiring(
             children=self.children,
@@ -97,6 +105,7 @@ class Node:
             clock=clock,
             ask=lambda child, ask: None,
             default_deferrable=default_deferrable,
+            default_tries=default_tries,
         )
         self.slots = SlotExecutor(wiring, 1)
         self.hosted = AsyncExecutor(wiring, health_seconds=3.0)
@@ -159,6 +168,15 @@ async def test_every_child_is_told_whether_operators_defer_by_default(tmp_path, 
     assert msgspec.msgpack.decode(in_a_worker.body) is value
     assert msgspec.msgpack.decode(in_a_host.body) is value
     assert parsed.dags[0].tasks[-1].doc == f"defers: {value}"
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_a_task_that_does_not_say_is_tried_as_often_as_the_daemon_is_set(tmp_path, tries):
+    async with node(tmp_path, default_tries=tries) as n:
+        [parsed] = [report for report in n.reports if isinstance(report, FileParsed)]
+
+    said = {task.task_id: task.retry.tries for task in parsed.dags[0].tasks}
+    assert said == dict.fromkeys(said, tries) | {"thrice": 3, "patient": tries}
 
 
 async def test_a_crash_costs_its_own_try_only(tmp_path):
