@@ -26,7 +26,7 @@ __all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
 PAUSED = "paused"
 """Why a trigger is let go of whose DAG is paused."""
 
-STOPPED_AT_ONCE = 1_000
+STOPPED_AT_ONCE = 250
 """Triggers that leave, or are handed over, in one turn; the others follow in the next ones."""
 
 

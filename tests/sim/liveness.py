@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from aioflow.core.hosting import HOSTLESS, role_of
+from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots, Worker
+from aioflow.inputs import StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from tests.sim.broken import Broken
 
@@ -155,12 +156,15 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
 
 def triggers_are_hosted(node: Any) -> None:
     """While a trigger host is up, whatever waits for a trigger has been given to it."""
+    moving = {entry.dag_id for entry in node.circle.inbox if isinstance(entry, StopWaits)}
     for number, wait in node.memory.waits.items():
-        if wait.row.class_path in HOSTLESS:
-            continue  # no host ever has it
+        if wait.row.class_path in HOSTLESS or wait.run.row.dag_id in moving:
+            continue  # no host ever has it, or it is handed over in a moment
         if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
             continue
         if not wait.run.state.is_live:
             continue  # its tasks are being cancelled, slice by slice
+        if is_stopped(wait.run.row.dag_id, node.memory):
+            continue  # it has left its host, or will
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")

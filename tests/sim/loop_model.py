@@ -316,8 +316,9 @@ class LoopNode:
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             await self._ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
-        for spec in self._dags:
-            await self._ask(SetPaused(dag_id=spec.dag_id, paused=True))
+        for spec in self._dags:  # no more runs, but those there are
+            is_paused = spec.if_paused != "stop"
+            await self._ask(SetPaused(dag_id=spec.dag_id, paused=is_paused))
         await self._everything_ends()
         self._over.set()
 

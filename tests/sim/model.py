@@ -290,8 +290,9 @@ class Node:
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             self.ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
+        stopped = {spec.dag_id for spec in self.dags if spec.if_paused == "stop"}
         for dag_id in self.tables.dags:  # no more runs, but those there are
-            self.ask(SetPaused(dag_id=dag_id, paused=True))
+            self.ask(SetPaused(dag_id=dag_id, paused=dag_id not in stopped))
 
     # ── the circle ──────────────────────────────────────────────────────────────────────
 

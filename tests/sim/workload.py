@@ -101,6 +101,7 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
         max_active_tasks=rng.choice((None, None, 1, 2, 4)),
         run_timeout_us=rng.choice((None, None, None, 60 * SECOND, 3600 * SECOND)),
         deadline_us=rng.choice((None, None, SECOND, 900 * SECOND)),
+        if_paused="stop" if schedule is None and len(tasks) % 2 else "stay",
     )
 
 
