@@ -98,7 +98,8 @@ def test_what_is_no_length_of_time_is_refused_where_it_is_written(delta):
 
 
 def test_a_moment_may_be_text_and_is_the_same_moment():
-    trigger = DateTimeTrigger("2030-01-01T12:00:00+01:00")
+    text: Any = "2030-01-01T12:00:00+01:00"
+    trigger = DateTimeTrigger(text)
 
     assert trigger == DateTimeTrigger(datetime(2030, 1, 1, 11, tzinfo=UTC))
     assert construct(DateTimeTrigger, serialize(trigger)[1]) == trigger
