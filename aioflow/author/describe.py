@@ -45,7 +45,9 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         dag: A finished one.
         file: What to call its file; by default the name its code has.
     """
-    tasks = _tasks(dag)
+    tasks, failures = _tasks(dag)
+    if failures:
+        return None, failures
     problems: list[DagError] = []
     schedule = _schedule(dag, problems)
     problems += graph.validate(tasks, dag.dag_id)
@@ -78,11 +80,21 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
     return spec, []
 
 
-def _tasks(dag: DAG) -> tuple[TaskSpec, ...]:
+def _tasks(dag: DAG) -> tuple[tuple[TaskSpec, ...], list[DagFailure]]:
+    """Return the descriptions of the tasks, and of those that have none why."""
     limits = _feeds_limits(dag)
+    failures = []
     for node in dag.nodes:
-        node.spec = _task_spec(dag, node, limits.get(node.position))
-    return tuple(node.spec for node in dag.nodes if node.spec is not None)
+        try:
+            node.spec = _task_spec(dag, node, limits.get(node.position))
+        except AioflowError as exc:
+            message = f"task {node.task_id!r}: {exc}"
+            failures.append(DagFailure(exc.code, message, _line(dag, node)))
+    return tuple(node.spec for node in dag.nodes if node.spec is not None), failures
+
+
+def _line(dag: DAG, node: Node) -> int:
+    return node.place.line if node.place.file == dag.file else dag.line
 
 
 def _feeds_limits(dag: DAG) -> dict[int, int]:
@@ -133,7 +145,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,
         doc=settings.doc or node.doc,
-        line=node.place.line if node.place.file == dag.file else dag.line,
+        line=_line(dag, node),
     )
 
 

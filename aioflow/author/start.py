@@ -9,8 +9,8 @@ from typing import Any
 from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.many_events import HANDLER
-from aioflow.author.place import wrong
 from aioflow.author.trigger import Trigger, TriggerEvent, class_path
+from aioflow.errors import DagError
 from aioflow.model import StartTriggerSpec
 
 __all__ = (
@@ -106,15 +106,15 @@ def start_spec(owner: Any) -> StartTriggerSpec | None:
     said = getattr(owner, "start_trigger_args", None)
     name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
     if not isinstance(said, StartTriggerArgs):
-        raise wrong(
+        raise DagError(
             f"{name} has start_from_trigger = True, so it needs "
             "start_trigger_args = StartTriggerArgs(...)"
         )
     method = said.next_method or ""
     if method and not callable(getattr(owner, method, None)):
-        raise wrong(f"{name} has no method {method!r} to resume in")
+        raise DagError(f"{name} has no method {method!r} to resume in")
     if getattr(owner, "many_events", False) and not method and not hasattr(owner, HANDLER):
-        raise wrong(f"{name} has many_events = True, so it needs a next_method that takes each")
+        raise DagError(f"{name} has many_events = True, so it needs a next_method that takes each")
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,

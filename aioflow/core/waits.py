@@ -311,16 +311,26 @@ def time_out(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     if wait.row.timeout_method and not ends_try:
         _resume_late(live, wait, draft, slots)
         return
-    limit = handling.timeout_of(wait) if wait.is_handled else None
-    seconds = (draft.now - wait.row.since if limit is None else limit) / 1e6
     failure = Failure(
-        type="TaskTimeout",
-        message=f"{wait.row.class_path} gave no event in {seconds:g} s",
-        reason="timeout",
+        type="TaskTimeout", message=_too_long(live, wait, ends_try=ends_try), reason="timeout"
     )
     _let_go_of_waits(live, None, draft, reason="timeout")
     unpark(live, draft, "timeout")
     fail_or_retry(live, failure, draft, slots)
+
+
+def _too_long(live: Live, wait: WaitRecord, *, ends_try: bool) -> str:
+    row = wait.row
+    if ends_try:
+        seconds = (live.spec.execution_timeout_us or 0) / 1e6
+        return (
+            f"the try took longer than its execution_timeout of {seconds:g} s; "
+            f"{row.class_path} had given no event"
+        )
+    limit = handling.timeout_of(wait) if wait.is_handled else None
+    if limit is None:
+        limit = (row.deadline_at or row.since) - row.since
+    return f"{row.class_path} gave no event in {limit / 1e6:g} s"
 
 
 def _resume_late(live: Live, wait: WaitRecord, draft: Draft, slots: Slots) -> None:

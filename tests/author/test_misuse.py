@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aioflow import DAG, DagError, Operator, Retry, Sensor, chain, current, dag, sensor, task
+from aioflow.author.describe import describe
 from aioflow.errors import BadSchedule, DuplicateDag, ReferenceMisused, UnknownParent
 
 # Type checkers refuse most of what follows already, so they are not told what these are.
@@ -277,3 +278,21 @@ def test_a_parent_of_another_dag_is_unknown():
 def test_a_duration_that_is_none(text):
     with pytest.raises(BadSchedule):
         Retry(delay=text)
+
+
+def test_what_a_task_waits_for_from_its_start_is_said_with_its_line():
+    class Waits(Operator):
+        start_from_trigger = True
+
+        def execute(self, context: Any) -> None: ...
+
+    with DAG("d") as made:
+        one(1)
+        Waits(task_id="a")
+        Waits(task_id="b")
+
+    spec, failures = describe(made)
+    assert spec is None
+    assert [failure.message.split(":")[0] for failure in failures] == ["task 'a'", "task 'b'"]
+    assert failures[1].line == failures[0].line + 1 > 1
+    assert "needs start_trigger_args" in failures[0].message

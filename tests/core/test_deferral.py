@@ -141,3 +141,21 @@ def test_a_coroutine_that_never_waits_leaves_nothing_but_its_row():
     world.rows.apply(batch)
     draft.settle()
     assert world.run_state(run) == "success"
+
+
+def test_what_ended_a_wait_is_said_with_the_limit_that_was_set():
+    said = {}
+    for limits in ({"execution_timeout_us": 5 * SECOND}, {"timeout_us": 5 * SECOND}):
+        of_try = {name: value for name, value in limits.items() if name != "timeout_us"}
+        world, _ = begun(**of_try)
+        defer(world, timeout_us=limits.get("timeout_us"))
+        world.pass_time(6)
+        [row] = world.rows.tries
+        said[next(iter(limits))] = row.failure.message
+
+    assert said == {
+        "execution_timeout_us": (
+            "the try took longer than its execution_timeout of 5 s; m:T had given no event"
+        ),
+        "timeout_us": "m:T gave no event in 5 s",
+    }
