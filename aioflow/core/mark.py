@@ -333,7 +333,7 @@ class _Marking:
         everything = Chosen()
         while len(again.anew) > before:
             before = len(again.anew)
-            everything.whole = again.positions | lists
+            everything.whole = again.positions | lists | self._takers(again.positions)
             everything.anew = again.anew
             for position in run.groups.keys() - marked:
                 if choosing.is_made_anew(position, everything, run):
@@ -341,6 +341,12 @@ class _Marking:
         again.whole |= again.anew
         for position in again.whole:
             again.children.pop(position, None)
+
+    def _takers(self, positions: Iterable[int]) -> set[int]:
+        """Return the fan-outs over streams that are taken back: nothing had come of these."""
+        run, tasks = self._run, self._run.spec.tasks
+        found = (growing.takers(run, p) for p in positions if tasks[p].streams)
+        return {taker for takers in found for taker in takers}
 
     def _reconsider(self, changed: set[int]) -> None:
         """Stop what is under way though its rule no longer says so, and judge what is to come."""

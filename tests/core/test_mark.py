@@ -403,6 +403,25 @@ def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it()
     assert world.run_state(run) == "success"
 
 
+def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again():
+    world = World(cpu_slots=4)
+    over = MapSpec((MapSource("page", 1, -1),))
+    run = world.begin(
+        task("first", retry=ONCE),
+        pages(parents=(0,)),
+        TaskSpec(task_id="load", parents=(1,), mapped=over, rule=TriggerRule.ALWAYS),
+    )
+    world.fail("first")
+    assert world.run_state(run) == "failed"
+
+    mark(world, run, "first")
+    give(world, 0, 1)
+
+    assert children(world) == [0, 1]
+    world.finish_all()
+    assert world.run_state(run) == "success"
+
+
 def test_a_loop_whose_judge_is_marked_goes_round_no_more():
     world, run = begin()
     go_round(world, again=True)
