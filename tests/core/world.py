@@ -137,7 +137,7 @@ class Rows:
             rows.pop(key if len(key) > 1 else key[0], None)
 
     def by_key(self, table: str) -> dict[Any, Any]:
-        """The rows of a table that a run has rows in; keys of one column are bare."""
+        """The rows of a table that rows are erased in; keys of one column are bare."""
         found: dict[str, dict[Any, Any]] = {
             "stream_item": self.items,
             "record": self.records,
@@ -145,6 +145,8 @@ class Rows:
             "map_label": self.labels,
             "task": self.tasks,
             "expansion": self.expansions,
+            "named_event": self.named_events,
+            "journal": {},
             "clear_request": self.clears,
             "run": self.runs,
             "deletion": self.deletions,
@@ -316,6 +318,13 @@ class Rows:
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     """What ``recalling`` does with a database."""
     memory.answered = {}
+    run_ids, keys = taken.asked(inputs)
+    named = [
+        run
+        for run in rows.runs.values()
+        if run.run_id in run_ids or run.key in keys.get(run.dag_id, ())
+    ]
+    taken.remember([(run, run.run_no in rows.deletions) for run in named], memory)
     for request in asks(inputs):
         runs = [run for run in rows.seen() if run.run_id == request.run_id]
         if not runs:
@@ -407,8 +416,6 @@ class World:
         """What ``recalling`` does with a database."""
         self.memory.found_owed = self.rows.found_owed(lanes.wanted(inputs, self.memory.lanes))
         recall(inputs, self.memory, self.rows)
-        stored = self.rows.runs.values()
-        taken.remember([(run, run.run_no in self.rows.deletions) for run in stored], self.memory)
         for dag_id, orders in past.wanted(inputs, self.memory):
             for order in orders:
                 self.memory.lines[dag_id].learn(order, self._ended_before(dag_id, order))
