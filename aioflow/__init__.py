@@ -28,6 +28,7 @@ from aioflow.author.notifiers import EmailNotifier, WebhookNotifier
 from aioflow.author.operator import Context, Operator, Sensor
 from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
+from aioflow.author.registered import register_codec
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import Cron, Every
 from aioflow.author.signals import (
@@ -116,6 +117,7 @@ __all__ = (
     "latest_only",
     "named_events",
     "now",
+    "register_codec",
     "run_dag",
     "run_ending",
     "run_start_id",

@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from msgspec.msgpack import Ext
 
+from aioflow.author.registered import Codec, codec_of
 from aioflow.author.restoring import restore
 from aioflow.errors import Unserializable
 
@@ -55,6 +56,7 @@ class Tag:
 
 _INT_LOW, _INT_HIGH = -(1 << 63), (1 << 64) - 1
 _encoder = msgspec.msgpack.Encoder()
+_CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 _Packed: TypeAlias = Any  # what msgspec encodes without further help
 
 
@@ -117,6 +119,9 @@ def _pack(value: Any, where: str, above: tuple[int, ...]) -> _Packed:
     pack = _PACKERS.get(type(value))
     if pack is not None:
         return pack(value, where)
+    codec = None if type(value) in _CONTAINERS else codec_of(type(value))
+    if codec is not None:
+        return _pack_registered(value, codec, where, above)
     if isinstance(value, Enum):
         return _pack(value.value, where, above)
     if isinstance(value, str | int | float | bytes | datetime | date | PurePath | Decimal):
@@ -126,6 +131,18 @@ def _pack(value: Any, where: str, above: tuple[int, ...]) -> _Packed:
     if len(above) >= DEPTH_LIMIT:
         raise Unserializable(where, type(value).__name__, f"nested deeper than {DEPTH_LIMIT}")
     return _pack_container(value, where, (*above, id(value)))
+
+
+def _pack_registered(value: Any, codec: Codec[Any], where: str, above: tuple[int, ...]) -> _Packed:
+    """Return what a codec of the author makes of a value; it may hold others that have one."""
+    if id(value) in above or len(above) >= DEPTH_LIMIT:
+        raise Unserializable(where, type(value).__qualname__, "its codec does not come to an end")
+    try:
+        plain = codec.encode(value)
+    except Exception as exc:
+        why = f"its codec raised {type(exc).__name__}: {exc}"
+        raise Unserializable(where, type(value).__qualname__, why) from exc
+    return _pack(plain, where, (*above, id(value)))
 
 
 def _pack_container(value: Any, where: str, above: tuple[int, ...]) -> _Packed:

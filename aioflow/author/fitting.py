@@ -34,6 +34,7 @@ import msgspec
 
 from aioflow.author.binding import FromSource, FromTask, Spread
 from aioflow.author.node import CHOOSING, Node
+from aioflow.author.registered import codec_of
 from aioflow.errors import EdgeMisfit
 
 __all__ = ("fits", "misfits")
@@ -172,7 +173,7 @@ def _is_open(annotation: Any) -> bool:
     if _is_union(annotation) or get_origin(annotation) is Literal:
         return False
     origin = get_origin(annotation) or annotation
-    if not isinstance(origin, type):
+    if not isinstance(origin, type) or codec_of(origin) is not None:
         return True
     if getattr(origin, "_is_protocol", False):
         return True

@@ -36,6 +36,7 @@ import msgspec
 
 from aioflow.author.annotations import hints
 from aioflow.author.duration import microseconds
+from aioflow.author.registered import Codec, codec_for
 from aioflow.errors import AioflowError, Unserializable
 
 __all__ = ("is_plain", "restore")
@@ -134,6 +135,9 @@ class _Restorer:
         leaf = _LEAVES.get(cls)
         if leaf is not None:
             return self._leaf(value, cls, leaf, where)
+        codec = codec_for(cls)
+        if codec is not None:
+            return _registered(value, cls, codec, where)
         if issubclass(cls, Enum):
             return self._leaf(value, cls, lambda plain: _enum_member(cls, plain), where)
         if issubclass(cls, PurePath):
@@ -281,6 +285,16 @@ class _Restorer:
         for name in fields.keys() - settable:  # made by __post_init__ then, carried over now
             object.__setattr__(made, name, fields[name])
         return made
+
+
+def _registered(value: Any, cls: type, codec: Codec[Any], where: str) -> Any:
+    if isinstance(value, cls):
+        return value
+    try:
+        return codec.decode(value)
+    except Exception as exc:
+        why = f"the codec of {cls.__name__} raised {type(exc).__name__}: {exc}"
+        raise Unserializable(where, type(value).__name__, why) from exc
 
 
 def _init_names(cls: Any) -> frozenset[str]:

@@ -149,7 +149,8 @@ class Unserializable(AioflowError):
         detail = f" ({why})" if why else ""
         super().__init__(
             f"{where} holds a {value_type}, which cannot be stored{detail}; "
-            "pass plain data (JSON types, dates, Decimal, bytes, dataclasses) instead"
+            "pass plain data (JSON types, dates, Decimal, bytes, dataclasses) instead, "
+            "or register_codec() for its class"
         )
         self.where = where
         self.value_type = value_type
