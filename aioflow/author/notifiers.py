@@ -145,6 +145,14 @@ def _check_url(url: str) -> None:
         raise wrong("the url of a WebhookNotifier begins with https:// or http://")
 
 
+def _are_addresses(texts: Sequence[str]) -> bool:
+    """Whether they can stand in a mail: a comma in a name would make it two, a newline a header."""
+    from email.utils import getaddresses
+
+    found = [address for _, address in getaddresses(texts)]
+    return all(text.isprintable() for text in texts) and all("@" in one for one in found)
+
+
 class EmailNotifier:
     """Sends a mail over SMTP: ``on_failure=EmailNotifier("oncall@example.org")``.
 
@@ -154,7 +162,8 @@ class EmailNotifier:
         to: Addresses.
         connection: The name of a connection, ``smtp://user:password@host:587``; ``smtps`` speaks
             TLS from the beginning, ``smtp`` begins it if the server can, unless its
-            ``starttls=no``. Without a login it does not log in.
+            ``starttls=no``; with ``starttls=yes`` it sends nothing to one that cannot. Without a
+            login it does not log in.
         sender: The address it comes from; else the ``sender`` of the connection, else its login.
         subject: Makes the subject of the context, instead of the line that ``summary`` has.
         timeout_seconds: Of each step.
@@ -170,8 +179,10 @@ class EmailNotifier:
         timeout_seconds: float = 20.0,
     ) -> None:
         self._to = (to,) if isinstance(to, str) else tuple(to)
-        if not self._to or not all("@" in address for address in self._to):
+        if not self._to or not _are_addresses(self._to):
             raise wrong(f"EmailNotifier takes addresses, got {to!r}")
+        if not sender.isprintable():
+            raise wrong(f"EmailNotifier takes an address as its sender, got {sender!r}")
         self.connections = (connection,)
         self._sender = sender
         self._subject = subject

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import smtplib
@@ -13,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
-from email.utils import formatdate
+from email.utils import formatdate, getaddresses
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,7 @@ __all__ = ("mail", "post", "signature")
 _LONGEST_DELAY_SECONDS = 20.0
 _TOO_MANY = 429
 _FIRST_OWN_BAD = 500
+_LOGGED_IN = 235
 
 
 def post(
@@ -131,21 +133,27 @@ def mail(
     """Send a mail; blocks.
 
     Raises:
-        NotificationFailed: If it was not taken.
+        NotificationFailed: If it was not taken, or not for all.
     """
     message = _message(server, to, sender, subject, text, key)
+    addresses = [address for _, address in getaddresses(to)]
     try:
-        _send(server, message, timeout_seconds)
+        refused = _send(server, message, addresses, timeout_seconds)
     except smtplib.SMTPResponseException as exc:
         may_pass = exc.smtp_code < _FIRST_OWN_BAD  # those from 500 on are for good
         raise NotificationFailed(
             f"{server.host} answered {exc.smtp_code}", may_pass=may_pass
         ) from None
     except smtplib.SMTPRecipientsRefused as exc:
-        refused = ", ".join(exc.recipients)
-        raise NotificationFailed(f"{server.host} refused {refused}", may_pass=False) from None
+        refused = exc.recipients
+    except smtplib.SMTPNotSupportedError as exc:
+        raise NotificationFailed(f"{server.host}: {exc}", may_pass=False) from None
     except (OSError, smtplib.SMTPException) as exc:
         raise NotificationFailed(f"{server.host}: {exc}", may_pass=True) from None
+    if refused:
+        names = ", ".join(f"{address} ({code})" for address, (code, _) in refused.items())
+        may_pass = any(code < _FIRST_OWN_BAD for code, _ in refused.values())
+        raise NotificationFailed(f"{server.host} refused {names}", may_pass=may_pass)
 
 
 def _message(
@@ -153,16 +161,28 @@ def _message(
 ) -> EmailMessage:
     message = EmailMessage()
     origin = sender or str(server.extra.get("sender", "")) or server.login or "aioflow"
-    message["From"] = origin if "@" in origin else f"{origin}@{server.host}"
-    message["To"] = ", ".join(to)
-    message["Subject"] = " ".join(subject.split())[:200]
+    origin = origin if "@" in origin else f"{origin}@{server.host}"
+    try:
+        message["From"] = origin
+        message["To"] = ", ".join(to)
+    except ValueError:
+        raise NotificationFailed(
+            f"{origin!r} or {', '.join(to)!r} is no address; see the sender of the connection",
+            may_pass=False,
+        ) from None
+    printable = "".join(char if char.isprintable() else " " for char in subject)
+    message["Subject"] = " ".join(printable.split())[:200]
     message["Date"] = formatdate(localtime=False)
     message["Message-ID"] = f"<{hashlib.sha256(key.encode()).hexdigest()[:32]}@aioflow>"
-    message.set_content(text)
+    body = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    message.set_content(body.encode("utf-8", "backslashreplace").decode())
     return message
 
 
-def _send(server: Connection, message: EmailMessage, timeout_seconds: float) -> None:
+def _send(
+    server: Connection, message: EmailMessage, to: Sequence[str], timeout_seconds: float
+) -> Mapping[str, tuple[int, bytes]]:
+    """Hand it over; return for whom it was not taken, though it was for others."""
     context = ssl.create_default_context()
     if server.conn_type == "smtps":
         port = server.port or smtplib.SMTP_SSL_PORT
@@ -171,12 +191,36 @@ def _send(server: Connection, message: EmailMessage, timeout_seconds: float) -> 
         )
     else:
         smtp = smtplib.SMTP(server.host, server.port or 25, timeout=timeout_seconds)
-    with smtp:
+    try:
         smtp.ehlo()
-        wants = str(server.extra.get("starttls", "")).lower() not in {"no", "false", "0"}
-        if server.conn_type != "smtps" and wants and smtp.has_extn("starttls"):
-            smtp.starttls(context=context)
-            smtp.ehlo()
+        if server.conn_type != "smtps":
+            _begin_tls(smtp, str(server.extra.get("starttls", "")).lower(), context)
         if server.login:
-            smtp.login(server.login, server.password)
-        smtp.send_message(message)
+            _log_in(smtp, server)
+        refused = smtp.send_message(message, to_addrs=list(to))
+        with contextlib.suppress(OSError, smtplib.SMTPException):
+            smtp.quit()  # whatever it says to that, it has taken the mail
+    finally:
+        smtp.close()
+    return refused
+
+
+def _begin_tls(smtp: smtplib.SMTP, wanted: str, context: ssl.SSLContext) -> None:
+    if wanted in {"no", "false", "0"}:
+        return
+    if smtp.has_extn("starttls") or wanted in {"yes", "true", "1"}:
+        smtp.starttls(context=context)
+        smtp.ehlo()
+
+
+def _log_in(smtp: smtplib.SMTP, server: Connection) -> None:
+    if (server.login + server.password).isascii():
+        smtp.login(server.login, server.password)
+        return
+    # The library can say it in ASCII alone.
+    if "PLAIN" not in smtp.esmtp_features.get("auth", "").upper().split():
+        raise smtplib.SMTPNotSupportedError("it takes no login that is not ASCII (AUTH PLAIN)")
+    said = base64.b64encode(f"\0{server.login}\0{server.password}".encode()).decode()
+    code, answer = smtp.docmd("AUTH", f"PLAIN {said}")
+    if code != _LOGGED_IN:
+        raise smtplib.SMTPAuthenticationError(code, answer)
