@@ -172,7 +172,7 @@ class _Marking:
         self._pass_on(marked)
         if is_cut_short:
             return
-        self._reconsider(taken_back | again.positions)
+        self._reconsider(taken_back | self._takers(taken_back) | again.positions)
         if is_over:
             self._reopen()
         elif run.state is RunState.RUNNING and run.row.quarantine is None:
@@ -221,7 +221,8 @@ class _Marking:
 
     def _reset(self, live: Live, try_number: int, started_at: Instant | None) -> None:
         self._begun[live.task_no] = try_number, started_at
-        given = self._run.items.pop(live.task_no, None)  # what its children took stays
+        streams = live.spec.streams  # what its children took stays
+        given = self._run.items.pop(live.task_no, None) if streams else None
         self._resetting.reset(live)
         if given is not None:
             self._run.items[live.task_no] = given
@@ -307,7 +308,8 @@ class _Marking:
         before = None
         while before != again.anew:  # what had come of those is taken back, too
             before = set(again.anew)
-            for position in _reached(taken_back | again.anew, run, unrun):
+            changed = taken_back | again.anew | self._takers(taken_back)
+            for position in _reached(changed, run, unrun):
                 if position not in again.whole:
                     _choose(unrun[position], again)
             self._make_anew(again, taken_back, marked)
@@ -343,7 +345,7 @@ class _Marking:
             again.children.pop(position, None)
 
     def _takers(self, positions: Iterable[int]) -> set[int]:
-        """Return the fan-outs over streams that are taken back: nothing had come of these."""
+        """Return the fan-outs over streams among these: how those end, they do."""
         run, tasks = self._run, self._run.spec.tasks
         found = (growing.takers(run, p) for p in positions if tasks[p].streams)
         return {taker for takers in found for taker in takers}

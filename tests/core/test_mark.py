@@ -21,6 +21,7 @@ from aioflow.model import (
 )
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from tests.core.test_clear import ONCE, chain, fan_out, mapped, states, task
+from tests.core.test_handling import deferred, fire, handle
 from tests.core.test_rounds import begin, go_round, inside
 from tests.core.test_streaming import children, give, load, pages, run_of, streaming, total
 from tests.core.world import SECOND, World
@@ -358,6 +359,17 @@ def test_a_stream_that_is_marked_ends_where_it_is():
     assert world.run_state(run) == "success"
 
 
+def test_what_an_operator_had_gathered_is_gone_when_it_is_marked():
+    world = deferred()
+    fire(world, 1, 2, 3)
+    handle(world, b"one", b"two")
+    assert world.rows.items
+
+    mark(world, run_of(world), "o")
+
+    assert not world.rows.items
+
+
 def test_what_is_skipped_behind_a_loop_was_not_chosen_away_by_it():
     own = range(2, 4)
     world = World(cpu_slots=9)
@@ -420,6 +432,22 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
     assert children(world) == [0, 1]
     world.finish_all()
     assert world.run_state(run) == "success"
+
+
+def test_what_follows_the_children_of_a_stream_is_decided_anew_when_that_ends_otherwise():
+    world = streaming(World(cpu_slots=4))
+    run = run_of(world)
+    give(world, 0)
+    mark(world, run, "pages", state=FAILED)
+    assert world.state(run, "total") == "upstream_failed"
+
+    mark(world, run, "pages")
+
+    assert (children(world), world.state(run, "total")) == ([0], "pending")
+    world.succeed("load", 0)
+    assert world.state(run, "total") == "running"
+    mark(world, run, "pages", state=FAILED)
+    assert world.state(run, "total") == "upstream_failed"
 
 
 def test_a_loop_whose_judge_is_marked_goes_round_no_more():

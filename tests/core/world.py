@@ -270,9 +270,9 @@ class Rows:
     def item_counts(self, run_no: int) -> list[tuple[int, int]]:
         """How many items each task of a run has given on, as the database would say it."""
         counts: dict[int, int] = {}
-        for task_no, _ in self.items:
-            if self.items[task_no, 0].run_no == run_no:
-                counts[task_no] = counts.get(task_no, 0) + 1
+        for item in self.items.values():
+            if item.run_no == run_no:
+                counts[item.task_no] = counts.get(item.task_no, 0) + 1
         return list(counts.items())
 
     def progress(self, task_no: int) -> Progress:
