@@ -384,7 +384,7 @@ class _Marking:
             children = {i for i in children if following.child_verdict(group, i) is not Verdict.RUN}
         if children:
             found.children[position] = children
-        else:
+        elif group.counts[TaskState.PENDING]:  # else it is a loop, between two rounds
             self._resetting.renew(group)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aioflow.core import following
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots
@@ -48,7 +49,10 @@ def exhausted(live: Live) -> Failure | None:
 
 
 def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
-    """Begin another round; return the fan-outs whose new children have to be judged."""
+    """Begin another round; return the fan-outs that have to be judged, or their new children.
+
+    What stands before a loop may have been marked since: then its next round is none any more.
+    """
     grown = []
     for group in groups_of(run, decider):
         draft.change_group(group, group.width)
@@ -56,6 +60,9 @@ def go_round(run: Run, decider: int, draft: Draft, slots: Slots) -> list[Group]:
         group.grow()
         _take_up(group, draft)
         if group.lockstep is not None:
+            grown.append(group)
+        elif not (had_fresh or group.unfinished or following.may_go_on(run, group.position)):
+            run.states[group.position] = TaskState.PENDING
             grown.append(group)
         elif not had_fresh:
             slots.offer(group)

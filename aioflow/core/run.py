@@ -109,7 +109,7 @@ def end(
         grown = rounds.go_round(run, live.position, draft, slots) if again else []
         follows = _ended(run, live.position, live.map_index, state, draft)
         for group in grown:
-            follows += _judge_children(group, draft, slots)
+            follows += [(group.position, WHOLE), *_judge_children(group, draft, slots)]
         for position in skips:
             follows += _skip(run, position, live.map_index, draft)
         _step(run, follows, draft, slots)

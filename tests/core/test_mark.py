@@ -450,6 +450,32 @@ def test_what_follows_the_children_of_a_stream_is_decided_anew_when_that_ends_ot
     assert world.state(run, "total") == "upstream_failed"
 
 
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
+def test_the_next_round_of_a_loop_heeds_what_was_marked_before_it(is_restarted):
+    own = range(1, 4)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("first"),
+        inside("try", 1, own, 0),
+        inside("clean", 2, own),
+        inside("until", 3, own, 1, 2, rule=TriggerRule.ALL_DONE),
+    )
+    world.succeed("first")
+    world.succeed("try", 0)
+    world.succeed("clean", 0)
+
+    mark(world, run, "first", state=FAILED)
+    if is_restarted:
+        world.restart()
+    world.succeed("until", 0, again=True)
+
+    stands = [world.state(run, name, 1) for name in ("try", "clean", "until")]
+    assert stands == ["upstream_failed", "running", "pending"]
+    world.succeed("clean", 1)
+    world.succeed("until", 1)
+    assert world.run_state(run) == "partial"
+
+
 def test_a_loop_whose_judge_is_marked_goes_round_no_more():
     world, run = begin()
     go_round(world, again=True)
