@@ -159,7 +159,9 @@ def _pack_container(value: Any, where: str, above: tuple[int, ...]) -> _Packed:
         return _pack_items(value, where, above)
     names = _field_names(value)
     if names is None:
-        raise Unserializable(where, type(value).__qualname__)
+        is_builtin = type(value).__module__ == "builtins"
+        why = "" if is_builtin else "register_codec() can have its class travel"
+        raise Unserializable(where, type(value).__qualname__, why)
     return {name: _pack(getattr(value, name), f"{where}.{name}", above) for name in names}
 
 

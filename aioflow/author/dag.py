@@ -267,7 +267,9 @@ def _place_of(fn: Callable[..., object]) -> Place:
 def _check_name(name: object, kind: str) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise wrong(f"{name!r} is no name for a {kind}: letters, digits, '_', '-' and '.', at most 250")
+    raise wrong(
+        f"{name!r} is no name for a {kind}: a to z, A to Z, digits, '_', '-' and '.', at most 250"
+    )
 
 
 def _if_paused(options: DagOptions) -> IfPaused:

@@ -149,8 +149,7 @@ class Unserializable(AioflowError):
         detail = f" ({why})" if why else ""
         super().__init__(
             f"{where} holds a {value_type}, which cannot be stored{detail}; "
-            "pass plain data (JSON types, dates, Decimal, bytes, dataclasses) instead, "
-            "or register_codec() for its class"
+            "pass plain data (JSON types, dates, Decimal, bytes, dataclasses) instead"
         )
         self.where = where
         self.value_type = value_type
