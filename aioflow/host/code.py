@@ -30,7 +30,8 @@ class Code:
 
         Raises:
             CodeMissing: If the file is not there.
-            DagError: If it does not define that DAG here, though it did where it was parsed.
+            DagError: If it does not define that DAG here, or a task of it, though it did where it
+                was parsed.
         """
         dags = self._dags.get(file)
         if dags is None:
@@ -42,7 +43,9 @@ class Code:
                 "the environment or the machine?"
             )
         if any(node.spec is None for node in dag.nodes):
-            describe(dag, file=file)
+            _, failures = describe(dag, file=file)
+            if any(node.spec is None for node in dag.nodes):
+                raise DagError(failures[0].message)
         return dag
 
     def _load(self, file: str) -> dict[str, DAG]:
