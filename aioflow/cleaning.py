@@ -21,7 +21,7 @@ from aioflow.clock import Clock
 from aioflow.core.aging import Aged, may_go, old_numbers
 from aioflow.core.line import order_of
 from aioflow.engine import Engine
-from aioflow.errors import RequestError, StoreUnavailable
+from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model import Instant, RunNo
 from aioflow.requests import EVENTS, JOURNAL, DeleteRun, EraseOld
 from aioflow.rows import RunRow
@@ -103,6 +103,9 @@ class Cleaning:
             except StoreUnavailable as exc:
                 _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
                 count, more = 0, True
+            except (AioflowError, OSError) as exc:
+                _log.error("what is old stays for now", kind=kind, error=str(exc))
+                count, more = 0, False
             total += count
             if not more:
                 if total:

@@ -278,11 +278,23 @@ def _delete_old(block: Path, before: Instant, kept: Collection[RunNo], *, dry_ru
     count = 0
     with contextlib.suppress(FileNotFoundError):
         for run in list(os.scandir(block)):
-            if run.name.isdecimal() and int(run.name) not in kept and _last_at(run) < before:
-                count += 1
-                if not dry_run:
-                    _delete(Path(run.path))
+            if run.name.isdecimal() and int(run.name) not in kept:
+                count += _delete_if_old(run, before, dry_run=dry_run)
     return count
+
+
+def _delete_if_old(run: os.DirEntry[str], before: Instant, *, dry_run: bool) -> bool:
+    try:
+        if _last_at(run) >= before:
+            return False
+        if not dry_run:
+            _delete(Path(run.path))
+    except FileNotFoundError:
+        return False  # its run was deleted meanwhile
+    except OSError as exc:
+        _logger.warning("cannot delete the logs in %s: %s", run.path, exc)
+        return False
+    return True
 
 
 def _last_at(run: os.DirEntry[str]) -> Instant:

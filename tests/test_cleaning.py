@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+import structlog.testing
 
 from aioflow import cleaning
 from aioflow.cleaning import Cleaning, Kept
@@ -26,21 +27,29 @@ DAY_US = 86_400_000_000
 KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
 FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
+KINDS = 4
 
 
 class LaterClock(SystemClock):
-    """So many days ahead; who sleeps by it does so until the test wakes all."""
+    """So many days ahead; who sleeps by it for long does so until the test wakes all.
+
+    Attributes:
+        is_over: A round of each kind is.
+    """
 
     def __init__(self, days: float) -> None:
         self.days = days
         self.slept: list[float] = []
         self.woken = anyio.Event()
+        self.is_over = anyio.Event()
 
     def now(self) -> int:
         return super().now() + int(self.days * DAY_US)
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+        if self.slept.count(cleaning._ROUND_SECONDS) == KINDS:
+            self.is_over.set()
         if seconds < cleaning._FIRST_SECONDS:
             await anyio.lowlevel.checkpoint()
         else:
@@ -215,10 +224,36 @@ async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
             assert await left(n) == ["one", "two"]  # not while everything starts
             clock.woken.set()
             clock.woken = anyio.Event()
-            while clock.slept.count(cleaning._ROUND_SECONDS) < 4:
-                await n.engine.next_turn()
+            await clock.is_over.wait()
             assert await left(n) == ["two"]
             services.cancel_scope.cancel()
+
+
+async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_daemon(
+    store_url, tmp_path, monkeypatch
+):
+    async with node(store_url) as n:
+        await n.load(A)
+        for name in ("one", "two"):
+            await ended(n, run_id=name)
+        service = cleaner(n, tmp_path)
+        clock: Any = service._clock
+
+        async def fail() -> list[int]:
+            raise PermissionError("a test says so")
+
+        monkeypatch.setattr(service._tasklog, "list_blocks", fail)
+        async with anyio.create_task_group() as services:
+            with structlog.testing.capture_logs() as said:
+                await services.start(service.run)
+                await anyio.wait_all_tasks_blocked()
+                clock.woken.set()
+                clock.woken = anyio.Event()
+                await clock.is_over.wait()
+            services.cancel_scope.cancel()
+        assert await left(n) == ["two"]
+
+    assert [line["kind"] for line in said if line["log_level"] == "error"] == ["logs"]
 
 
 async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):

@@ -203,3 +203,48 @@ def test_ordinary_output_is_never_held_back():
 
     assert parser.feed(b"progress 10 %\r") == [(None, b"progress 10 %\r")]
     assert parser.feed(b"\x1eother") == [(None, b"\x1eother")]
+
+
+# ── what is old ─────────────────────────────────────────────────────────────────────────
+
+
+def left_by(log, run_no, at):
+    path = log.path(run_no, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"printed")
+    os.utime(path, (at, at))
+    return path
+
+
+async def test_logs_go_by_their_last_line_a_block_of_runs_at_a_time(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    old, young, live, other = (
+        left_by(log, run_no, at)
+        for run_no, at in ((1, 1_000), (2, 2_000), (3, 1_000), (1_001, 1_000))
+    )
+
+    assert await log.list_blocks() == [0, 1]
+    would = await log.delete_old(0, before=1_500_000_000, kept={3}, dry_run=True)
+    assert (would, old.exists()) == (1, True)
+    assert await log.delete_old(0, before=1_500_000_000, kept={3}) == 1
+    assert [path.exists() for path in (old, young, live, other)] == [False, True, True, True]
+    assert await log.delete_old(1, before=1_500_000_000, kept=()) == 1
+    assert await log.list_blocks() == [0]
+    assert await log.delete_old(1, before=1_500_000_000, kept=()) == 0
+
+
+async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch, caplog):
+    log = TaskLog(tmp_path, SystemClock())
+    paths = [left_by(log, run_no, 1_000) for run_no in (1, 2, 3)]
+    delete = tasklog._delete
+
+    def refuse_one(folder):
+        if folder.name == "2":
+            raise PermissionError("a test says so")
+        delete(folder)
+
+    monkeypatch.setattr(tasklog, "_delete", refuse_one)
+
+    assert await log.delete_old(0, before=1_500_000_000, kept=()) == 2
+    assert [path.exists() for path in paths] == [False, True, False]
+    assert "a test says so" in caplog.text
