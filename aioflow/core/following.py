@@ -21,6 +21,7 @@ from aioflow.model import MapSpec, TaskState
 
 __all__ = (
     "Entry",
+    "begin_anew",
     "child_verdict",
     "followers",
     "forget",
@@ -129,13 +130,18 @@ def _children(mapped: MapSpec, position: int, index: int, sizes: Sequence[int]) 
             yield from takers(mapped, number, index, sizes)
 
 
-def restore(run: Run) -> None:
-    """Let those wait for a place that may start. What is to end without one, a step finds."""
+def begin_anew(run: Run) -> None:
+    """Have no child judged yet; steps do that, some of them in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.position].mapped
         if mapped is not None and run.graph.indexed[group.position]:
             sizes = [size or 0 for size in widths(run, mapped)]
             group.lockstep = Lockstep(sizes, group.width)
+
+
+def restore(run: Run) -> None:
+    """Let those wait for a place that may start. What is to end without one, a step finds."""
+    begin_anew(run)
     for group in run.groups.values():
         if group.lockstep is not None:
             _restore(group, group.lockstep)

@@ -28,6 +28,7 @@ from aioflow.rows import ExpansionRow
 
 __all__ = (
     "AT_HAND_BYTES",
+    "JUDGED_CHILDREN",
     "alert",
     "begin",
     "end",
@@ -42,6 +43,9 @@ __all__ = (
 
 AT_HAND_BYTES = 1024
 """Results up to this size stay in memory for the tasks that take them as arguments."""
+
+JUDGED_CHILDREN = 2_000
+"""Children that are judged for the first time in one turn at most; others wait for the next."""
 
 _FAILURE_AWAITED = frozenset(
     {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
@@ -279,9 +283,10 @@ def _judge_children(group: Group, draft: Draft, slots: Slots) -> list[Entry]:
     entries: list[Entry] = []
     lockstep = group.lockstep if group.run.clearing is None else None
     while lockstep is not None and lockstep.judged < group.width:
-        if draft.is_full:
+        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
             draft.put_off(group.run)
             break
+        draft.judged += 1
         lockstep.judged += 1
         entries += _judge_child(group, lockstep, lockstep.judged - 1, draft, slots)
     return entries
@@ -310,6 +315,8 @@ def _judge_child(
 def go_on(run: Run, draft: Draft, slots: Slots) -> None:
     """Judge the children that a turn had no room for."""
     for group in list(run.groups.values()):
+        if run.states[group.position] == TaskState.PENDING and run.state is RunState.RUNNING:
+            step(run, [group.position], draft, slots)
         is_judged = run.states[group.position] == TaskState.RUNNING  # else its task has yet to be
         if group.lockstep is not None and is_judged and run.state is RunState.RUNNING:
             _step(run, _judge_children(group, draft, slots), draft, slots)
@@ -346,6 +353,10 @@ def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> li
     entries: dict[Entry, None] = {}  # each has followers of its own
     index = group.pending_from(0)
     while index < group.width:
+        if draft.is_full:
+            draft.put_off(run)
+            run.states[position] = TaskState.PENDING  # the others are judged with their task again
+            break
         end_unstarted(run, position, state, draft, map_index=index)
         entries.update(dict.fromkeys(_ended(run, position, index, state, draft)))
         index = group.pending_from(index + 1)

@@ -1,0 +1,131 @@
+"""Wide fan-outs are judged as many children in one turn as it has room for, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.core import draft
+from aioflow.core import run as run_steps
+from aioflow.messages import Succeeded
+from aioflow.model import TaskState
+from aioflow.requests import Mark
+from tests.core.test_clear_slices import Sliced
+from tests.core.test_following import over, task
+from tests.core.world import World
+
+
+class Judging:
+    """A world that counts how many children each of its turns judges for the first time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+        monkeypatch.setattr(run_steps, "JUDGED_CHILDREN", limit)
+        self.world = World(cpu_slots=2)
+        self.turns: list[int] = []
+        decide = self.world.decide
+
+        def counted(inputs):
+            batch, effects, draft = decide(inputs)
+            self.turns.append(draft.judged)
+            return batch, effects, draft
+
+        monkeypatch.setattr(self.world, "decide", counted)
+
+    def begin(self, width: int) -> int:
+        run = self.world.begin(
+            task("list", feeds_limit=99),
+            task("a", 0, mapped=over(0)),
+            task("b", 1, mapped=over(1)),
+        )
+        self.world.succeed("list", size=9, width=width)
+        return run
+
+
+def test_a_wide_follower_is_judged_over_several_turns_when_it_expands(monkeypatch):
+    judging = Judging(monkeypatch, 3)
+    run = judging.begin(10)
+
+    assert max(judging.turns) == 3
+    assert sum(judging.turns) == 10
+    judging.world.finish_all()
+    assert judging.world.run_state(run) == "success"
+
+
+@pytest.mark.parametrize("crash_after", [None, 0, 1, 2, 3])
+def test_a_wide_follower_that_is_cleared_is_judged_over_several_turns(monkeypatch, crash_after):
+    judging = Judging(monkeypatch, 3)
+    run = judging.begin(10)
+    world = judging.world
+    world.finish_all()
+    judging.turns.clear()
+    sliced = Sliced(world, run)
+    sliced.ask(tasks=("b",))
+    while sliced.is_clearing:
+        sliced.go_on()
+
+    for _ in range(crash_after or 0):
+        sliced.go_on()
+    if crash_after is not None:
+        sliced.restart()
+    sliced.go_on_to_the_end()
+
+    assert max(judging.turns) <= 3
+    while world.starts:
+        world.finish_all()
+        sliced.go_on_to_the_end()
+    assert world.run_state(run) == "success"
+    assert not world.rows.outbox
+
+
+def test_what_ends_meanwhile_is_seen_by_those_that_are_judged_later(monkeypatch):
+    judging = Judging(monkeypatch, 3)
+    run = judging.begin(10)
+    world = judging.world
+    world.finish_all()
+    sliced = Sliced(world, run)
+    sliced.ask(tasks=("a", "b"))
+    while sliced.is_clearing:
+        sliced.go_on()
+
+    for _ in range(20):
+        if world.starts:
+            effect = world.starts.pop(min(world.starts)).start
+            ended = Succeeded(effect.task_no, effect.start_no, world.now, world.now + 5)
+            sliced.turn(ended)
+        sliced.go_on()
+    sliced.go_on_to_the_end()
+    while world.starts:
+        world.finish_all()
+        sliced.go_on_to_the_end()
+
+    assert world.run_state(run) == "success"
+
+
+@pytest.mark.parametrize("crash_after", [None, 0, 1, 2])
+def test_children_that_will_not_run_again_end_a_batch_at_a_time(monkeypatch, crash_after):
+    monkeypatch.setattr(draft, "BATCH_ROWS", 3)
+    world = World(cpu_slots=2)
+    run = world.begin(
+        task("list", feeds_limit=99),
+        task("gate"),
+        task("a", 0, 1, mapped=over(0)),
+    )
+    world.succeed("list", size=9, width=10)
+    world.finish_all()
+    run_id = world.rows.runs[run].run_id
+    world.ask(Mark(run_id=run_id, state=TaskState.FAILED, tasks=("gate",)))
+    sliced = Sliced(world, run)
+    sliced.ask(tasks=("a",))
+    while sliced.is_clearing:
+        sliced.go_on()
+
+    for _ in range(crash_after or 0):
+        sliced.go_on()
+    if crash_after is not None:
+        sliced.restart()
+    sliced.go_on_to_the_end()
+
+    steps = [batch.steps for batch in sliced.batches]
+    ended = [[s for _, s in of].count(TaskState.UPSTREAM_FAILED) for of in steps]
+    assert max(ended) <= 4
+    assert [world.state(run, "a", index) for index in range(10)] == ["upstream_failed"] * 10
+    assert world.run_state(run) == "failed"
