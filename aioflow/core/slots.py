@@ -262,7 +262,7 @@ class Slots:
             live.is_claimed = False
             worker.claims.remove(live)
         else:
-            worker.current = None
+            worker.current = worker.slow = None  # its run may end, and is not held on to
         self._leave_run(live)
         if worker.is_idle:
             self._take(worker.pool, -worker.weight)

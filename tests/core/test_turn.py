@@ -1422,6 +1422,23 @@ def test_what_was_called_back_from_behind_a_slow_try_is_not_claimed_there_again(
     assert not world.started("work", 2).claimed
 
 
+def test_a_worker_holds_on_to_nothing_of_a_run_that_has_ended():
+    world = World(cpu_slots=1)
+    run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
+    world.succeed("list", size=9, width=9)
+    world.succeed("work", 0)
+    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+    world.turn(Recalled(tries))
+
+    world.finish_all()
+
+    assert world.run_state(run) == "success"
+    (worker,) = world.slots.workers
+    assert (worker.current, worker.slow, worker.claims) == (None, None, [])
+
+
 def test_a_pool_made_smaller_drains_though_short_tasks_follow_each_other():
     world = World(cpu_slots=2)
     world.ask(SetPool(name="ledger", slots=2))
