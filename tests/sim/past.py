@@ -114,14 +114,18 @@ def _went_well(node: Any, run: RunRow, position: int) -> bool:
     if position in node.tables.clearing_of(run.run_no):
         return False
     rows: list[TaskRow] = node.tables.present(run.run_no)
+    is_said = run.state is RunState.SUCCESS and run.ended_at is not None  # of all that was not over
     if loops.is_round(node.tables.spec_of_run(run.run_no), position):
         whole = loops.whole(node, run.run_no, position)
         if whole is not None:
-            return whole in GOOD
+            return whole in GOOD or (is_said and whole.is_live)
     states = [row.state for row in rows if row.position == position]
     width = node.tables.widths.get((run.run_no, position), 1)
     mark = streaming.marker(node, run.run_no, position)
-    return len(states) >= width and {*states, *(() if mark is None else (mark,))} <= GOOD
+    found = {*states, *(() if mark is None else (mark,))}
+    if is_said:
+        return all(state in GOOD or state.is_live for state in found)
+    return len(states) >= width and found <= GOOD
 
 
 def is_excused(node: Any, run_no: int, position: int) -> bool:
