@@ -7,6 +7,7 @@ result, the loop goes on. So what happens in which order does not depend on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
@@ -33,6 +34,33 @@ class _Killed(BaseException):
     """The process of a body is gone; raised where the body stands."""
 
 
+class _Stage:
+    """A thread that runs one body after the other; to start one for each takes longer than most."""
+
+    def __init__(self) -> None:
+        self._body: Callable[[], object] | None = None
+        self._has_body = threading.Semaphore(0)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def give(self, body: Callable[[], object]) -> None:
+        """Have it run this next; it has to be free."""
+        self._body = body
+        self._has_body.release()
+
+    def _run(self) -> None:
+        while self._has_body.acquire():
+            body, self._body = self._body, None
+            assert body is not None  # noqa: S101 - given before
+            with contextlib.suppress(_Killed):
+                body()
+            del body  # and what it stands on
+            _free.append(self)
+
+
+_free: list[_Stage] = []
+"""Those that have no body, of all nodes of this process."""
+
+
 class Turns(Generic[Outcome]):
     """A body in its thread, which and the loop take turns.
 
@@ -56,7 +84,8 @@ class Turns(Generic[Outcome]):
         if self._is_killed:
             return
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._run,), daemon=True).start()
+        stage = _free.pop() if _free else _Stage()
+        stage.give(partial(context.run, self._run))
         self._go_on()
 
     def kill(self) -> None:
