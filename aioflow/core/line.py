@@ -8,12 +8,13 @@ which happens once for a run at most, and for no run of a schedule that goes on 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from aioflow.core.graph import Graph
+from aioflow.core.live import Group
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskState
 from aioflow.rows import ExpansionRow, RunRow, TaskRow
 
@@ -38,6 +39,9 @@ NEXT: Final[Order] = (1 << 62, -1)
 
 GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
 """How a task has to have ended in the run before."""
+
+_WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
+"""How a fan-out has ended of which any child has ended so, the first first."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -148,10 +152,14 @@ def order_of(row: RunRow) -> Order | None:
     return None if row.logical_date is None else (row.logical_date, row.run_no)
 
 
-def ended_as(row: RunRow, graph: Graph, states: bytearray) -> Ended:
+def ended_as(row: RunRow, graph: Graph, states: bytearray, groups: Iterable[Group]) -> Ended:
     """Return what is kept of a run that has ended in memory."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
+    for group in groups:  # one that was cut short has ended as its worst child has
+        if found[group.position].is_live and not group.is_loop:
+            ends = [state for state in _WORST if group.counts[state] or group.cut is state]
+            found[group.position] = ends[0] if ends else absent
     return _ended(row, graph.spec, [absent if state.is_live else state for state in found])
 
 
@@ -203,7 +211,7 @@ def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:
 
 def _together(found: dict[TaskState, int], width: int, absent: TaskState) -> TaskState:
     """Return what a task comes to, of which so many instances stand so."""
-    for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
+    for state in _WORST:
         if state in found:
             return state
     live = [state for state in found if state.is_live]

@@ -204,7 +204,9 @@ class Memory:
         line, order = self.lines.get(run.row.dag_id), order_of(run.row)
         if line is not None and order is not None:
             is_over = run.row.ended_at is not None
-            line.leave(order, ended_as(run.row, run.graph, run.states) if is_over else None)
+            groups = run.groups.values()
+            ended = ended_as(run.row, run.graph, run.states, groups) if is_over else None
+            line.leave(order, ended)
 
     def next_hosting(self) -> int:
         """Return a number that no hosting has had before, also in an earlier incarnation."""

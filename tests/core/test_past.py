@@ -540,3 +540,20 @@ def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
 
     assert line.forget((3, 3)) == 5
     assert not line.knows((5, 5))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
+def test_a_fan_out_that_was_cut_short_went_as_its_worst_child_did(is_restarted):
+    """Marked successful, the run has ended its other children well, but not that one."""
+    each = MapSpec((MapSource("x", -1, 2),))
+    world = loaded(task(mapped=each))
+    first = day(world, 1)
+    report(world, first, "load", "fail", 0)
+
+    mark(world, first, state=TaskState.SUCCESS)
+    if is_restarted:
+        world.restart()
+    second = day(world, 2)
+
+    assert world.run_state(first) == "success"
+    assert why(world, second).kind is WaitKind.DEPENDS_ON_PAST
