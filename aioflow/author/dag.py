@@ -163,7 +163,7 @@ class DAG:
         self.max_active_tasks = None if most is None else _limit(most, "max_active_tasks")
         budget = options.get("retry_budget")
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
-        self.if_paused = _if_paused(options)
+        self.if_paused: IfPaused = _if_paused(options)
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
