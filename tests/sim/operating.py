@@ -83,7 +83,13 @@ class Operator:
         """Somebody has a run deleted, mostly one that has ended."""
         rng = self._deletes
         run = self._run(rng) if self._is_deleter else None
-        if run is None or rng.random() < 0.7 or (run.ended_at is None and rng.random() < 0.8):
+        if run is None or rng.random() < 0.3:
+            return None
+        hosted = {row.run_no for row in self._tables.triggers.values()}
+        held = [one for one in self._tables.seen() if one.ended_at and one.run_no in hosted]
+        if held:  # hosts have still to let go of it
+            run = rng.choice(held)
+        elif rng.random() < 0.6 or (run.ended_at is None and rng.random() < 0.8):
             return None
         return DeleteRun(run_id=run.run_id)
 
