@@ -368,7 +368,9 @@ class _Marking:
                 continue
             is_live = run.task_no(position, WHOLE) in run.live
             if is_live and verdict(run, position) is not Verdict.RUN:
-                found.whole.add(position)
+                anew = self._takers({position}) & run.groups.keys()  # their items are gone
+                found.whole |= {position} | anew
+                found.anew |= anew
         return found
 
     def _judge_anew(self, group: Group, found: Chosen) -> None:

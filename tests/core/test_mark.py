@@ -434,6 +434,26 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
     assert world.run_state(run) == "success"
 
 
+def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
+    world = World(cpu_slots=4)
+    over = MapSpec((MapSource("page", 1, -1),))
+    run = world.begin(
+        task("first", retry=ONCE),
+        pages(parents=(0,)),
+        TaskSpec(task_id="load", parents=(1,), mapped=over),
+    )
+    world.succeed("first")
+    give(world, 0, 1)
+    assert children(world) == [0, 1]
+
+    mark(world, run, "first", state=FAILED)
+
+    assert not world.starts
+    assert not world.rows.items
+    assert not world.rows.expansions
+    assert world.run_state(run) == "failed"
+
+
 def test_what_follows_the_children_of_a_stream_is_decided_anew_when_that_ends_otherwise():
     world = streaming(World(cpu_slots=4))
     run = run_of(world)
