@@ -161,8 +161,7 @@ class ExpansionRow(msgspec.Struct, frozen=True, kw_only=True):
     """How wide a mapped task of a run is. Written before its first child.
 
     Attributes:
-        is_open: It grows with a stream of items, or with the rounds of a loop; closed it never
-            changes again, but a loop that goes back to a round has another row in its place.
+        is_open: It grows, with items or rounds; closed it stays, but for a loop that goes back.
     """
 
     run_no: RunNo
