@@ -65,11 +65,11 @@ def patient(): ...
 
 @dag
 def d() -> None:
-    thrice()
-    patient()
     add()
     crash()
     hello()
+    thrice()
+    patient()
     block()
     keep()
     told_in_a_worker()
