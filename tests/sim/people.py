@@ -194,7 +194,9 @@ class People:
         if self._node.has_past and self._node.dated.random() < 0.7:
             new = with_past(new, self._node.dated)
         schedule = (new.schedule or old.schedule) if old.schedule is not None else None
-        new = msgspec.structs.replace(new, file=file.name, schedule=schedule)
+        new = msgspec.structs.replace(  # who heals the world knows which may be paused
+            new, file=file.name, schedule=schedule, if_paused=old.if_paused
+        )
         return f"v-{file.name}-{next(self._editions)}", (new,)
 
     # ── a stop ──────────────────────────────────────────────────────────────────────────
