@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
 from aioflow_triggers import files, folders
-from aioflow_triggers.files import FilesTrigger, FileTrigger
+from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
 from aioflow_triggers.folders import watching
 
 POLL = 0.1
@@ -259,3 +260,13 @@ async def test_what_is_written_again_in_a_shared_folder_rests_from_then_on(tmp_p
             found.append((name, event.payload["size_bytes"], len(seat.looks)))
 
     assert found == [("b", 1, 2), ("a", 2, 0)]
+
+
+@pytest.mark.parametrize("made", [FileTrigger, FileGoneTrigger, FilesTrigger, NewFiles])
+def test_a_path_may_be_given_as_text_or_as_a_path(made):
+    trigger = made(Path("/incoming/day.csv"))
+
+    assert trigger == made("/incoming/day.csv")
+    assert construct(made, serialize(trigger)[1]) == trigger
+    with pytest.raises(ValueError, match="absolute"):
+        made(Path("day.csv"))

@@ -7,10 +7,12 @@ import os.path
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from aioflow import Duration, Share, Trigger, TriggerEvent, Watch, as_timedelta
 from aioflow_triggers.folders import Crowd, Found, Leaving, Look, Seat, Wanted, matches, watching
+from aioflow_triggers.paths import absolute, in_one_folder, parted
 
 __all__ = (
     "FileGone",
@@ -77,8 +79,8 @@ class FileTrigger(Trigger[FileSeen]):
     time of writing. A producer that pauses longer than that mid-write needs a marker file.
 
     Attributes:
-        path: Absolute path as the trigger host's machine sees it, which need not be the
-            machine the task runs on.
+        path: Absolute path, as text or ``Path``, as the trigger host's machine sees it, which
+            need not be the machine the task runs on.
         poll_seconds: Seconds between two looks; at least 0.1. All waits on one folder with
             the same figure share one look, however many they are. Where the kernel tells of
             changes, it is looked at sooner.
@@ -98,19 +100,18 @@ class FileTrigger(Trigger[FileSeen]):
         file or folder is not an error: it is what the trigger waits out.
     """
 
-    path: str
+    path: str | Path
     poll_seconds: float = 5.0
     stable: Duration | None = None
 
     def __post_init__(self) -> None:
-        _check_path(self.path)
+        object.__setattr__(self, "path", absolute(self.path))
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
     def share(self) -> Share:
         """All files of a folder that are looked for in the same way are in one watch."""
-        name = os.path.basename(self.path)  # noqa: PTH119
+        before, name = parted(self.path)
         rest = _rest_seconds(self.stable, self.poll_seconds)
-        before = self.path.removesuffix(name)
         return Share(RestingFiles, name, of=(before, self.poll_seconds, rest))
 
     async def look(self) -> FileSeen | None:
@@ -119,7 +120,7 @@ class FileTrigger(Trigger[FileSeen]):
         rest = _rest_seconds(self.stable, self.poll_seconds)
         with watching(folder, name, self.poll_seconds) as seat:
             found = await _rested(seat, rest, lambda look: look.files.get(name), patient=False)
-        return None if found is None else FileSeen(path=self.path, size_bytes=found.size_bytes)
+        return None if found is None else FileSeen(path=str(self.path), size_bytes=found.size_bytes)
 
 
 class RestingFiles(Watch[str, FileSeen]):
@@ -205,13 +206,13 @@ class FilesTrigger(Trigger[FilesSeen]):
         Those of ``FileTrigger``; and more paths than an event can hold, which are some thousands.
     """
 
-    pattern: str
+    pattern: str | Path
     at_least: int = 1
     poll_seconds: float = 5.0
     stable: Duration | None = None
 
     def __post_init__(self) -> None:
-        _check_pattern(self.pattern)
+        object.__setattr__(self, "pattern", in_one_folder(self.pattern))
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
         if self.at_least < 1:
             raise ValueError(f"at_least must be at least 1, got {self.at_least}")
@@ -261,17 +262,17 @@ class FileGoneTrigger(Trigger[FileGone]):
         Those of ``FileTrigger``.
     """
 
-    path: str
+    path: str | Path
     poll_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_path(self.path)
+        object.__setattr__(self, "path", absolute(self.path))
         _checked_poll(self.poll_seconds)
 
     def share(self) -> Share:
         """All that is to go from a folder is in one watch."""
-        name = os.path.basename(self.path)  # noqa: PTH119
-        return Share(GoneFiles, name, of=(self.path.removesuffix(name), self.poll_seconds))
+        before, name = parted(self.path)
+        return Share(GoneFiles, name, of=(before, self.poll_seconds))
 
 
 class GoneFiles(Watch[str, FileGone]):
@@ -346,13 +347,13 @@ class NewFiles(Trigger[NewFile]):
         in the log.
     """
 
-    pattern: str
+    pattern: str | Path
     stable: Duration | None = None
     existing: bool = False
     poll_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_pattern(self.pattern)
+        object.__setattr__(self, "pattern", in_one_folder(self.pattern))
         _rest_seconds(self.stable, _checked_poll(self.poll_seconds))
 
     async def run(self) -> AsyncIterator[TriggerEvent[NewFile]]:
@@ -475,19 +476,6 @@ def _is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _check_path(path: str) -> None:
-    if not path.startswith("/") or not os.path.basename(path):  # noqa: PTH119
-        raise ValueError(f"path must be absolute and name a file, got {path!r}")
-
-
-def _check_pattern(pattern: str) -> None:
-    folder, glob = os.path.split(pattern)
-    if not folder.startswith("/") or not glob:
-        raise ValueError(f"pattern must be absolute and name files, got {pattern!r}")
-    if any(sign in folder for sign in "*?["):
-        raise ValueError(f"pattern must be in one folder: {folder!r} stands for many")
 
 
 def _checked_poll(poll_seconds: float) -> float:
