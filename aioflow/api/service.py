@@ -188,14 +188,11 @@ class Api(RunActions):
             logical_date=None if logical_date is None else instant(logical_date, "logical_date"),
             key=checked_key(key),
         )
-        same = await self._same_run(request)
-        if same is not None:
-            return _triggered(same, created=False)
-        await check_params(self._running.memory, dag_id, conf)
         try:
+            await check_params(self._running.memory, dag_id, conf)
             answer = await self._ask(request)
         except AioflowError:
-            # The same request, made twice at once: the other one may have been committed.
+            # A request that comes again, to a DAG that is gone or takes other parameters by now.
             same = await self._same_run(request)
             if same is None:
                 raise
