@@ -96,18 +96,19 @@ def moment(text: str) -> str:
 
 def from_zero(text: str) -> int:
     """Return a number that is not negative."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is less than 0")
-    return number
+    return _at_least(text, 0)
 
 
 def positive(text: str) -> int:
     """Return a number of at least 1."""
+    return _at_least(text, 1)
+
+
+def _at_least(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
     return number
