@@ -9,17 +9,14 @@ stored: it follows from the row of the DAG.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-
-import msgspec
 
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import HOSTLESS, host, is_stopped
+from aioflow.core.hosting import HOSTLESS, is_stopped
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
-from aioflow.inputs import EndHosting, StopWaits
+from aioflow.core.rehosting import move_next
+from aioflow.inputs import StopWaits
 from aioflow.model import TriggerState
-from aioflow.orders import End
 
 __all__ = ("PAUSED", "STOPPED_AT_ONCE", "stop_waits")
 
@@ -35,16 +32,7 @@ def stop_waits(entry: StopWaits, draft: Draft) -> None:
     memory = draft.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
         return  # the opposite has begun since
-    found = list(islice(_misplaced(entry, memory), STOPPED_AT_ONCE + 1))
-    for wait in found[:STOPPED_AT_ONCE]:
-        number = wait.row.trigger_no
-        if entry.is_stopped:
-            draft.effects.append(EndHosting(End(number, wait.hosting, PAUSED), wait.role))
-        else:
-            host(memory.waits[number], draft)
-    if len(found) > STOPPED_AT_ONCE:
-        last = found[STOPPED_AT_ONCE - 1].row.trigger_no
-        draft.effects.append(msgspec.structs.replace(entry, after=last))
+    move_next(entry, _misplaced(entry, memory), draft, reason=PAUSED, most=STOPPED_AT_ONCE)
 
 
 def _misplaced(entry: StopWaits, memory: Memory) -> Iterator[WaitRecord]:

@@ -8,20 +8,16 @@ says so, or with a restart of the daemon.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-
-import msgspec
 
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import QUARANTINE, host, role_of
+from aioflow.core.hosting import QUARANTINE, role_of
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
-from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE
+from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE, move_next
 from aioflow.core.stalls import Staller
 from aioflow.errors import RequestError
-from aioflow.inputs import EndHosting, HostLost, MoveClass, Stalled, Warn
-from aioflow.model import Failure, TriggerNo, TriggerState
-from aioflow.orders import End
+from aioflow.inputs import HostLost, MoveClass, Stalled, Warn
+from aioflow.model import Failure, TriggerState
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")
 
@@ -72,15 +68,7 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         draft.effects.append(Warn(f"a trigger class {what} quarantine", {"trigger": found.name}))
         if entry.is_quarantined:
             _alert(found, draft)
-    numbers = list(islice(_misplaced(entry, memory), REHOST_AT_ONCE + 1))
-    for number in numbers[:REHOST_AT_ONCE]:
-        wait = memory.waits[number]
-        if wait.hosting:
-            draft.effects.append(EndHosting(End(number, wait.hosting, REASSIGNED), wait.role))
-        else:
-            host(wait, draft)
-    if len(numbers) > REHOST_AT_ONCE:
-        draft.effects.append(msgspec.structs.replace(entry, after=numbers[-2]))
+    move_next(entry, _misplaced(entry, memory), draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
 
 
 def _alert(found: Staller, draft: Draft) -> None:
@@ -110,7 +98,7 @@ def failure_of_culprit(wait: WaitRecord, lost: HostLost, memory: Memory) -> Fail
     return Failure(type="Stalled", message=message, reason="stalled")
 
 
-def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[TriggerNo]:
+def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[WaitRecord]:
     """Yield the triggers of a class that no host has, or the wrong one; by number."""
     parking, role = memory.parking, role_of(entry.class_path, memory)
     forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
@@ -119,7 +107,7 @@ def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[TriggerNo]:
         if wait is None or wait.row.class_path != entry.class_path or wait.live is None:
             continue
         if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
-            yield number
+            yield wait
 
 
 def _staller(report: Stalled, memory: Memory) -> Staller | None:

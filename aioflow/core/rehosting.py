@@ -7,19 +7,28 @@ whose class, or what that stands on, has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from msgspec.structs import replace
+
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import newest_version
+from aioflow.core.hosting import host, newest_version
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
-from aioflow.inputs import EndHosting, FileParsed, Rehost, RoomChanged
+from aioflow.inputs import EndHosting, FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
 from aioflow.model import TriggerNo, TriggerState
 from aioflow.orders import End
 
-__all__ = ("REASSIGNED", "REHOST_AT_ONCE", "file_parsed", "rehost", "room_changed")
+__all__ = (
+    "REASSIGNED",
+    "REHOST_AT_ONCE",
+    "file_parsed",
+    "move_next",
+    "rehost",
+    "room_changed",
+)
 
 REASSIGNED = "reassigned"
 """Why a trigger is let go of that goes on elsewhere."""
@@ -46,12 +55,31 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
 
 def rehost(entry: Rehost, draft: Draft) -> None:
     """Ask the hosts for the next triggers of a file that are to be hosted anew."""
-    waits = list(islice(_outdated(entry.version, entry.after, draft.memory), REHOST_AT_ONCE + 1))
-    for wait in waits[:REHOST_AT_ONCE]:
-        ended = End(wait.row.trigger_no, wait.hosting, REASSIGNED)
-        draft.effects.append(EndHosting(ended, wait.role))
-    if len(waits) > REHOST_AT_ONCE:
-        draft.effects.append(Rehost(entry.file, entry.version, waits[-2].row.trigger_no))
+    found = _outdated(entry.version, entry.after, draft.memory)
+    move_next(entry, found, draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+
+
+def move_next(
+    entry: MoveClass | Rehost | StopWaits,
+    found: Iterable[WaitRecord],
+    draft: Draft,
+    *,
+    reason: str,
+    most: int,
+) -> None:
+    """Have the first of those found leave their hosts, or be hosted that no host has.
+
+    What is left is for later turns, which find it by the number after which it begins.
+    """
+    waits = list(islice(found, most + 1))
+    for wait in waits[:most]:
+        number = wait.row.trigger_no
+        if wait.hosting:
+            draft.effects.append(EndHosting(End(number, wait.hosting, reason), wait.role))
+        else:
+            host(draft.memory.waits[number], draft)
+    if len(waits) > most:
+        draft.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
 def room_changed(entry: RoomChanged, wait: WaitRecord) -> None:
