@@ -411,6 +411,22 @@ async def test_what_is_parked_is_listed_with_its_fields_only_where_they_hold_no_
     assert shown.tasks[0].waiting_on is not None
 
 
+async def test_what_is_parked_of_a_paused_dag_that_stops_its_triggers_is_listed_as_stopped(
+    tmp_path,
+):
+    async with node(tmp_path) as n:
+        n.define(msgspec.structs.replace(CHAIN, if_paused="stop"))
+        await n.api.trigger("chain")
+        await n.api.set_paused("chain", paused=True)
+        await n.defer("aioflow_triggers.files:FileTrigger", {"path": "/in/a.csv"})
+        await n.api.set_paused("chain", paused=True)  # answered once it is committed
+        (stopped,) = await n.api.list_triggers()
+        await n.api.set_paused("chain", paused=False)
+        (waiting,) = await n.api.list_triggers()
+
+    assert (stopped.state, waiting.state) == ("stopped", "waiting")
+
+
 # ── without a daemon ────────────────────────────────────────────────────────────────────
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from aioflow.api.layout import Layout
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
+from aioflow.core import hosting
+from aioflow.core.live import WaitRecord
+from aioflow.core.memory import Memory
 from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
-__all__ = ("Parked", "kind_of")
+__all__ = ("Hosted", "Parked", "kind_of", "whereabouts")
 
 _KINDS = {
     "aioflow_triggers.temporal": "time",
@@ -23,9 +26,22 @@ _KINDS = {
     "aioflow_triggers.objects": "object",
 }
 _DETAIL_LENGTH = 500
+_NODE_NO = 1
 
-Hosted: TypeAlias = Mapping[TriggerNo, int | None]
-"""Which node has a trigger; ``None`` for one that was handed over and waits for room."""
+_STOPPED = "stopped"
+"""The state of a trigger that has no host because its DAG is paused, and says so."""
+
+
+class Hosted(NamedTuple):
+    """Where a trigger is, as far as memory knows.
+
+    Attributes:
+        node: Which node has it, if any.
+        state: What keeps it from running; empty if nothing does.
+    """
+
+    node: int | None = None
+    state: str = ""
 
 
 def kind_of(class_path: str) -> str:
@@ -40,12 +56,14 @@ class Parked:
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
 
-    async def views(self, rows: Sequence[TriggerRow], nodes: Hosted) -> list[TriggerView]:
+    async def views(
+        self, rows: Sequence[TriggerRow], hosted: Mapping[TriggerNo, Hosted]
+    ) -> list[TriggerView]:
         """Return rows as people want to see them.
 
         Args:
             rows: Which.
-            nodes: Who hosts them, as far as memory knows.
+            hosted: Where they are, as far as memory knows.
         """
         layouts: dict[RunNo, tuple[RunRow, Layout]] = {}
         found = []
@@ -59,7 +77,8 @@ class Parked:
             place = layout.find(row.task_no)
             if place is not None:
                 task_id = layout.spec.tasks[place.position].task_id
-                found.append(_view(row, run.run_id, task_id, layout.shown(place), nodes))
+                where = hosted.get(row.trigger_no, Hosted())
+                found.append(_view(row, run.run_id, task_id, layout.shown(place), where))
         return found
 
     async def _run(self, run_no: RunNo) -> RunRow | None:
@@ -67,12 +86,26 @@ class Parked:
         return rows[0] if rows and rows[0].run_no == run_no else None
 
 
+def whereabouts(rows: Iterable[TriggerRow], memory: Memory) -> dict[TriggerNo, Hosted]:
+    """Return where triggers are; what memory does not know is left out."""
+    waits = ((row.trigger_no, memory.parking.peek(row.trigger_no)) for row in rows)
+    return {number: _hosted(wait, memory) for number, wait in waits if wait is not None}
+
+
+def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
+    if wait.hosting:
+        return Hosted(_NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+    is_stopped = hosting.is_stopped(wait.run.row.dag_id, memory)
+    has_none = is_stopped and wait.row.class_path not in hosting.HOSTLESS
+    return Hosted(None, _STOPPED if has_none else "")
+
+
 def _view(
     row: TriggerRow,
     run_id: str,
     task_id: str,
     shown: tuple[int, int],
-    nodes: Hosted,
+    hosted: Hosted,
 ) -> TriggerView:
     return TriggerView(
         trigger_id=row.trigger_no,
@@ -83,16 +116,11 @@ def _view(
         round=shown[1],
         since=iso(row.since) or "",
         deadline=iso(row.deadline_at),
-        node=nodes.get(row.trigger_no),
+        node=hosted.node,
         shared_with=None,
-        state=_state(row, nodes),
+        state=hosted.state or row.state.name.lower(),
         detail=_detail(row),
     )
-
-
-def _state(row: TriggerRow, nodes: Hosted) -> str:
-    has_room = nodes.get(row.trigger_no, -1) is not None
-    return row.state.name.lower() if has_room else WaitKind.TRIGGER_CAPACITY.value
 
 
 def _detail(row: TriggerRow) -> str:

@@ -16,7 +16,7 @@ from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, measured, owed
 from aioflow.api.params import check_params
-from aioflow.api.parked import Parked
+from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.values import NamedValues
@@ -72,7 +72,6 @@ _STUCK_US = 10_000_000
 """Inputs that wait longer than this mean that the engine does not turn."""
 
 _HOSTS = frozenset({"async", "triggers"})
-_NODE_NO = 1
 
 
 class Api(RunActions):
@@ -334,12 +333,8 @@ class Api(RunActions):
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
-        nodes: dict[TriggerNo, int | None] = {}
-        for row in () if self._engine is None else rows:
-            wait = self._running.memory.parking.peek(row.trigger_no)
-            if wait is not None and wait.hosting:
-                nodes[row.trigger_no] = _NODE_NO if wait.has_room else None
-        return await self._parked.views(rows, nodes)
+        where = {} if self._engine is None else whereabouts(rows, self._running.memory)
+        return await self._parked.views(rows, where)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
         """Return one parked wait.

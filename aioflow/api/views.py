@@ -242,7 +242,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
         node: Which node hosts it; ``None`` if none does right now.
-        state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while no host has room.
+        state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while no host has room;
+            ``stopped`` while its DAG is paused that has ``if_paused="stop"``.
         shared_with: How many others share its watch; ``None`` where that is not known.
     """
 
