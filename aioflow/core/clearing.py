@@ -229,7 +229,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     growing.close_left_open(run, draft)
     give_up(run, draft)
     run.blocked, run.blocked_at = [], {}
-    recount(run, is_judged=False)
+    recount(run)
     if run.state is RunState.QUEUED:
         dag.run_reopened(run, draft, slots)
     elif run.row.quarantine is None:

@@ -26,10 +26,10 @@ __all__ = (
     "followers",
     "forget",
     "is_known",
+    "is_unjudged",
     "may_go_on",
     "may_open",
     "may_skip",
-    "restore",
     "widths",
 )
 
@@ -139,20 +139,7 @@ def begin_anew(run: Run) -> None:
             group.lockstep = Lockstep(sizes, group.width)
 
 
-def restore(run: Run) -> None:
-    """Let those wait for a place that may start. What is to end without one, a step finds."""
-    begin_anew(run)
-    for group in run.groups.values():
-        if group.lockstep is not None:
-            _restore(group, group.lockstep)
-
-
-def _restore(group: Group, lockstep: Lockstep) -> None:
-    for index in range(group.width):
-        if group.states[index] == TaskState.PENDING:
-            said = child_verdict(group, index)
-            if said is Verdict.RUN:
-                lockstep.let(index)
-            elif said is not Verdict.WAIT:
-                return
-        lockstep.judged = index + 1
+def is_unjudged(run: Run) -> bool:
+    """Whether children of a run have yet to be judged that follow others."""
+    found = ((group.lockstep, group.width) for group in run.groups.values())
+    return any(one is not None and one.judged < width for one, width in found)

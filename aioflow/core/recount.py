@@ -34,20 +34,15 @@ def retally(run: Run) -> None:
         growing.count(group)
 
 
-def recount(run: Run, *, is_judged: bool = True) -> None:
+def recount(run: Run) -> None:
     """Learn from the states of the tasks alone how a run stands.
 
-    Args:
-        is_judged: Whether children that follow others are to have been judged at once: all of
-            them, which takes seconds for a million. Else steps judge them, turn by turn.
+    Children that follow others have yet to be judged: steps do that, some of them in each turn.
     """
     for position, group in run.groups.items():
         run.states[position] = group.outcome() if group.is_over else TaskState.RUNNING
     retally(run)
-    if is_judged:
-        following.restore(run)
-    else:
-        following.begin_anew(run)
+    following.begin_anew(run)
     for group in run.groups.values():
         rewind(group)
     # Cleared, or left behind when the run was cancelled, children wait for their rule again.

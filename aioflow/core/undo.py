@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from aioflow.core import deadlines, past
+from aioflow.core import deadlines, following, past
 from aioflow.core.dag import count_runs
 from aioflow.core.draft import Draft
 from aioflow.core.live import NOWHERE, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
-from aioflow.inputs import Continue, Due, Input, LookBack, Restarted
+from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
 from aioflow.model import StartNo, TaskNo, TaskState
 from aioflow.rows import DagFileRow, DagRow
@@ -67,11 +67,11 @@ def restore_pools(draft: Draft, slots: Slots) -> None:
 
 def put_back(
     runs: list[Run], places: Places, memory: Memory, slots: Slots, draft: Draft
-) -> list[LookBack]:
+) -> list[Input]:
     """Give restored tasks the places they have, and let the rest wait for theirs.
 
     Returns:
-        What has to be asked anew, as inputs of a later turn.
+        What has to be asked, or judged, anew: as inputs of a later turn.
     """
     for run in runs:
         for live in run.live.objects.values():  # what is folded has no place
@@ -82,7 +82,8 @@ def put_back(
     count_runs(memory)
     for run in runs:
         _offer(run, slots)
-    return past.doubt({run.row.dag_id for run in draft.runs.values()}, memory)
+    unjudged = [Continue(run.run_no) for run in runs if following.is_unjudged(run)]
+    return [*past.doubt({run.row.dag_id for run in draft.runs.values()}, memory), *unjudged]
 
 
 def blamed(entry: Input | None, draft: Draft, memory: Memory) -> list[Run]:

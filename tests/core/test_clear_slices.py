@@ -66,6 +66,24 @@ class Sliced:
         while self.go_on():
             pass
 
+    def clear_all(self) -> None:
+        """Go on until all that was chosen is done; what follows from that is still to come."""
+        while self.is_clearing:
+            assert self.go_on()
+
+    def go_on_over(self, crash_after: int | None) -> None:
+        """Go on to the end, over a crash after so many turns if there is to be one."""
+        for _ in range(crash_after or 0):
+            self.go_on()
+        if crash_after is not None:
+            self.restart()
+        self.go_on_to_the_end()
+
+    def finish_all(self) -> None:
+        while self.world.starts:
+            self.world.finish_all()
+            self.go_on_to_the_end()
+
     def restart(self) -> None:
         self.waiting.clear()
         self.world.start_up()

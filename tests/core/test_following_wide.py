@@ -59,19 +59,12 @@ def test_a_wide_follower_that_is_cleared_is_judged_over_several_turns(monkeypatc
     judging.turns.clear()
     sliced = Sliced(world, run)
     sliced.ask(tasks=("b",))
-    while sliced.is_clearing:
-        sliced.go_on()
+    sliced.clear_all()
 
-    for _ in range(crash_after or 0):
-        sliced.go_on()
-    if crash_after is not None:
-        sliced.restart()
-    sliced.go_on_to_the_end()
+    sliced.go_on_over(crash_after)
 
     assert max(judging.turns) <= 3
-    while world.starts:
-        world.finish_all()
-        sliced.go_on_to_the_end()
+    sliced.finish_all()
     assert world.run_state(run) == "success"
     assert not world.rows.outbox
 
@@ -83,20 +76,55 @@ def test_what_ends_meanwhile_is_seen_by_those_that_are_judged_later(monkeypatch)
     world.finish_all()
     sliced = Sliced(world, run)
     sliced.ask(tasks=("a", "b"))
-    while sliced.is_clearing:
-        sliced.go_on()
+    sliced.clear_all()
 
     for _ in range(20):
         if world.starts:
-            effect = world.starts.pop(min(world.starts)).start
-            ended = Succeeded(effect.task_no, effect.start_no, world.now, world.now + 5)
-            sliced.turn(ended)
+            sliced.turn(ends_first(world))
         sliced.go_on()
     sliced.go_on_to_the_end()
-    while world.starts:
-        world.finish_all()
-        sliced.go_on_to_the_end()
+    sliced.finish_all()
 
+    assert world.run_state(run) == "success"
+
+
+def half_done(judging: Judging) -> int:
+    """Ten children, each with one that follows it; some of those may start."""
+    run = judging.begin(10)
+    for _ in range(6):
+        judging.world.turn(ends_first(judging.world))
+    judging.turns.clear()
+    return run
+
+
+def ends_first(world: World) -> Succeeded:
+    """The first task that runs ends."""
+    start = world.starts.pop(min(world.starts)).start
+    return Succeeded(start.task_no, start.start_no, world.now, world.now + 5)
+
+
+def test_a_wide_follower_that_a_restart_finds_is_judged_over_several_turns(monkeypatch):
+    judging = Judging(monkeypatch, 3)
+    run = half_done(judging)
+
+    judging.world.restart()
+
+    assert max(judging.turns) == 3
+    assert sum(judging.turns) == 10
+    judging.world.finish_all()
+    assert judging.world.run_state(run) == "success"
+
+
+def test_a_wide_follower_whose_turn_is_taken_back_is_judged_over_several_turns(monkeypatch):
+    judging = Judging(monkeypatch, 3)
+    run = half_done(judging)
+    world = judging.world
+
+    world.refuse(ends_first(world))
+
+    assert max(judging.turns) == 3
+    assert sum(judging.turns) == 10
+    world.finish_all()
     assert world.run_state(run) == "success"
 
 
@@ -115,14 +143,9 @@ def test_children_that_will_not_run_again_end_a_batch_at_a_time(monkeypatch, cra
     world.ask(Mark(run_id=run_id, state=TaskState.FAILED, tasks=("gate",)))
     sliced = Sliced(world, run)
     sliced.ask(tasks=("a",))
-    while sliced.is_clearing:
-        sliced.go_on()
+    sliced.clear_all()
 
-    for _ in range(crash_after or 0):
-        sliced.go_on()
-    if crash_after is not None:
-        sliced.restart()
-    sliced.go_on_to_the_end()
+    sliced.go_on_over(crash_after)
 
     steps = [batch.steps for batch in sliced.batches]
     ended = [[s for _, s in of].count(TaskState.UPSTREAM_FAILED) for of in steps]

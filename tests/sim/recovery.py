@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from aioflow.core import owing
+from aioflow.core import following, owing
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.restoring import restore
+from aioflow.core.rules import Verdict
 from aioflow.core.why import explain_task
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import TriggerRow
@@ -106,10 +107,12 @@ def _same_lockstep(group: Group, fresh: Group) -> None:
         return  # of a run that is over nothing starts any more
     if group.run.clearing is not None:
         return  # they are counted when it is done
-    judged = min(one.judged, other.judged)  # a turn may have had no room for the rest
-    for index in range(judged):
-        is_pending = group.states[index] == TaskState.PENDING
-        if is_pending and one.may_start(index) != other.may_start(index):
+    if fresh.run.states[fresh.position] != TaskState.RUNNING:
+        return  # their task has yet to be judged
+    for index in range(one.judged):  # a turn may have had no room for the rest
+        if group.states[index] != TaskState.PENDING:
+            continue
+        if one.may_start(index) != (following.child_verdict(fresh, index) is Verdict.RUN):
             raise Broken("restore", f"child {index} of group {group.position} may start, or not")
 
 
