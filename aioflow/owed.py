@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo
+from aioflow.model import Failure, Instant, RunNo, RunState, StartNo, TaskNo, TaskState
 
 __all__ = (
     "ALERT",
@@ -15,12 +15,13 @@ __all__ = (
     "Callback",
     "Clearing",
     "Deadline",
+    "Marking",
     "callback_kind",
     "is_callback",
 )
 
 CLEAR = "clear"
-"""The kind of the outbox rows that say what is still to be cleared, see ``Clearing``."""
+"""The kind of the outbox rows that say what is still to be cleared, or marked: ``Clearing``."""
 
 DEADLINE = "deadline"
 """The kind of the outbox rows that wait for an instant, see ``Deadline``."""
@@ -83,6 +84,27 @@ def is_callback(kind: str) -> bool:
     return kind.startswith(_CALLBACK)
 
 
+class Marking(msgspec.Struct, frozen=True, array_like=True):
+    """How tasks of a run are to have ended, as a person says.
+
+    Attributes:
+        places: Position, first map index and the one behind the last; of what is not mapped, or
+            has not expanded, -1 and 0.
+        changed: Positions of which something was taken back: what comes after them may have to
+            be stopped, or be judged anew.
+        overtaken: Fan-outs behind those, whose children that are under way may have to be stopped.
+        ended: How and when the run had ended; ``None`` if it had not.
+        is_cut_short: It had ended before all of its tasks had, and stays as it is.
+    """
+
+    state: TaskState
+    places: tuple[tuple[int, int, int], ...]
+    changed: tuple[int, ...] = ()
+    overtaken: tuple[int, ...] = ()
+    ended: tuple[RunState, Instant] | None = None
+    is_cut_short: bool = False
+
+
 class Clearing(msgspec.Struct, frozen=True, array_like=True):
     """What of a run has to begin anew: the body of such a row, from the request until all has.
 
@@ -96,6 +118,8 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
         kept: Positions of tasks among ``whole`` that stay as they are.
         spared: The same of children, by position: one bit for each, the lowest first.
         rounds: Tasks of loops that go back to a round, by position: which one.
+        unrun: Fan-outs of whose children those have to that never ran.
+        mark: What is marked; the rest has to begin anew for it.
     """
 
     run_no: RunNo
@@ -106,9 +130,14 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     kept: tuple[int, ...] = ()
     spared: tuple[tuple[int, bytes], ...] = ()
     rounds: tuple[tuple[int, int], ...] = ()
+    unrun: tuple[int, ...] = ()
+    mark: Marking | None = None
 
     @property
     def positions(self) -> set[int]:
-        """Those of which something has to."""
-        some = (position for position, _ in (*self.children, *self.rounds))
-        return {*self.whole, *self.failed, *some}
+        """Those of which something has to, or is marked, or may have to be stopped."""
+        some = {position for position, _ in (*self.children, *self.rounds)}
+        if self.mark is not None:
+            some.update(position for position, _, _ in self.mark.places)
+            some.update(self.mark.overtaken)
+        return {*self.whole, *self.failed, *self.unrun, *some}

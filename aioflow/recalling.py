@@ -1,7 +1,7 @@
 """Reads what a turn needs and memory does not have: runs, what of them is over, what is owed.
 
 A run that has ended is read whole, a page at a time beside the circle, which goes on meanwhile.
-Of the tasks that are cleared in one turn the rows are read right before it.
+Of the tasks that are cleared, or marked, in one turn the rows are read right before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import anyio
 import structlog
 
 from aioflow.core import lanes, mark, past, taken
-from aioflow.core.clear import asks, needed
+from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -94,11 +94,12 @@ class Recalling:
             if self._is_outdated(request, memory):
                 await self._load(request, memory)
             answer = await self._answer(request)
-            if answer is not None and request.key is not None:
-                memory.answered[request.run_id, request.key] = answer
+            key = key_of(request)
+            if answer is not None and key is not None:
+                memory.answered[request.run_id, key] = answer
         taken.remember(await _taken(inputs, store), memory)
         for whole in mark.asks(inputs):
-            rows = await _run(whole, store) if mark.needs_rows(whole, memory) else None
+            rows = await _run(whole, store) if mark.is_row_needed(whole, memory) else None
             if rows is not None and await _has_plan(rows.run, store, memory):
                 memory.recalled_runs[whole.run_id] = rows
         numbers = needed(inputs, memory)
@@ -116,26 +117,27 @@ class Recalling:
             return await self._store.find_tasks(numbers)
         return await self._store.list_tasks_between(first, end, limit=end - first)
 
-    async def _answer(self, request: ClearTasks) -> tuple[int, RunState] | None:
+    async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
         """Return the answer to a request that was met before."""
-        if request.key is None:
+        key = key_of(request)
+        if key is None:
             return None
         run = await self._store.find_run(request.run_id)
-        known = None if run is None else await self._store.find_clear(run.run_no, request.key)
+        known = None if run is None else await self._store.find_clear(run.run_no, key)
         return None if run is None or known is None else (known, run.state)
 
-    def _is_outdated(self, request: ClearTasks, memory: Memory) -> bool:
-        key = (request.run_id, request.key)
+    def _is_outdated(self, request: ClearTasks | Mark, memory: Memory) -> bool:
+        key = (request.run_id, key_of(request))
         touched = memory.touched.get(request.run_id, -1)
         return key in memory.loaded and touched > self._began[key]
 
-    async def _load(self, request: ClearTasks, memory: Memory) -> None:
-        key, began = (request.run_id, request.key), memory.commit_no
+    async def _load(self, request: ClearTasks | Mark, memory: Memory) -> None:
+        key, began = (request.run_id, key_of(request)), memory.commit_no
         memory.loaded[key] = await self._ended(request, memory)
         self._began = {one: at for one, at in self._began.items() if one in memory.loaded}
         self._began[key] = began
 
-    async def _ended(self, request: ClearTasks, memory: Memory) -> Run | RequestError:
+    async def _ended(self, request: ClearTasks | Mark, memory: Memory) -> Run | RequestError:
         row = await self._store.find_run(request.run_id)
         if row is None or await self._answer(request) is not None:
             return UnknownRun(request.run_id)  # of an answer that is known, nobody asks for it
@@ -159,8 +161,8 @@ class Recalling:
         return building.look_back()
 
 
-def _is_at_hand(request: ClearTasks, memory: Memory) -> bool:
-    is_loaded = (request.run_id, request.key) in memory.loaded
+def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
+    is_loaded = (request.run_id, key_of(request)) in memory.loaded
     return is_loaded or memory.find_run(request.run_id) is not None
 
 
@@ -168,8 +170,6 @@ async def _run(request: Mark | DeleteRun, store: Store) -> LiveRun | None:
     run = await store.find_run(request.run_id)
     if run is None:
         return None
-    if mark.needs_tasks(request):
-        return await store.load_run(run.run_no)
     return LiveRun(run=run, tasks=[], expansions=[], widths=[], triggers=[])
 
 

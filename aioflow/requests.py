@@ -86,20 +86,19 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Say how tasks of a run have ended, or the run. Answered as ``ClearTasks`` is.
 
-    What stands so already is left as it is, so asking again changes nothing.
+    The run goes on, or is over, when all of them have been marked. What stands so already is left
+    as it is, so asking again changes nothing.
 
     Attributes:
         state: ``SUCCESS`` or ``FAILED``.
         tasks: Their ids; empty for the run itself.
         map_index: Of a mapped task: which child; -1 for all.
-        marked: How many tasks the parts of it have marked that went before.
     """
 
     run_id: str
     state: TaskState
     tasks: tuple[str, ...] = ()
     map_index: int = -1
-    marked: int = 0
 
 
 class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -16,7 +16,7 @@ __all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "RunActions")
 
 ASK_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
-"""An ended run is read whole before it is cleared."""
+"""An ended run is read whole before tasks of it are cleared, or marked."""
 
 
 class RunActions(RunReader):
@@ -101,5 +101,6 @@ class RunActions(RunReader):
             map_index=map_index,
         )
         run = await self.run(run_id)
-        marked, stands = cast("tuple[int, RunState]", await self._ask(request))
+        seconds = CLEAR_SECONDS if request.tasks else ASK_SECONDS
+        marked, stands = cast("tuple[int, RunState]", await self._ask(request, seconds))
         return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}

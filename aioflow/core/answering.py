@@ -48,11 +48,8 @@ from aioflow.requests import (
 __all__ = ("answer",)
 
 
-def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
-    """Do what is asked, and say what came of it; what cannot be done changes nothing.
-
-    Of what takes several turns, return the same request for what is left of it.
-    """
+def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
+    """Do what is asked, and say what came of it; what cannot be done changes nothing."""
     said: object = None
     try:
         match asked.request:
@@ -60,8 +57,6 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge | Asked:
                 CreateRun() | CancelRun() | ClearTasks() | Mark() | DeleteRun() | EraseRows()
             ) as request:
                 said = _answer_of_run(request, draft, slots)
-                if isinstance(said, Mark):  # the rest of it
-                    return Asked(asked.ticket, said)
             case SetPaused(dag_id=dag_id, paused=paused):
                 said = dag.set_paused(dag_id, paused=paused, draft=draft)
             case SetPool() as request:

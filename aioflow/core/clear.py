@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-import msgspec
-
-from aioflow.core import choosing, clearing, dag, rounds
+from aioflow.core import choosing, clearing, mark, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -19,19 +17,24 @@ from aioflow.core.slots import Slots
 from aioflow.errors import RequestError, UnknownRound, UnknownRun
 from aioflow.inputs import Asked, Continue, Input
 from aioflow.model import RunState, TaskNo
-from aioflow.owed import CLEAR
 from aioflow.requests import ClearTasks, DeleteRun, Mark
 
-__all__ = ("asks", "clear", "has_to_wait", "needed", "portion")
-
-_encode = msgspec.msgpack.Encoder().encode
+__all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
 
-def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks]:
+def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
     """Yield the requests among inputs whose runs have to be live, or in ``memory.loaded``."""
     for entry in inputs:
-        if isinstance(entry, Asked) and isinstance(entry.request, ClearTasks):
-            yield entry.request
+        match entry:
+            case Asked(request=ClearTasks() as request):
+                yield request
+            case Asked(request=Mark() as request) if request.tasks:
+                yield request
+
+
+def key_of(request: ClearTasks | Mark) -> str | None:
+    """Return what tells a request from others that are the same, if anything does."""
+    return request.key if isinstance(request, ClearTasks) else None
 
 
 def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
@@ -48,12 +51,15 @@ def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
             if live is not None and live.clearing is not None:
                 numbers += clearing.needed(live)
         for request in asks([entry]):
-            run = memory.find_run(request.run_id) or memory.loaded.get(
-                (request.run_id, request.key)
-            )
+            at = request.run_id, key_of(request)
+            run = memory.find_run(request.run_id) or memory.loaded.get(at)
             if isinstance(run, Run) and run.clearing is None:
-                numbers += clearing.undecided(run)
+                numbers += _needed(request, run)
     return numbers
+
+
+def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
+    return mark.needed(request, run) if isinstance(request, Mark) else clearing.undecided(run)
 
 
 def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
@@ -72,9 +78,9 @@ def _is_taken_alone(entry: Asked | Continue, memory: Memory) -> bool:
 
 
 def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
-    """Whether something of its run is being cleared already; this comes after that."""
+    """Whether something of its run is being cleared, or marked, already; this comes after that."""
     run = memory.find_run(request.run_id)
-    if run is None or (isinstance(request, Mark) and not request.tasks):
+    if run is None or (isinstance(request, Mark) and not request.tasks and run.state.is_live):
         return False
     if isinstance(request, ClearTasks) and (request.run_id, request.key or "") in memory.answered:
         return False
@@ -107,28 +113,9 @@ def clear(request: ClearTasks, draft: Draft, slots: Slots) -> tuple[int, RunStat
     if request.key is not None:
         draft.batch.new_clears.append((run.run_no, request.key, count))
     if count or chosen.anew:
-        _begin(run, draft)
-        number = draft.owing.owe(CLEAR, _encode(chosen))
-        memory.clearings[run.run_no] = (number, chosen)
-        run.clearing = chosen
+        clearing.hold(run, chosen, draft)
         clearing.begin(run, draft, slots)
     return count, run.state
-
-
-def _begin(run: Run, draft: Draft) -> None:
-    """Have a run not go on, for now."""
-    memory = draft.memory
-    draft.runs[run.run_no] = run
-    if run.row.ended_at is not None:
-        memory.touch(run.row.run_id)
-        memory.plans.setdefault((run.row.version, run.row.dag_id), run.plan)
-        memory.add_run(run)
-        for wait in memory.waits.objects.values():
-            if wait.run.run_no == run.run_no:
-                wait.run = run  # its host has not let go of it
-        draft.reopen_run(run)
-    elif run.state is RunState.QUEUED:
-        dag.step_back(run, memory)
 
 
 def _check_round(request: ClearTasks, run: Run) -> None:

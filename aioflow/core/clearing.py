@@ -1,11 +1,13 @@
-"""Clearing, slice by slice: until all that was chosen is pending, nothing of its run goes on.
+"""Clearing and marking, slice by slice: until all that was chosen is done, its run does not go on.
 
 A cleared task is pending, with a row that keeps the number of its last start. What it returned,
 recorded and waited for is gone, its tries stay for people to read. The children of a fan-out
 keep their numbers and its width, unless what it is made from is cleared, too: then they are
 ``removed``, and it is made anew with children of their own.
 
-A loop may also go back to a round, see ``rewinding``.
+A loop may also go back to a round, see ``rewinding``. What is marked ends as was said, and what
+had been decided by its earlier end is cleared, see ``mark``; then what is under way though its
+rule no longer says so is stopped, see ``marking``.
 
 How far it has come the states of the tasks say, so a restart goes on where it stood.
 """
@@ -14,43 +16,61 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple
 
-from aioflow.core import budget, dag, growing, rewinding
+from aioflow.core import budget, dag, growing, held, marking, rewinding
 from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
-from aioflow.core.live import Group, Run
+from aioflow.core.live import Group, Live, Run
 from aioflow.core.recount import recount
 from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
-from aioflow.core.run import resume
+from aioflow.core.run import outcome, resume
 from aioflow.core.slots import Slots
 from aioflow.model import RunState, TaskNo, TaskState
 from aioflow.owed import Clearing
 
-__all__ = ("SLICE_TASKS", "begin", "count", "give_up", "go_on", "needed", "undecided")
+__all__ = (
+    "SLICE_TASKS",
+    "begin",
+    "begin_mark",
+    "count",
+    "give_up",
+    "go_on",
+    "hold",
+    "needed",
+    "undecided",
+)
 
 SLICE_TASKS = 1_500
-"""Tasks cleared in one turn at most: of each change its row, its tries and its result."""
+"""Tasks cleared, or marked, in one turn at most: of each change its row, tries and result."""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
     return re.compile(b"[^" + re.escape(bytes(states)) + b"]")
 
 
+def _of(*states: TaskState) -> re.Pattern[bytes]:
+    return re.compile(b"[" + re.escape(bytes(states)) + b"]")
+
+
 _BEGUN: Final = _but(TaskState.PENDING)
 _PRESENT: Final = _but(TaskState.PENDING, TaskState.REMOVED)
-_FAILED: Final = re.compile(b"[" + re.escape(bytes(sorted(FAILED))) + b"]")
+_FAILED: Final = _of(*FAILED)
+_LIVE: Final = _of(*(state for state in TaskState if state.is_live))
+_UNRUN: Final = _of(TaskState.UPSTREAM_FAILED, TaskState.SKIPPED)
+_OTHERS: Final = {state: _but(state) for state in (TaskState.SUCCESS, TaskState.FAILED)}
 
 
 class _Place(NamedTuple):
-    """A task that is still to be cleared."""
+    """A task that is still to be cleared, or marked."""
 
     task_no: TaskNo
     position: int
     map_index: int
     state: TaskState
+    is_marked: bool = False
 
 
 def count(run: Run, chosen: Clearing) -> int:
@@ -93,8 +113,40 @@ def begin(run: Run, draft: Draft, slots: Slots) -> None:
     draft.put_off(run)
 
 
+def hold(run: Run, chosen: Clearing, draft: Draft) -> None:
+    """Have a run not go on until all of this is done."""
+    memory, mark = draft.memory, chosen.mark
+    held.owe(run, chosen, draft)
+    if run.row.ended_at is not None:
+        memory.touch(run.row.run_id)
+        memory.plans.setdefault((run.row.version, run.row.dag_id), run.plan)
+        memory.add_run(run)
+        for wait in memory.waits.objects.values():
+            if wait.run.run_no == run.run_no:
+                wait.run = run  # its host has not let go of it
+        if mark is not None and mark.is_cut_short:
+            draft.hold_run(run)
+        else:
+            draft.reopen_run(run)
+    elif mark is None and run.state is RunState.QUEUED:
+        dag.step_back(run, memory)
+
+
+def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
+    """Mark at least the loops, which must not go round meanwhile; all, if that is a slice."""
+    groups = run.groups
+    loops = [at for at in _marked(run) if at.position in groups and groups[at.position].is_loop]
+    _clear(run, loops, draft, slots)
+    _mark(run, draft, slots)
+    if run.clearing is not None and run.state is RunState.QUEUED:
+        dag.step_back(run, draft.memory)
+
+
 def go_on(run: Run, draft: Draft, slots: Slots) -> None:
-    """Clear the next slice, or let the run go on."""
+    """Do the next slice, or let the run go on."""
+    if run.clearing is not None and run.clearing.mark is not None:
+        _mark(run, draft, slots)
+        return
     places = _next(run)
     if not places:
         _finish(run, draft, slots)
@@ -104,22 +156,39 @@ def go_on(run: Run, draft: Draft, slots: Slots) -> None:
     draft.put_off(run)
 
 
+def _mark(run: Run, draft: Draft, slots: Slots) -> None:
+    """Do a slice of a mark, as far as the rows are at hand; let the run go on if that is all."""
+    rows, left = draft.memory.recalled, SLICE_TASKS
+    while run.clearing is not None:
+        places = _next(run)
+        at_hand = takewhile(lambda place: place.state.is_live or place.task_no in rows, places)
+        done = list(islice(at_hand, left))
+        _clear(run, done, draft, slots)
+        left -= len(done)
+        if not places:
+            left -= marking.stop_overtaken(run, draft, slots, left)
+        if left <= 0 or len(done) < len(places):
+            draft.put_off(run)
+            return
+        if not places and not marking.overtake(run, draft, slots):
+            _finish(run, draft, slots)
+
+
 def give_up(run: Run, draft: Draft) -> None:
-    """A run is cut short: what was not cleared stays as it is."""
+    """A run is cut short: what was not cleared, or marked, stays as it is."""
     if run.clearing is not None:
         for position in run.clearing.positions:
             draft.task_over(run, position)  # the run behind was not to look at it
-        run.clearing = None
-        number, _ = draft.memory.clearings.pop(run.run_no)
-        draft.owing.write_off(number)
+        held.let_go(run, draft)
 
 
 # ── what is to be cleared ───────────────────────────────────────────────────────────────
 
 
 def _next(run: Run) -> list[_Place]:
-    """Return what the next slice clears, unmapped tasks first; of a loop rounds as a whole."""
-    places = list(islice(chain(_unmapped_places(run), _children(run)), SLICE_TASKS))
+    """Return what the next slice is about, unmapped tasks first; of a loop rounds as a whole."""
+    first = chain(_marked(run), _unmapped_places(run), _children(run), _unrun(run))
+    places = list(islice(first, SLICE_TASKS))
     for found in rewinding.taken_back(run):
         if len(places) >= SLICE_TASKS:
             break
@@ -159,6 +228,41 @@ def _children(run: Run) -> Iterator[_Place]:
                 yield _Place(task_no, position, index, TaskState.PENDING)
 
 
+def _marked(run: Run) -> Iterator[_Place]:
+    """Yield what stands otherwise than was said; of a loop no round that has ended by itself."""
+    mark = None if run.clearing is None else run.clearing.mark
+    if mark is None:
+        return
+    for position, first, end in mark.places:
+        group = run.groups.get(position)
+        if first < 0:
+            state = TaskState(run.states[position])
+            if group is None and state is not mark.state:
+                yield _Place(run.task_no(position, -1), position, -1, state, is_marked=True)
+        elif group is not None:
+            wanted = _LIVE if group.is_loop else _OTHERS[mark.state]
+            for match in wanted.finditer(bytes(group.states[first:end])):
+                yield _child(group, first + match.start())._replace(is_marked=True)
+
+
+def _unrun(run: Run) -> Iterator[_Place]:
+    """Yield children that have ended and, as far as memory knows, never ran."""
+    chosen = run.clearing
+    if chosen is None:
+        return
+    for position in chosen.unrun:
+        group = run.groups.get(position)
+        if group is None:
+            continue
+        spared = _spared(chosen, position)
+        places = () if chosen.mark is None else chosen.mark.places
+        meant = {first for at, first, _ in places if at == position}
+        for match in _UNRUN.finditer(bytes(group.states), run.looked.get(position, 0)):
+            index = match.start()
+            if not _has(spared, index) and index not in meant:
+                yield _child(group, index)
+
+
 def _is_begun(run: Run, chosen: Clearing, position: int) -> bool:
     """Whether an unmapped task, or a mapped one that has not expanded, is not pending."""
     is_there = position not in run.groups and position not in chosen.kept
@@ -194,44 +298,81 @@ def _has(bits: bytes, index: int) -> bool:
 
 
 def _clear(run: Run, places: Iterable[_Place], draft: Draft, slots: Slots) -> None:
-    """Clear these."""
+    """Clear these, or mark them."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the callers looked
-    anew, rows, rounds = frozenset(chosen.anew), draft.memory.recalled, dict(chosen.rounds)
+    anew, rounds = frozenset(chosen.anew), dict(chosen.rounds)
     for place in places:
-        if place.state is TaskState.PENDING:
-            remove(fresh(run, place.position, place.map_index), draft)
-            continue
-        if place.state.is_live:
-            budget.take_back(run, run.live[place.task_no])
-            old = stopped(run.live[place.task_no], draft, slots)
+        position, index = place.position, place.map_index
+        if place.is_marked:
+            marking.end(run, position, index, draft, slots)
+        elif place.state is TaskState.PENDING:
+            remove(fresh(run, position, index), draft)
+        elif position in chosen.unrun:
+            _clear_unrun(run, place, draft)
         else:
-            budget.take_back(run, rows[place.task_no])
-            old = ended(run, rows[place.task_no], draft)
-        live = reset(old, draft)
-        is_child_anew = place.map_index >= 0 and place.position in anew
-        if is_child_anew or place.map_index > rounds.get(place.position, place.map_index):
-            remove(live, draft)
+            live = _begin_anew(run, place, draft, slots)
+            if (index >= 0 and position in anew) or index > rounds.get(position, index):
+                remove(live, draft)
+            elif chosen.mark is not None:  # it may go on in this turn
+                run.cleared.hold(live.task_no, live)
+
+
+def _begin_anew(run: Run, place: _Place, draft: Draft, slots: Slots) -> Live:
+    if place.state.is_live:
+        budget.take_back(run, run.live[place.task_no])
+        old = stopped(run.live[place.task_no], draft, slots)
+    else:
+        row = draft.memory.recalled[place.task_no]
+        budget.take_back(run, row)
+        old = ended(run, row, draft)
+    return reset(old, draft)
+
+
+def _clear_unrun(run: Run, place: _Place, draft: Draft) -> None:
+    """Clear a child, unless it ran and asked to be skipped itself."""
+    run.looked[place.position] = place.map_index + 1
+    row = draft.memory.recalled[place.task_no]
+    if row.try_number == 0:
+        live = reset(ended(run, row, draft), draft)
+        run.cleared.hold(live.task_no, live)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
 
 
 def _finish(run: Run, draft: Draft, slots: Slots) -> None:
-    """All has been cleared: let the run go on."""
+    """All is done: let the run go on, or be over as it was."""
     chosen = run.clearing
     assert chosen is not None  # noqa: S101 - the caller looked
     draft.runs[run.run_no] = run
-    for position in chosen.anew:
+    mark = chosen.mark
+    if mark is not None and mark.is_cut_short:
+        give_up(run, draft)
+        marking.end_again(run, run.state, mark, draft)
+        return
+    for position in run.groups.keys() & chosen.anew:
         dissolve(run, position, draft)
     for group in list(run.groups.values()):
-        renewed(group)
+        draft.take_over(renewed(group))
     growing.close_left_open(run, draft)
     give_up(run, draft)
     run.blocked, run.blocked_at = [], {}
     recount(run)
-    if run.state is RunState.QUEUED:
-        dag.run_reopened(run, draft, slots)
+    if mark is not None:
+        _pass_on(run, draft)
+    if mark is not None and mark.ended is not None and run.unfinished == 0:
+        marking.end_again(run, outcome(run), mark, draft)
+    elif run.state is RunState.QUEUED:
+        if run not in draft.memory.queued_runs.get(run.row.dag_id, ()):
+            dag.run_reopened(run, draft, slots)
     elif run.row.quarantine is None:
         slots.offer_again(run)
         resume(run, draft, slots)
+
+
+def _pass_on(run: Run, draft: Draft) -> None:
+    """Let the run behind know of what is over, with all that ended for it."""
+    for position, state in enumerate(run.states):
+        if state >= TaskState.SUCCESS:
+            draft.task_over(run, position)

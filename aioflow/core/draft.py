@@ -188,6 +188,10 @@ class Draft:
             row, state=RunState.QUEUED, ended_at=None, quarantine=None
         )
 
+    def hold_run(self, run: Run) -> None:
+        """A run that had ended has not yet, though how it does is known already."""
+        run.row = msgspec.structs.replace(self._moving(run, None), ended_at=None)
+
     def _moving(self, run: Run, state: RunState | None) -> RunRow:
         row = run.row
         self.runs[run.run_no] = run
@@ -256,6 +260,12 @@ class Draft:
         """An open fan-out of this width begins to exist (-1), grows, or is closed."""
         self.runs[group.run.run_no] = group.run
         self._groups.setdefault((group.run.run_no, group.position), (group, was))
+
+    def take_over(self, group: Group) -> None:
+        """Another object stands for a fan-out from now on, also for what was changed of it."""
+        key = group.run.run_no, group.position
+        if key in self._groups:
+            self._groups[key] = group, self._groups[key][1]
 
     def new_item(self, live: Live, index: int, payload: bytes) -> None:
         """A task gives an item on."""

@@ -332,7 +332,9 @@ class Run:
         beyond_budget: How many tasks failed because they may not.
         cleared: Pending tasks with a row.
         removed: Mapped tasks with a row from when they had ended unexpanded: the same.
-        clearing: What of it is to begin anew; until all of that does, nothing of it goes on.
+        clearing: What of it is to begin anew, or is marked; until all of that is done, nothing of
+            it goes on.
+        looked: Of fan-outs that is about, the children that were looked at, from the first on.
     """
 
     __slots__ = (
@@ -350,6 +352,7 @@ class Run:
         "items",
         "known",
         "live",
+        "looked",
         "plan",
         "removed",
         "results",
@@ -396,6 +399,7 @@ class Run:
         self.cleared: Cleared[Live] = Cleared()
         self.removed: dict[TaskNo, StartNo] = {}
         self.clearing: Clearing | None = None
+        self.looked: dict[int, int] = {}
 
     @property
     def run_no(self) -> RunNo:

@@ -1,30 +1,17 @@
-"""How a task begins anew: stopped or taken back, then pending under a number of its own.
-
-For a mark that is done in one turn, a batch of tasks at most, with what they had decided. What
-there is of a whole run is cleared in slices, see ``clearing``.
-"""
+"""How a task begins anew: stopped or taken back, then pending under a number of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
-from msgspec.structs import replace
-
-from aioflow.core import budget, handling, waits
+from aioflow.core import handling, waits
 from aioflow.core.attempt import keep_try
-from aioflow.core.choosing import Chosen
 from aioflow.core.draft import Draft
-from aioflow.core.fresh import fresh, rewind
 from aioflow.core.live import Group, Live, Run
-from aioflow.core.lockstep import Lockstep
-from aioflow.core.recount import retally
 from aioflow.core.run import leave
 from aioflow.core.slots import Slots
-from aioflow.model import TaskNo, TaskState
+from aioflow.model import TaskState
 from aioflow.rows import ExpansionRow, TaskRow, TryRow
 
 __all__ = (
-    "Resetting",
     "dissolve",
     "ended",
     "forget_result",
@@ -33,68 +20,6 @@ __all__ = (
     "reset",
     "stopped",
 )
-
-
-class Resetting:
-    """What is cleared of one run, in one turn."""
-
-    def __init__(self, run: Run, rows: Sequence[TaskRow], draft: Draft, slots: Slots) -> None:
-        self._run = run
-        self._rows = rows
-        self._draft = draft
-        self._slots = slots
-
-    def clear(self, chosen: Chosen) -> int:
-        """Clear these; return how many tasks that were."""
-        run, draft = self._run, self._draft
-        picked = [row for row in self._rows if chosen.has(row, run)]
-        if not picked and not chosen.anew:
-            return 0
-        for row in picked:
-            live = run.live.get(row.task_no)
-            budget.take_back(run, row if live is None else live)
-            self.reset(
-                ended(run, row, draft) if live is None else stopped(live, draft, self._slots)
-            )
-        for row in self._rows:  # also what was cleared before, and has not begun since
-            is_child = row.position in chosen.anew and row.map_index >= 0
-            if is_child and row.state is not TaskState.REMOVED:
-                remove(fresh(run, row.position, row.map_index), draft)
-        for position in chosen.anew:
-            dissolve(run, position, draft)
-        for position in chosen.positions & run.groups.keys():
-            self.renew(run.groups[position])
-        retally(run)
-        return len(picked)
-
-    def restate(self, tasks: Collection[TaskNo], state: TaskState) -> None:
-        """Know of these rows that their tasks have ended so meanwhile."""
-        self._rows = [
-            replace(row, state=state, failure=None) if row.task_no in tasks else row
-            for row in self._rows
-        ]
-
-    def reset(self, old: Live) -> None:
-        """Let a task be pending; it may go on in this turn."""
-        live = reset(old, self._draft)
-        self._run.cleared.hold(live.task_no, live)
-
-    def renew(self, old: Group) -> None:
-        """Let children wait for the rule of their task again, unless others are under way."""
-        run, lockstep = self._run, old.lockstep
-        group = renewed(old)
-        if lockstep is not None:
-            group.lockstep = Lockstep(lockstep.widths, group.width)
-        rewind(group)
-        if not group.unfinished:
-            run.states[group.position] = TaskState.PENDING
-        else:
-            run.states[group.position] = TaskState.RUNNING
-            if group.lockstep is None:
-                self._slots.offer(group)
-
-
-# ── one task, or one fan-out ────────────────────────────────────────────────────────────
 
 
 def stopped(live: Live, draft: Draft, slots: Slots) -> Live:

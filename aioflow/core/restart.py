@@ -77,7 +77,7 @@ def _sweep(draft: Draft) -> None:
 
 
 def _go_on(run: Run, draft: Draft, slots: Slots) -> None:
-    if not run.state.is_live:
+    if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, draft, slots)
     deadlines.arm_timeout(run, draft)
     slots.keep_all(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from aioflow.core import deadlines, following, growing, mapping, past, rounds
+from aioflow.core import deadlines, following, growing, held, mapping, past, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.following import Entry
 from aioflow.core.fresh import fresh, retire
@@ -129,6 +129,7 @@ def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:
     elif run.states[position] != TaskState.PENDING:
         return []
     end_unstarted(run, position, TaskState.SKIPPED, draft, map_index=map_index)
+    held.spare(run, position, map_index, draft)
     return _ended(run, position, map_index, TaskState.SKIPPED, draft)
 
 
@@ -353,10 +354,11 @@ def _end_children(run: Run, position: int, state: TaskState, draft: Draft) -> li
     entries: dict[Entry, None] = {}  # each has followers of its own
     index = group.pending_from(0)
     while index < group.width:
-        if draft.is_full:
+        if draft.is_full or draft.judged >= JUDGED_CHILDREN:
             draft.put_off(run)
             run.states[position] = TaskState.PENDING  # the others are judged with their task again
             break
+        draft.judged += 1
         end_unstarted(run, position, state, draft, map_index=index)
         entries.update(dict.fromkeys(_ended(run, position, index, state, draft)))
         index = group.pending_from(index + 1)

@@ -248,10 +248,10 @@ def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
     run = draft.memory.runs.get(entry.run_no)
     if run is None:
         return
-    if not run.state.is_live:
-        cancel_tasks(run, draft, slots)
-    elif run.clearing is not None:
+    if run.clearing is not None:
         clearing.go_on(run, draft, slots)
+    elif not run.state.is_live:
+        cancel_tasks(run, draft, slots)
     elif run.row.quarantine is None:
         go_on(run, draft, slots)
 

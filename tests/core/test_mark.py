@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core import mark as marking
+from aioflow.core import clearing
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
 from aioflow.inputs import EndHosting, StopTry
 from aioflow.messages import Deferred, Skipped, Succeeded
@@ -320,7 +320,7 @@ def test_a_whole_fan_out_is_marked_whatever_its_children_are_at():
 
 
 def test_a_wide_fan_out_is_marked_in_parts(monkeypatch):
-    monkeypatch.setattr(marking, "BATCH_ROWS", 4)
+    monkeypatch.setattr(clearing, "SLICE_TASKS", 4)
     world = World(cpu_slots=1)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0), task("sum", 1))
     world.succeed("list", size=9, width=10)

@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.api.layout import absent_state
 from aioflow.core import lanes, mark, owing, past, taken, undo
-from aioflow.core.clear import asks, needed
+from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.draft import Draft
 from aioflow.core.line import Ended, last_rounds, order_of, stored_as
 from aioflow.core.memory import Memory
@@ -330,22 +330,23 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
         if not runs:
             continue
         (run,) = runs
-        cleared = rows.clears.get((run.run_no, request.key))
+        key = key_of(request)
+        cleared = rows.clears.get((run.run_no, key))
         if cleared is not None:
-            memory.answered[request.run_id, request.key or ""] = (cleared, run.state)
+            memory.answered[request.run_id, key or ""] = (cleared, run.state)
         elif run.ended_at is not None:
             for spec in rows.versions[run.version].dags:
                 memory.add_plan(run.version, spec)
             found = rows.live_run(run.run_no)
             loading = Restoring(found, memory)
             loading.take_ended(found)
-            memory.loaded[request.run_id, request.key] = loading.look_back()
+            memory.loaded[request.run_id, key] = loading.look_back()
     memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
     numbers = {run.run_id: run.run_no for run in rows.seen()}
     memory.recalled_runs = {
         request.run_id: rows.live_run(numbers[request.run_id])
         for request in mark.asks(inputs)
-        if request.run_id in numbers and mark.needs_rows(request, memory)
+        if request.run_id in numbers and mark.is_row_needed(request, memory)
     }
     for found in memory.recalled_runs.values():
         for spec in rows.versions[found.run.version].dags:

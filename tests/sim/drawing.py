@@ -12,7 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from aioflow import deleting
-from aioflow.core import cancel, clearing, draft, lanes, mark, streams
+from aioflow.core import cancel, clearing, draft, lanes, streams
 from aioflow.model import DagSpec
 from tests.sim.following import with_joins
 from tests.sim.loops import with_loops
@@ -83,7 +83,6 @@ _TURNS: tuple[_Choice, ...] = (
     (lanes, "WINDOW", (3, 1)),
     (clearing, "SLICE_TASKS", (3, 1)),
     (deleting, "SLICE_ROWS", (3, 1)),
-    (mark, "BATCH_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
 )
 

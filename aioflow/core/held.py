@@ -1,0 +1,46 @@
+"""What is owed of a run that is held still: what of it is to be cleared, or marked, is a row."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from aioflow.core.draft import Draft
+from aioflow.core.live import Run
+from aioflow.owed import CLEAR, Clearing
+
+__all__ = ("let_go", "owe", "spare")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def owe(run: Run, chosen: Clearing, draft: Draft) -> None:
+    """Hold a run still for this, in place of what it may be held still for already."""
+    let_go(run, draft)
+    draft.runs[run.run_no] = run
+    draft.memory.clearings[run.run_no] = (draft.owing.owe(CLEAR, _encode(chosen)), chosen)
+    run.clearing = chosen
+    run.looked = {}
+
+
+def let_go(run: Run, draft: Draft) -> None:
+    """Nothing is owed of a run any more."""
+    if run.clearing is not None:
+        run.clearing = None
+        number, _ = draft.memory.clearings.pop(run.run_no)
+        draft.owing.write_off(number)
+
+
+def spare(run: Run, position: int, index: int, draft: Draft) -> None:
+    """A branch that has just ended has a task skipped: that is not to begin anew any more."""
+    chosen = run.clearing
+    if chosen is None or position in chosen.anew or position not in chosen.positions:
+        return
+    if index < 0:
+        owe(run, replace(chosen, kept=tuple(sorted({*chosen.kept, position}))), draft)
+        return
+    spared = dict(chosen.spared)
+    bits = bytearray(spared.get(position, bytes(run.groups[position].width + 7 >> 3)))
+    bits[index >> 3] |= 1 << (index & 7)
+    spared[position] = bytes(bits)
+    owe(run, replace(chosen, spared=tuple(sorted(spared.items()))), draft)
