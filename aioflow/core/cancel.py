@@ -11,12 +11,13 @@ from aioflow.core import child_runs, clearing, dag, deadlines, handling, waits
 from aioflow.core.draft import BATCH_ROWS, Draft
 from aioflow.core.fresh import cleared_places, fresh
 from aioflow.core.live import Live, Run
+from aioflow.core.marking import marked
 from aioflow.core.run import alert, end
 from aioflow.core.slots import Slots
-from aioflow.model import MARKED, Failure, Instant, RunNo, RunState, TaskState
+from aioflow.model import Failure, Instant, RunNo, RunState, TaskState
 from aioflow.orders import ForgetRun
 
-__all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "marked", "run_due")
+__all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 
 
 def cancel(run: Run, draft: Draft, slots: Slots) -> RunState:
@@ -45,11 +46,6 @@ def mark_ended(run: Run, state: RunState, draft: Draft, *, is_told: bool) -> Non
     if run.state is not state:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             draft.change_run(run, state=step, is_told=is_told)
-
-
-def marked(state: TaskState) -> Failure:
-    """Return what stands with a task, or child, that a person marked."""
-    return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
 def run_due(run_no: RunNo, at: Instant, draft: Draft, slots: Slots) -> None:

@@ -109,13 +109,14 @@ def begin(run: Run, draft: Draft, slots: Slots) -> None:
 
     What these have decided for others is thus taken back before anything else is decided.
     """
+    _step_back(run, draft)
     _clear(run, list(islice(_unmapped_places(run), SLICE_TASKS)), draft, slots)
     draft.put_off(run)
 
 
 def hold(run: Run, chosen: Clearing, draft: Draft) -> None:
-    """Have a run not go on until all of this is done."""
-    memory, mark = draft.memory, chosen.mark
+    """Have a run not go on until all of this is done; one that had ended is remembered again."""
+    memory = draft.memory
     held.owe(run, chosen, draft)
     if run.row.ended_at is not None:
         memory.touch(run.row.run_id)
@@ -124,12 +125,18 @@ def hold(run: Run, chosen: Clearing, draft: Draft) -> None:
         for wait in memory.waits.objects.values():
             if wait.run.run_no == run.run_no:
                 wait.run = run  # its host has not let go of it
-        if mark is not None and mark.is_cut_short:
-            draft.hold_run(run)
-        else:
-            draft.reopen_run(run)
-    elif mark is None and run.state is RunState.QUEUED:
-        dag.step_back(run, memory)
+
+
+def _step_back(run: Run, draft: Draft) -> None:
+    """A run has not ended, nor waits for its turn, until what is left of this is done."""
+    mark = None if run.clearing is None else run.clearing.mark
+    if run.row.ended_at is None:
+        if run.state is RunState.QUEUED:
+            dag.step_back(run, draft.memory)
+    elif mark is not None and mark.is_cut_short:
+        draft.hold_run(run)
+    else:
+        draft.reopen_run(run)
 
 
 def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
@@ -138,8 +145,8 @@ def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
     loops = [at for at in _marked(run) if at.position in groups and groups[at.position].is_loop]
     _clear(run, loops, draft, slots)
     _mark(run, draft, slots)
-    if run.clearing is not None and run.state is RunState.QUEUED:
-        dag.step_back(run, draft.memory)
+    if run.clearing is not None:
+        _step_back(run, draft)
 
 
 def go_on(run: Run, draft: Draft, slots: Slots) -> None:
@@ -363,7 +370,10 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
         _pass_on(run, draft)
     if mark is not None and mark.ended is not None and run.unfinished == 0:
         marking.end_again(run, outcome(run), mark, draft)
-    elif run.state is RunState.QUEUED:
+        return
+    if run.row.ended_at is not None:
+        draft.reopen_run(run)
+    if run.state is RunState.QUEUED:
         if run not in draft.memory.queued_runs.get(run.row.dag_id, ()):
             dag.run_reopened(run, draft, slots)
     elif run.row.quarantine is None:

@@ -14,7 +14,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from aioflow.core import budget, following, growing, held, rounds
-from aioflow.core.cancel import marked
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh, is_cleared
 from aioflow.core.judging import WHOLE, verdict
@@ -23,11 +22,11 @@ from aioflow.core.recount import retally
 from aioflow.core.resetting import dissolve, ended, forget_result, reset, stopped
 from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
-from aioflow.model import Instant, RunState, TaskNo, TaskState
+from aioflow.model import MARKED, Failure, Instant, RunState, TaskNo, TaskState
 from aioflow.owed import Clearing, Marking
 from aioflow.rows import ResultRow
 
-__all__ = ("begin_anew", "end", "end_again", "overtake", "stop_overtaken", "takers")
+__all__ = ("begin_anew", "end", "end_again", "marked", "overtake", "stop_overtaken", "takers")
 
 _UNDER_WAY: Final = re.compile(
     b"[" + bytes((TaskState.QUEUED,)) + b"-" + bytes((TaskState.RETRYING,)) + b"]"
@@ -57,6 +56,11 @@ def end(run: Run, position: int, index: int, draft: Draft, slots: Slots) -> None
     forget_result(run, position)
     if run.spec.tasks[position].streams:
         _close(run, live, state, draft)
+
+
+def marked(state: TaskState) -> Failure:
+    """Return what stands with a task, or child, that a person marked."""
+    return Failure(type="Marked", message=f"a person marked it {state.label}", reason=MARKED)
 
 
 def _take_away(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> tuple[int, Instant | None]:
@@ -229,9 +233,13 @@ def end_again(run: Run, state: RunState, mark: Marking, draft: Draft) -> None:
     """A run that had ended has ended so; one that was cut short stays as it was."""
     assert mark.ended is not None  # noqa: S101 - the caller looked
     was, ended_at = mark.ended
-    if not mark.is_cut_short:
-        draft.change_run(run, state=RunState.RUNNING, is_told=False)
-        draft.change_run(run, state=state, is_told=state is not was)
-    draft.change_run(run, ended_at=ended_at)
+    if run.row.ended_at is None:  # it took more than one turn
+        if not mark.is_cut_short:
+            draft.change_run(run, state=RunState.RUNNING, is_told=False)
+            draft.change_run(run, state=state, is_told=state is not was)
+        draft.change_run(run, ended_at=ended_at)
+    elif state is not was:
+        for step in (RunState.QUEUED, RunState.RUNNING, state):
+            draft.change_run(run, state=step)
     draft.memory.drop_run(run)
     draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now

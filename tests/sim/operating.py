@@ -1,7 +1,7 @@
 """What people do to runs that there are: clear, mark and delete them; drawn, and checked.
 
 More of the numbered promises of ``tests.sim.invariants``: I22, what is marked stands as was said
-with the answer, and so does a run; what is deleted nobody sees; and no other run is touched.
+before its run goes on, and so does a run; what is deleted nobody sees; and no other run is touched.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from aioflow.inputs import Acknowledge, Asked, Effect, Input
 from aioflow.model import MARKED, RunState, TaskState
+from aioflow.owed import Clearing
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Request
 from aioflow.rows import Batch, RunRow, TaskChange, TaskRow
 from tests.sim.broken import Broken
@@ -134,6 +135,8 @@ def answers_hold(
     node: Any, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]
 ) -> None:
     """I22: what is answered is so."""
+    for owed in node.tables.just_marked if not batch.is_empty else ():
+        _stands_as_owed(node, owed)
     answers = {entry.ticket: entry for entry in effects if isinstance(entry, Acknowledge)}
     for entry in inputs:
         said = answers.get(entry.ticket) if isinstance(entry, Asked) else None
@@ -168,6 +171,8 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
         if row.state is not _ENDS[request.state] and not was_ending:
             raise Broken("I22 operated", f"{request} is answered {answer}, and it is {row}")
         return
+    if tables.is_clearing(row.run_no):
+        return  # some of it has still to be marked
     spec = tables.spec_of_run(row.run_no)
     marked = {at for at, task in enumerate(spec.tasks) if task.task_id in request.tasks}
     rows = {(task.position, task.map_index): task for task in tables.present(row.run_no)}
@@ -178,6 +183,25 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
             task = rows.get((position, index))
             if task is None or task.state is not request.state:
                 raise Broken("I22 operated", f"{request} is answered {answer}, stored is {task}")
+
+
+def _stands_as_owed(node: Any, owed: Clearing) -> None:
+    """All of it has been marked, unless the run was cut short meanwhile."""
+    mark, row = owed.mark, node.tables.runs[owed.run_no]
+    assert mark is not None
+    is_over = row.state in {RunState.CANCELLED, RunState.FAILED} or node.tables.said[row.run_id]
+    if is_over and not mark.is_cut_short:
+        return
+    spec = node.tables.spec_of_run(row.run_no)
+    rows = {(task.position, task.map_index): task for task in node.tables.present(row.run_no)}
+    for position, first, end in mark.places:
+        is_gone = end > 0 and (row.run_no, position) not in node.tables.widths
+        if is_gone or is_round(spec, position):
+            continue  # its stream was stopped; or it went round meanwhile
+        for index in range(first, max(end, first + 1)):
+            task = rows.get((position, index))
+            if task is None or task.state is not mark.state:
+                raise Broken("I22 operated", f"{owed} has been marked, stored is {task}")
 
 
 def _is_deleted(node: Any, request: DeleteRun, *, is_refused: bool) -> None:

@@ -102,7 +102,11 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
         if one.state is not one.was or one.run_no in turn.before.over  # it has ended once more
     ]
     ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # one may end as it begins
+    marked = [(owed.run_no, owed.mark) for owed in node.tables.just_marked]
+    stays = {(no, mark.ended[0]) for no, mark in marked if mark is not None and mark.ended}
     for run_no, state in ends:
+        if (run_no, state) in stays:
+            continue  # as it had ended before
         callbacks = node.tables.spec_of_run(run_no).callbacks
         event = _RUN_EVENTS.get(state, "")
         if event in _said(node, run_no):

@@ -49,12 +49,11 @@ def check_content(batch: Batch) -> None:
         raise BatchRefused("a result nobody can store")
 
 
-def _clearings(rows: Iterable[OutboxRow]) -> Iterator[tuple[int, int]]:
-    """Yield run and position of what is still to be cleared."""
+def _clearings(rows: Iterable[OutboxRow]) -> Iterator[Clearing]:
+    """Yield what is still to be cleared, or marked."""
     for row in rows:
         if row.kind == CLEAR:
-            owed = msgspec.msgpack.decode(row.body, type=Clearing)
-            yield from ((owed.run_no, position) for position in owed.positions)
+            yield msgspec.msgpack.decode(row.body, type=Clearing)
 
 
 def _owed_of(row: OutboxRow) -> int | None:
@@ -106,6 +105,7 @@ class Tables(Rows):
         called: Runs that a task has started, by the wait of its call.
         cleared_runs: Runs of which tasks were cleared.
         marked_runs: Runs of which tasks were marked.
+        just_marked: What the last batch has marked the last of.
         said: How people have said that runs ended.
         ends: The states in which each run has ever ended.
         run_ids: The id of each run, also of those that are gone.
@@ -138,6 +138,7 @@ class Tables(Rows):
         self._numbers = Numbers()
         self.cleared_runs: set[int] = set()
         self.marked_runs: set[int] = set()
+        self.just_marked: list[Clearing] = []
         self.said: defaultdict[str, set[RunState]] = defaultdict(set)
         self.ends: defaultdict[int, set[RunState]] = defaultdict(set)
         self.deleted: set[int] = set()
@@ -199,14 +200,20 @@ class Tables(Rows):
 
     def _count_steps(self, batch: Batch) -> None:
         reached = {no: self.tasks[no].state for no, _ in batch.steps if no in self.tasks}
-        clearing = {run_no for run_no, _ in _clearings(batch.new_outbox)}
+        before = list(_clearings(self.outbox.values()))
+        done = {number for number in batch.done_outbox if number in self.outbox}
+        gone = {owed.run_no: owed for owed in _clearings(self.outbox[number] for number in done)}
+        fresh = {owed.run_no: owed for owed in _clearings(batch.new_outbox)}
+        self.just_marked = [
+            owed for no, owed in gone.items() if owed.mark is not None and no not in fresh
+        ]
+        clearing = {owed.run_no for owed in (*before, *fresh.values()) if owed.mark is None}
         for task_no, state in batch.steps:
             if state is TaskState.PENDING:
                 self.resumptions[task_no] = self.cut_short[task_no] = 0
                 self.recorders.discard(task_no)
                 run_no = self.tasks[task_no].run_no
-                is_cleared = run_no in clearing or self.is_clearing(run_no)
-                (self.cleared_runs if is_cleared else self.marked_runs).add(run_no)
+                (self.cleared_runs if run_no in clearing else self.marked_runs).add(run_no)
             if state in {TaskState.DEFERRED, TaskState.SENSING}:
                 self.resumptions[task_no] += 1
             if state is TaskState.QUEUED and reached.get(task_no) is TaskState.RUNNING:
@@ -448,12 +455,13 @@ class Tables(Rows):
         return self.specs[self._plans[run_no]]
 
     def is_clearing(self, run_no: int) -> bool:
-        """Whether something of a run is still to be cleared."""
-        return bool(self.clearing_of(run_no))
+        """Whether something of a run is still to be cleared, or marked."""
+        return any(owed.run_no == run_no for owed in _clearings(self.outbox.values()))
 
     def clearing_of(self, run_no: int) -> set[int]:
-        """The tasks of a run of which something is still to be cleared."""
-        return {at for of, at in _clearings(self.outbox.values()) if of == run_no}
+        """The tasks of a run of which something is still to be cleared, or marked."""
+        found = (owed for owed in _clearings(self.outbox.values()) if owed.run_no == run_no)
+        return {position for owed in found for position in owed.positions}
 
     def present(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run that others have not taken the place of."""
