@@ -141,9 +141,7 @@ def _step_back(run: Run, draft: Draft) -> None:
 
 def begin_mark(run: Run, draft: Draft, slots: Slots) -> None:
     """Mark at least the loops, which must not go round meanwhile; all, if that is a slice."""
-    groups = run.groups
-    loops = [at for at in _marked(run) if at.position in groups and groups[at.position].is_loop]
-    _clear(run, loops, draft, slots)
+    _clear(run, list(_marked(run, in_loops=True)), draft, slots)
     _mark(run, draft, slots)
     if run.clearing is not None:
         _step_back(run, draft)
@@ -235,13 +233,19 @@ def _children(run: Run) -> Iterator[_Place]:
                 yield _Place(task_no, position, index, TaskState.PENDING)
 
 
-def _marked(run: Run) -> Iterator[_Place]:
-    """Yield what stands otherwise than was said; of a loop no round that has ended by itself."""
+def _marked(run: Run, *, in_loops: bool = False) -> Iterator[_Place]:
+    """Yield what stands otherwise than was said; of a loop no round that has ended by itself.
+
+    Args:
+        in_loops: Nothing else than rounds.
+    """
     mark = None if run.clearing is None else run.clearing.mark
     if mark is None:
         return
     for position, first, end in mark.places:
         group = run.groups.get(position)
+        if in_loops and (group is None or not group.is_loop):
+            continue
         if first < 0:
             state = TaskState(run.states[position])
             if group is None and state is not mark.state:
