@@ -30,7 +30,7 @@ from aioflow.author.param import Param
 from aioflow.author.ref import Ref, chain
 from aioflow.author.registered import register_codec
 from aioflow.author.retry import Retry
-from aioflow.author.schedule import Cron, Every
+from aioflow.author.schedule import Continuous, Cron, Dates, Every
 from aioflow.author.signals import (
     Fail,
     NotReady,
@@ -66,10 +66,12 @@ __all__ = (
     "AioflowError",
     "Connection",
     "Context",
+    "Continuous",
     "Cron",
     "DagError",
     "DagRunFailed",
     "DataInterval",
+    "Dates",
     "Duration",
     "EmailNotifier",
     "Every",

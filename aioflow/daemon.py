@@ -358,6 +358,8 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
         chance=random.SystemRandom().random,
         retries_per_run=settings.retries_per_run or None,
         retries_per_pool=settings.retries_per_pool or None,
+        late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
+        ends_when_idle=settings.until_idle,
     )
 
 

@@ -21,6 +21,7 @@ from anyio.abc import TaskStatus
 from aioflow.clock import Clock
 from aioflow.core import owing, restart, undo
 from aioflow.core.clear import portion
+from aioflow.core.dag import has_slot_due
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -101,9 +102,13 @@ class Engine:
         chance: Callable[[], float],
         retries_per_run: int | None = None,
         retries_per_pool: int | None = None,
+        late_after_us: int | None = None,
+        ends_when_idle: bool = False,
     ) -> None:
         self.memory = Memory(epoch=0)
         self._retries = retries_per_run, retries_per_pool
+        self._late_after_us = late_after_us
+        self._ends_when_idle = ends_when_idle
         self.slots = slots
         self.store_away_since: int | None = None
         self._silent_until = 0
@@ -150,8 +155,8 @@ class Engine:
         return pending.answer
 
     async def wait_until_idle(self) -> None:
-        """Return when no run is left that could go on."""
-        while self.memory.runs or self._inbox:
+        """Return when no run is left that could go on, and no slot that has come needs one."""
+        while self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now()):
             await self.next_turn()
 
     async def wait_until_still(self) -> None:
@@ -324,7 +329,7 @@ class Engine:
                 case HostTrigger() | StartTry():  # there may be most of these
                     send(effect, out)
                 case WakeAt():
-                    self.timers.arm(effect.due)
+                    self.timers.arm(effect.due, at=effect.at)
                 case Acknowledge():
                     self._acknowledge(effect)
                 case (
@@ -357,6 +362,8 @@ class Engine:
         self.memory = Memory(epoch=claim.epoch)
         self.memory.commit_no = claim.commit_no
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
+        self.memory.late_after_us = self._late_after_us
+        self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
         broken = self._draft()
         async with self._store.unfinished() as parts:
             await self._remember_all(parts, broken)

@@ -414,9 +414,14 @@ class TakeEvents(msgspec.Struct, frozen=True):
 
 
 class WakeAt(msgspec.Struct, frozen=True):
-    """Put this input into the inbox at its instant, or at once if that has passed."""
+    """Put this input into the inbox at its instant, or at once if that has passed.
+
+    Attributes:
+        at: Instead of the instant it names.
+    """
 
     due: Due
+    at: Instant | None = None
 
 
 class Acknowledge(msgspec.Struct, frozen=True):

@@ -33,10 +33,12 @@ __all__ = (
     "EventsSpec",
     "Failure",
     "IfPaused",
+    "IntervalKind",
     "Instant",
     "Join",
     "MapSource",
     "MapSpec",
+    "Missed",
     "ParamSpec",
     "RecordState",
     "RetryPolicy",
@@ -253,6 +255,8 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
 IfPaused: TypeAlias = Literal["stay", "stop"]
+Missed: TypeAlias = Literal["skip", "latest", "all"]
+IntervalKind: TypeAlias = Literal["slot", "previous"]
 """Items side by side up to the end of the shortest list, or of the longest; or one list behind
 the other."""
 
@@ -429,15 +433,27 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """When runs start: a cron expression or a fixed interval, never both.
+    """When runs start: exactly one of ``cron`` to ``parts``.
 
     Attributes:
+        cron: Five fields, or six, of which the first is the second.
+        every_us: A fixed interval of elapsed time.
         anchor: An instant that is a slot of the interval; the others are whole intervals away.
+        dates: Instants, ascending.
+        once: One run, as soon as the DAG is known, or at its ``start_date``.
+        gap_us: A run as soon as the last has ended, but this long after that began at least.
+        parts: Schedules whose slots are joined; none of these is ``once`` or has a ``gap_us``.
+        jitter_us: How much later than its slot a run may start.
     """
 
     cron: str | None = None
     every_us: int | None = None
     anchor: Instant = 0
+    dates: tuple[Instant, ...] | None = None
+    once: bool = False
+    gap_us: int | None = None
+    parts: tuple[ScheduleSpec, ...] = ()
+    jitter_us: int = 0
 
 
 class ParamSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -458,6 +474,8 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tasks: In the order they were written; a position is an index into it.
+        catchup: Whether each slot that was missed runs, and not the latest alone.
+        skips_missed: Whether none of them does.
         parameters: Names of the parameters a run's conf may set.
         required: Those of them without a default.
         params: Those of them with a schema.
@@ -475,6 +493,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_date: Instant | None = None
     end_date: Instant | None = None
     catchup: bool = False
+    skips_missed: bool = False
     max_active_runs: int = 16
     max_active_tasks: int | None = None
     run_timeout_us: int | None = None
@@ -488,3 +507,10 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     doc: str = ""
     line: int = 0
+
+    @property
+    def missed(self) -> Missed:
+        """Which of the slots that were missed run."""
+        if self.catchup:
+            return "all"
+        return "skip" if self.skips_missed else "latest"

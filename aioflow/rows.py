@@ -71,9 +71,12 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The newest good version; new runs use it.
-        next_run_at: The slot of the schedule that comes next; where it has none any more, the
-            one that would have.
+        next_run_at: The slot of the schedule that comes next. It stays where the DAG has no
+            schedule any more.
         gone: Its file no longer defines it; it starts no run.
+        last_slot: Slots up to this one were dealt with: run, or passed over. ``None`` where all
+            before ``next_run_at`` were.
+        told_late: Slots up to this one nobody has to be told of, however late their runs are.
     """
 
     dag_id: str
@@ -82,6 +85,8 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     next_run_at: Instant | None = None
     gone: bool = False
+    last_slot: Instant | None = None
+    told_late: Instant | None = None
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):

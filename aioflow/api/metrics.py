@@ -23,6 +23,7 @@ class Metrics(msgspec.Struct, kw_only=True):
         parked: Trigger rows by kind.
         owed: How many callbacks and alerts are to be delivered.
         stalls: How often user code held up a loop, by ``trigger`` and ``task``.
+        schedules_late: How often people were told that runs of a schedule were not made in time.
         changes: Row changes committed in all; with ``commits`` the size of a batch.
     """
 
@@ -43,6 +44,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     quarantined_classes: int
     owed: dict[str, int]
     callbacks_failed: int
+    schedules_late: int
     is_store_away: bool
     uptime_seconds: float
 
@@ -68,6 +70,7 @@ def measured(engine: Engine, *, commits: int, changes: int, uptime_us: int) -> M
         quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
         owed=owed(memory),
         callbacks_failed=memory.callbacks_failed,
+        schedules_late=memory.schedules_late,
         is_store_away=engine.store_away_since is not None,
         uptime_seconds=uptime_us / 1e6,
     )

@@ -46,6 +46,7 @@ RESULT_BYTES = 4 * 1024
 _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
 
+_FOREVER = 1 << 62
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
@@ -101,6 +102,7 @@ class RunReader:
             next_run_at=_next_run_at(row, spec),
             import_error=_import_error(files.get(row.file)),
             catchup=spec.catchup,
+            missed=spec.missed,
             max_active_runs=spec.max_active_runs,
             parameters=spec.parameters,
             required=spec.required,
@@ -111,19 +113,24 @@ class RunReader:
         )
 
     async def next_slots(self, dag_id: str, after: Instant, count: int) -> list[str]:
-        """Return when a DAG's schedule fires next, paused or not."""
+        """Return when a DAG's schedule fires next, paused or not.
+
+        Those of a DAG that runs again as soon as it has run cannot be known.
+        """
         row = await self._dag(dag_id)
         spec = await self.spec(row.version, dag_id)
-        if spec.schedule is None:
+        if spec.schedule is None or spec.schedule.gap_us is not None:
             return []
-        slots: list[str] = []
-        slot = timetable.next_slot(spec.schedule, spec.timezone, after=after)
-        while slot is not None and len(slots) < count:
-            if spec.end_date is not None and slot > spec.end_date:
-                break
-            slots.append(iso(slot) or "")
-            slot = timetable.next_slot(spec.schedule, spec.timezone, after=slot)
-        return slots
+        if spec.schedule.once:
+            at = _next_run_at(row, spec)
+            return [] if at is None or count < 1 else [at]
+        if spec.start_date is not None:
+            after = max(after, spec.start_date - 1)
+        until = _FOREVER if spec.end_date is None else spec.end_date
+        slots = timetable.slots_between(
+            spec.schedule, spec.timezone, after=after, until=until, limit=count
+        )
+        return [iso(slot) or "" for slot in slots]
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG."""
@@ -341,9 +348,12 @@ def _import_error(file: DagFileRow | None) -> str | None:
 
 
 def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
-    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run."""
+    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
+
+    When one run follows another nobody knows before that has ended.
+    """
     at = row.next_run_at
-    if at is None or row.gone or spec.schedule is None:
+    if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:
         return None
     if spec.end_date is not None and at > spec.end_date:
         return None

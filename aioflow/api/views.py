@@ -104,6 +104,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
     next_run_at: str | None
     import_error: str | None
     catchup: bool
+    missed: str
     max_active_runs: int
     parameters: tuple[str, ...]
     required: tuple[str, ...]
@@ -403,9 +404,17 @@ def wait_view(wait: Wait | None) -> WaitView | None:
 
 def schedule_text(schedule: ScheduleSpec | None) -> str | None:
     """Return a schedule as an author would write it."""
-    if schedule is None or schedule.every_us is None:
-        return None if schedule is None else schedule.cron
-    return f"every {timedelta(microseconds=schedule.every_us)}"
+    if schedule is None:
+        return None
+    if schedule.parts:
+        return ", ".join(schedule_text(part) or "" for part in schedule.parts)
+    if schedule.once or schedule.gap_us is not None:
+        return "@once" if schedule.once else "@continuous"
+    if schedule.every_us is not None:
+        return f"every {timedelta(microseconds=schedule.every_us)}"
+    if schedule.dates is not None:
+        return "1 date" if len(schedule.dates) == 1 else f"{len(schedule.dates)} dates"
+    return schedule.cron
 
 
 def summary(run: RunRow) -> RunSummary:

@@ -34,7 +34,10 @@ _INSTANTS_KEPT = 128
 
 
 class DataInterval(NamedTuple):
-    """What a run stands for. As with Airflow's own cron strings both ends are its slot."""
+    """What a run stands for. As with Airflow's own cron strings both ends are its slot.
+
+    With ``data_interval="previous"`` it begins with the slot before.
+    """
 
     start: datetime
     end: datetime
@@ -51,6 +54,7 @@ class RunContext:
         conf: What the run was started with, decoded without annotations.
         params: The parameters of the DAG, defaults filled in; see ``parameters``.
         cause: ``manual`` or ``schedule``.
+        interval: What it stands for, where that is no point.
     """
 
     run_id: str
@@ -65,6 +69,14 @@ class RunContext:
     conf: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     cause: str = "manual"
+    interval: tuple[Instant, Instant] | None = None
+
+    @property
+    def data_interval(self) -> DataInterval:
+        """What the run stands for."""
+        if self.interval is None:
+            return DataInterval(self.instant, self.instant)
+        return DataInterval(*map(_instant, self.interval))
 
     @property
     def instant(self) -> datetime:
@@ -104,9 +116,9 @@ _VALUES: dict[str, Callable[[RunContext], Any]] = {
     "cause": lambda run: run.cause,
     "conf": lambda run: dict(run.conf),
     "dag_id": lambda run: run.dag_id,
-    "data_interval": lambda run: DataInterval(run.instant, run.instant),
-    "data_interval_end": lambda run: run.instant,
-    "data_interval_start": lambda run: run.instant,
+    "data_interval": lambda run: run.data_interval,
+    "data_interval_end": lambda run: run.data_interval.end,
+    "data_interval_start": lambda run: run.data_interval.start,
     "ds": lambda run: run.wall.date().isoformat(),
     "ds_nodash": lambda run: _text(run.instant, run.timezone, "%Y%m%d"),
     "idempotency_key": lambda run: run.idempotency_key,

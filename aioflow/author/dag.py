@@ -30,7 +30,7 @@ from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.unknown import Unknown
 from aioflow.errors import DuplicateDag
-from aioflow.model import IfPaused
+from aioflow.model import IfPaused, IntervalKind, Missed
 
 __all__ = (
     "DAG",
@@ -54,7 +54,8 @@ class DagOptions(TypedDict, total=False):
     ``default_args`` are options of its tasks, unless they say otherwise; ``params`` are
     parameters with their defaults, besides those of the function; ``reads`` are files, or
     patterns of them, that have to be there before a run can do anything, from the folder of the
-    DAG file; ``description`` is Airflow's name for ``doc``,
+    DAG file; ``data_interval`` is a point, the ``slot``, or begins with the ``previous`` one;
+    ``description`` is Airflow's name for ``doc``,
     ``dagrun_timeout`` the one for ``run_timeout``, ``on_failure_callback`` for ``on_failure``.
     What is called is told of the run, not of its tasks.
     """
@@ -63,7 +64,8 @@ class DagOptions(TypedDict, total=False):
     timezone: str
     start_date: datetime | date | None
     end_date: datetime | date | None
-    catchup: bool
+    catchup: bool | Missed
+    data_interval: IntervalKind
     max_active_runs: int
     max_active_tasks: int | None
     run_timeout: Duration | None
@@ -114,6 +116,7 @@ class DAG:
 
     Attributes:
         schedule: As the author wrote it; read by ``describe``.
+        missed: Which of the slots that were missed run.
         nodes: Its tasks; a position is an index into them.
         parameters: By name, in order.
         unfinished: Operators whose ``__init__`` has not come back to ours, by ``id``.
@@ -175,7 +178,8 @@ class DAG:
         self.schedule: Schedule = options.get("schedule")
         self.start_date = instant(options.get("start_date"), self.timezone, "start_date")
         self.end_date = instant(options.get("end_date"), self.timezone, "end_date")
-        self.catchup = bool(options.get("catchup", False))
+        self.missed = _missed(options.get("catchup", False))
+        self.data_interval = _data_interval(options.get("data_interval", "slot"))
 
     def __enter__(self) -> Self:
         self._tokens.append(_open.set((*_open.get(), self)))
@@ -277,6 +281,29 @@ def _if_paused(options: DagOptions) -> IfPaused:
     if value not in {"stay", "stop"}:
         raise wrong(f"if_paused is 'stay' or 'stop', not {value!r}")
     return value
+
+
+def _missed(value: object) -> Missed:
+    """Return which of the slots that were missed run: in Airflow's words all, or the latest."""
+    match value:
+        case True | "all":
+            return "all"
+        case False | "latest":
+            return "latest"
+        case "skip":
+            return "skip"
+        case _:
+            raise wrong(f"catchup is True, False, 'all', 'latest' or 'skip', not {value!r}")
+
+
+def _data_interval(value: object) -> IntervalKind:
+    match value:
+        case "slot":
+            return "slot"
+        case "previous":
+            return "previous"
+        case _:
+            raise wrong(f"data_interval is 'slot' or 'previous', not {value!r}")
 
 
 def _limit(value: object, name: str, *, least: int = 1) -> int:

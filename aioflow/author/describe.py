@@ -62,7 +62,8 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         timezone=dag.timezone,
         start_date=dag.start_date,
         end_date=dag.end_date,
-        catchup=dag.catchup,
+        catchup=dag.missed == "all",
+        skips_missed=dag.missed == "skip",
         max_active_runs=dag.max_active_runs,
         max_active_tasks=dag.max_active_tasks,
         run_timeout_us=dag.run_timeout_us,
@@ -167,7 +168,9 @@ def _map_source(source: Source) -> MapSource:
 
 def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
     try:
-        spec = schedule_spec(dag.schedule, timetable.CRON_NAMES, anchor=dag.start_date or 0)
+        spec = schedule_spec(
+            dag.schedule, timetable.CRON_NAMES, timezone=dag.timezone, anchor=dag.start_date or 0
+        )
     except BadSchedule as exc:
         problems.append(exc)
         return None
@@ -201,7 +204,8 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
             f"DAG {dag.dag_id!r} has a schedule, so its parameters need defaults: "
             + ", ".join(required)
         )
-    if dag.catchup and schedule is not None and dag.start_date is None:
+    has_begun = dag.start_date is not None or schedule is None or schedule.dates is not None
+    if dag.missed == "all" and not has_begun:
         yield BadSchedule(f"DAG {dag.dag_id!r} has catchup=True, so it needs a start_date")
     if dag.start_date is not None and dag.end_date is not None and dag.end_date < dag.start_date:
         yield BadSchedule(f"DAG {dag.dag_id!r} has an end_date before its start_date")

@@ -54,7 +54,7 @@ def is_latest(
     # The calendar is loaded where it is used: most children never ask.
     from aioflow.core.timetable import CRON_NAMES, next_slot
 
-    spec = schedule_spec(schedule, CRON_NAMES, anchor=first or 0)
+    spec = schedule_spec(schedule, CRON_NAMES, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":
         return True
     following = next_slot(spec, timezone, after=_instant(slot))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TypeAlias
@@ -12,16 +12,39 @@ from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
 from aioflow.model import Instant, ScheduleSpec
 
-__all__ = ("Cron", "Every", "Schedule", "instant", "schedule_spec", "zone")
+__all__ = (
+    "Continuous",
+    "Cron",
+    "Dates",
+    "Every",
+    "OneSchedule",
+    "Schedule",
+    "instant",
+    "schedule_spec",
+    "zone",
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+ONCE, CONTINUOUS = "@once", "@continuous"
+
+_DATES_AT_MOST = 10_000
 
 
 @dataclass(frozen=True)
 class Cron:
-    """Runs start when a cron expression says so, in the zone of the DAG."""
+    """Runs start when a cron expression says so, in the zone of the DAG.
+
+    Attributes:
+        expression: Five fields, or six, of which the first is the second; or ``@daily`` and the
+            like.
+        jitter: How much later than its slot a run may start, at most. How much it is follows
+            from the DAG and the slot alone; the logical date stays the slot.
+    """
 
     expression: str
+    jitter: Duration = 0
 
     def next_after(self, moment: datetime, timezone: str = "UTC") -> datetime | None:
         """Return the first tick later than ``moment``, in UTC, as a DAG would start by it.
@@ -36,8 +59,7 @@ class Cron:
 
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
-        spec = schedule_spec(self, CRON_NAMES, anchor=0)
-        assert spec is not None  # noqa: S101 - a Cron is a schedule
+        spec = _cron(self, CRON_NAMES)
         after = (moment - _EPOCH) // timedelta(microseconds=1)
         slot = next_slot(spec, zone(timezone).key, after=after)
         return None if slot is None else _EPOCH + timedelta(microseconds=slot)
@@ -45,42 +67,123 @@ class Cron:
 
 @dataclass(frozen=True)
 class Every:
-    """Runs start at a fixed interval, counted from the DAG's ``start_date``; at least 1 s."""
+    """Runs start at a fixed interval, counted from the DAG's ``start_date``; at least 1 s.
+
+    Attributes:
+        jitter: As of ``Cron``.
+    """
 
     interval: Duration
+    jitter: Duration = 0
 
 
-Schedule: TypeAlias = str | timedelta | Cron | Every | None
+@dataclass(frozen=True)
+class Dates:
+    """Runs start at these instants; without a zone of their own they are in that of the DAG.
+
+    Attributes:
+        dates: At most 10,000, in any order; a date is its midnight.
+        jitter: As of ``Cron``.
+    """
+
+    dates: Sequence[datetime | date]
+    jitter: Duration = 0
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A new run starts as soon as none of the DAG is left; ``@continuous`` is the same.
+
+    Attributes:
+        gap: From the start of one to that of the next at least, so that runs which fail at
+            once do not follow each other without end; at least 1 s.
+    """
+
+    gap: Duration = 1
+
+
+OneSchedule: TypeAlias = str | timedelta | Cron | Every | Dates
+Schedule: TypeAlias = (
+    OneSchedule | Continuous | Sequence[datetime | date] | Sequence[OneSchedule] | None
+)
 
 
 def schedule_spec(
-    schedule: Schedule, names: Mapping[str, str], *, anchor: Instant
+    schedule: Schedule, names: Mapping[str, str], *, timezone: str, anchor: Instant
 ) -> ScheduleSpec | None:
     """Return a schedule for the engine.
 
     Args:
         schedule: What the author wrote.
         names: Cron expressions by name, such as ``@daily``.
+        timezone: Of dates that have none.
         anchor: An instant from which an interval is counted.
 
     Raises:
         BadSchedule: If it is none.
     """
-    if schedule is None:
-        return None
-    if isinstance(schedule, timedelta):
-        schedule = Every(schedule)
-    if isinstance(schedule, Every):
-        return ScheduleSpec(every_us=microseconds(schedule.interval, "schedule"), anchor=anchor)
-    expression = schedule.expression if isinstance(schedule, Cron) else schedule
-    if not isinstance(expression, str):
-        raise BadSchedule(
-            f"schedule={schedule!r} is no schedule; write a cron string, Every(...) or a timedelta"
-        )
-    text = expression.strip()
+    match schedule:
+        case None:
+            return None
+        case str() if schedule.strip() == ONCE:
+            return ScheduleSpec(once=True)
+        case str() if schedule.strip() == CONTINUOUS:
+            return schedule_spec(Continuous(), names, timezone=timezone, anchor=anchor)
+        case str() | Cron():
+            return _cron(schedule if isinstance(schedule, Cron) else Cron(schedule), names)
+        case timedelta() | Every():
+            every = schedule if isinstance(schedule, Every) else Every(schedule)
+            return _every(every, anchor)
+        case Dates():
+            return _dates(schedule, timezone)
+        case Continuous():
+            return ScheduleSpec(gap_us=microseconds(schedule.gap, "gap"))
+        case list() | tuple():
+            return _joined(schedule, names, timezone=timezone, anchor=anchor)
+        case _:
+            raise BadSchedule(
+                f"schedule={schedule!r} is no schedule; write a cron string, Every(...), "
+                "a timedelta, Dates(...), Continuous(), or a list of these"
+            )
+
+
+def _joined(
+    schedule: Sequence[object], names: Mapping[str, str], *, timezone: str, anchor: Instant
+) -> ScheduleSpec:
+    """Several schedules, or dates: what is a slot of one of them is a slot."""
+    dates = [part for part in schedule if isinstance(part, date)]
+    others = [part for part in schedule if not isinstance(part, date)]
+    said: list[Schedule] = [*others, *([Dates(dates)] if dates or not others else [])]  # type: ignore[list-item]  # what is none is refused below
+    parts = [schedule_spec(part, names, timezone=timezone, anchor=anchor) for part in said]
+    found = tuple(part for part in parts if part is not None)
+    return found[0] if len(found) == 1 else ScheduleSpec(parts=found)
+
+
+def _cron(schedule: Cron, names: Mapping[str, str]) -> ScheduleSpec:
+    if not isinstance(schedule.expression, str):
+        raise BadSchedule(f"schedule={schedule!r} is no schedule; a cron expression is a text")
+    text = schedule.expression.strip()
     if text.startswith("@") and text not in names:
-        raise BadSchedule(f"schedule={text!r} is unknown; there are {', '.join(names)}")
-    return ScheduleSpec(cron=names.get(text, text))
+        known = ", ".join((*names, ONCE, CONTINUOUS))
+        raise BadSchedule(f"schedule={text!r} is unknown; there are {known}")
+    jitter_us = microseconds(schedule.jitter, "jitter")
+    return ScheduleSpec(cron=names.get(text, text), jitter_us=jitter_us)
+
+
+def _every(schedule: Every, anchor: Instant) -> ScheduleSpec:
+    return ScheduleSpec(
+        every_us=microseconds(schedule.interval, "schedule"),
+        anchor=anchor,
+        jitter_us=microseconds(schedule.jitter, "jitter"),
+    )
+
+
+def _dates(schedule: Dates, timezone: str) -> ScheduleSpec:
+    dates = [instant(value, timezone, "a date of the schedule") for value in schedule.dates]
+    if len(dates) > _DATES_AT_MOST:
+        raise BadSchedule(f"a schedule has at most {_DATES_AT_MOST:,} dates, not {len(dates):,}")
+    found = tuple(sorted({at for at in dates if at is not None}))
+    return ScheduleSpec(dates=found, jitter_us=microseconds(schedule.jitter, "jitter"))
 
 
 def zone(name: str) -> ZoneInfo:
@@ -96,13 +199,33 @@ def zone(name: str) -> ZoneInfo:
 
 
 def instant(value: datetime | date | None, timezone: str, what: str) -> Instant | None:
-    """Return a date an author wrote, in the zone of the DAG unless it has one of its own."""
+    """Return a date an author wrote, in the zone of the DAG unless it has one of its own.
+
+    What no clock there shows is the first instant after it, as in a cron expression; what one
+    shows twice is the first of the two, unless ``fold`` says otherwise.
+    """
     if value is None:
         return None
     if not isinstance(value, date):
         raise BadSchedule(f"{what}={value!r} is neither a datetime nor a date")
     if not isinstance(value, datetime):
-        value = datetime.combine(value, time(0), tzinfo=zone(timezone))
+        value = datetime.combine(value, time(0))
     if value.tzinfo is None:
-        value = value.replace(tzinfo=zone(timezone))
+        value = _on_the_wall(value, zone(timezone))
     return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
+    found = wall.replace(tzinfo=where).astimezone(UTC)
+    if found.astimezone(where).replace(tzinfo=None, fold=wall.fold) == wall:
+        return found
+    # The clock skips it. Read as before the change it is too late, read as after it too early.
+    low, high = sorted(wall.replace(tzinfo=where, fold=fold).astimezone(UTC) for fold in (0, 1))
+    low, high = low.replace(microsecond=0), high.replace(microsecond=0)
+    while high - low > _SECOND:
+        middle = (low + (high - low) / 2).replace(microsecond=0)
+        if middle.astimezone(where).replace(tzinfo=None) < wall:
+            low = middle
+        else:
+            high = middle
+    return high

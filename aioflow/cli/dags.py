@@ -194,8 +194,19 @@ def _next(arguments: argparse.Namespace) -> int:
     elif slots:
         print("\n".join(slots))
     else:
-        hint(f"{arguments.dag} has no schedule, or it has come to its end")
+        hint(_why_no_slot(arguments))
     return 0
+
+
+def _why_no_slot(arguments: argparse.Namespace) -> str:
+    shown = read(arguments, lambda source: source.dag(arguments.dag))
+    match shown["schedule"]:
+        case None:
+            return f"{arguments.dag} has no schedule"
+        case "@continuous":
+            return f"{arguments.dag} runs again as soon as it has run"
+        case schedule:
+            return f"the schedule of {arguments.dag} ({schedule}) has come to its end"
 
 
 def _check(arguments: argparse.Namespace) -> int:

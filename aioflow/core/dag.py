@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from aioflow.core import deadlines, past, timetable
+from aioflow.core import deadlines, late, past, timetable
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -16,11 +16,11 @@ from aioflow.core.plan import Plan
 from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.core.taken import same_run
-from aioflow.core.versions import arm_schedule, put_dag
+from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
-from aioflow.rows import RunRow
+from aioflow.rows import DagRow, RunRow
 
 __all__ = (
     "MISSED_SLOTS_AT_ONCE",
@@ -28,6 +28,7 @@ __all__ = (
     "begin_queued",
     "count_runs",
     "create_run",
+    "has_slot_due",
     "make_run",
     "run_ended",
     "run_reopened",
@@ -56,7 +57,9 @@ def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
     if row is None:
         raise UnknownDag(dag_id)
     if row.paused != paused:
-        row = msgspec.structs.replace(row, paused=paused)
+        # What comes late because people had it rest is late for nobody.
+        told = row.told_late if paused else draft.now
+        row = msgspec.structs.replace(row, paused=paused, told_late=told)
         put_dag(row, draft)
         arm_schedule(row, draft)
     return paused
@@ -204,8 +207,13 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     deadlines.write_off(run.run_no, draft)
     begin_queued(dag_id, draft, slots)
     row = memory.dags.get(dag_id)
-    if row is not None and row.next_run_at is not None and row.next_run_at <= draft.now:
+    at = None if row is None else slot_starts_at(row, memory, draft.now)
+    if row is None or row.next_run_at is None or at is None:
+        return
+    if at <= draft.now:
         slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
+    elif _is_continuous(row, memory):
+        arm_schedule(row, draft)
 
 
 def step_back(run: Run, memory: Memory) -> None:
@@ -251,21 +259,83 @@ def slot_due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
     if row is None or row.gone or row.paused or row.next_run_at != at:
         return  # armed for another slot
     plan = draft.memory.plans[row.version, dag_id]
-    spec = plan.graph.spec
-    room = QUEUED_RUNS - len(draft.memory.queued_runs.get(dag_id, ()))
-    if spec.schedule is None or room <= 0:
+    schedule = plan.graph.spec.schedule
+    if schedule is None:
         return
-    due, cursor = timetable.missed(
-        spec.schedule,
-        spec.timezone,
-        cursor=at,
-        now=draft.now,
-        catchup=spec.catchup,
-        limit=min(room, MISSED_SLOTS_AT_ONCE),
-    )
-    row = msgspec.structs.replace(row, next_run_at=cursor)
+    if schedule.gap_us is not None:
+        _run_on(row, plan, schedule.gap_us, draft, slots)
+        return
+    starts = slot_starts_at(row, draft.memory, draft.now)
+    if starts is None:
+        return  # the schedule has ended
+    if starts > draft.now:
+        arm_schedule(row, draft)  # the clock was set back
+        return
+    room = QUEUED_RUNS - len(draft.memory.queued_runs.get(dag_id, ()))
+    if room <= 0:
+        late.held_back(row, plan.graph.spec, starts, draft)
+        return
+    row = late.told(row, plan.graph.spec, starts, draft)
+    _make_due(row, plan, min(room, MISSED_SLOTS_AT_ONCE), draft, slots)
+
+
+def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -> None:
+    """Make the runs of slots that have come, as the DAG says of those that were missed."""
+    spec, cursor = plan.graph.spec, row.next_run_at
+    assert spec.schedule is not None  # noqa: S101 - the caller has looked
+    assert cursor is not None  # noqa: S101
+    due, following = [cursor], None
+    if not spec.schedule.once:
+        due, following = timetable.missed(
+            spec.schedule,
+            spec.timezone,
+            cursor=cursor,
+            now=draft.now,
+            policy=spec.missed,
+            limit=limit,
+            last=spec.end_date,
+            salt=spec.dag_id,
+        )
+    dealt = due[-1] if due else draft.now if following is None else following - 1
+    row = msgspec.structs.replace(row, next_run_at=following, last_slot=dealt)
     put_dag(row, draft)
     for slot in due:
-        if spec.end_date is None or slot <= spec.end_date:
-            _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
+        _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
     arm_schedule(row, draft)
+
+
+def _run_on(row: DagRow, plan: Plan, gap_us: int, draft: Draft, slots: Slots) -> None:
+    """Make the next run of a DAG of which one follows the other, if none is left of it."""
+    memory, end = draft.memory, plan.graph.spec.end_date
+    assert row.next_run_at is not None  # noqa: S101 - the caller has looked
+    slot = max(row.next_run_at, draft.now)
+    if memory.active_runs.get(row.dag_id) or memory.queued_runs.get(row.dag_id):
+        return  # the end of it asks again
+    if (end is not None and slot > end) or _has_run_enough(row, memory):
+        return
+    row = msgspec.structs.replace(row, next_run_at=slot + gap_us, last_slot=slot)
+    put_dag(row, draft)
+    _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
+    arm_schedule(row, draft)
+
+
+def _is_continuous(row: DagRow, memory: Memory) -> bool:
+    plan = memory.plans.get((row.version, row.dag_id))
+    schedule = None if plan is None else plan.graph.spec.schedule
+    return schedule is not None and schedule.gap_us is not None
+
+
+def _has_run_enough(row: DagRow, memory: Memory) -> bool:
+    """Whether a daemon that ends when it is idle has had its one run of a DAG without an end."""
+    rests, last = memory.rests_after, row.last_slot
+    return rests is not None and last is not None and last >= rests
+
+
+def has_slot_due(memory: Memory, now: Instant) -> bool:
+    """Whether the run of some slot is still to be made that should have started by now."""
+    return any(
+        at <= now
+        and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
+        for row in memory.dags.values()
+        if (at := slot_starts_at(row, memory, now)) is not None
+    )

@@ -311,10 +311,9 @@ class Draft:
         if at is not None:
             self.effects.append(WakeAt(Due(at, live.task_no)))
 
-    def wake_dag(self, dag_id: str, at: Instant | None) -> None:
-        """Have a slot come for a DAG; never, if there is none."""
-        if at is not None:
-            self.effects.append(WakeAt(Due(at, dag_id=dag_id)))
+    def wake_dag(self, dag_id: str, slot: Instant, at: Instant) -> None:
+        """Have a slot of a DAG's schedule come at an instant."""
+        self.effects.append(WakeAt(Due(slot, dag_id=dag_id), at))
 
     def wake_run(self, run_no: RunNo, at: Instant) -> None:
         """Have an instant come for a run."""

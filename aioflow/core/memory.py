@@ -90,6 +90,10 @@ class Memory:
         retries_per_pool: How often those in one pool may within a minute.
         retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
             a restart.
+        late_after_us: How late the run of a slot may be before people are told; ``None`` for never.
+        schedules_late: How often they were; not over a restart.
+        rests_after: Where the daemon ends once it is idle: a DAG whose runs follow each other
+            has one after this instant, and no more.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
 
@@ -133,6 +137,9 @@ class Memory:
         self.retries_per_run: int | None = None
         self.retries_per_pool: int | None = None
         self.retries: dict[str, RetryMinute] = {}
+        self.late_after_us: int | None = None
+        self.schedules_late = 0
+        self.rests_after: Instant | None = None
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1

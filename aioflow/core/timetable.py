@@ -1,34 +1,45 @@
 """When does a schedule fire, and what did it miss?
 
-A schedule is a cron expression in a time zone, or a fixed interval of elapsed time. Its *slots*
-are instants, strictly increasing. What a cron expression means when clocks change is the rule
-of Debian's cron:
+A schedule is a cron expression in a time zone, a fixed interval of elapsed time, a list of
+dates, or several of these at once. Its *slots* are instants, strictly increasing. What a cron
+expression means when clocks change is the rule of Debian's cron:
 
-* **Fixed times** (neither the minute nor the hour begins with ``*``) follow the clock on the
-  wall, once per local day: a time that is missing that day fires at the first valid instant
-  after it, one that comes twice fires the first time.
+* **Fixed times** (neither the minute nor the hour, nor the second if there is one, begins with
+  ``*``) follow the clock on the wall, once per local day: a time that is missing that day fires
+  at the first valid instant after it, one that comes twice fires the first time.
 * **Wildcards** (``*/15 * * * *``, ``0 * * * *``, ``*/15 2 * * *``) follow elapsed time: what is
   missing is left out, what comes twice fires twice.
 
 Days of the month and of the week that are both restricted are joined by *or*, as in every cron.
+
+``once`` and what has a ``gap_us`` have no slots of their own: when these run, ``core.dag`` says.
 """
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from itertools import islice, pairwise, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.model import Instant, ScheduleSpec
+from aioflow.model import Instant, Missed, ScheduleSpec
 
 __all__ = (
     "CRON_NAMES",
+    "MISSED_US",
+    "interval_up_to",
     "latest_slot",
     "missed",
     "next_slot",
+    "slots_after",
     "slots_between",
+    "starts_at",
     "validate",
 )
 
@@ -42,37 +53,110 @@ CRON_NAMES = {
     "@weekly": "0 0 * * 0",
     "@yearly": "0 0 1 1 *",
 }
-"""What an author may write instead of five fields. ``@once`` is no cron and not among them."""
+"""What an author may write instead of five fields. ``@once`` and ``@continuous`` are no cron."""
 
 _SECOND: Instant = 1_000_000
+_DAY_US = 86_400 * _SECOND
 _FIELD_LENGTH = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+MISSED_US = 30 * _SECOND
+"""A slot that starts later than this was missed, where missed ones are skipped."""
+
+_CLOSE_SLOTS = 64
+"""How many slots are looked at for two that are closer than a jitter."""
+
+_KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
 # Beyond these a datetime, or the fifty years in which a match is sought, overflows.
 _EARLIEST: Instant = (datetime(2, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LATEST: Instant = (datetime(9900, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
+# ── what is a schedule ──────────────────────────────────────────────────────────────────
+
+
 def validate(schedule: ScheduleSpec, timezone: str) -> BadSchedule | None:
     """Return what is wrong with a schedule, if anything; also if it would never fire."""
     try:
-        zone = _zone(timezone)
-        if (schedule.cron is None) == (schedule.every_us is None):
-            return BadSchedule("a schedule is a cron expression or an interval, one of the two")
-        if schedule.every_us is not None:
-            if schedule.every_us < _SECOND:
-                return BadSchedule(
-                    f"an interval of {schedule.every_us} us is too short; take 1s or more"
-                )
-            return None
-        if _next_cron(schedule.cron or "", zone, 0) is None:
-            return BadSchedule(
-                f"the cron expression {schedule.cron!r} never fires: there is no such day"
-            )
+        _zone(timezone)
+        _check(schedule, timezone)
     except BadSchedule as exc:
         return exc
     return None
+
+
+def _check(schedule: ScheduleSpec, timezone: str) -> None:
+    kinds = (schedule.cron, schedule.every_us, schedule.dates, schedule.gap_us)
+    said = sum(kind is not None for kind in kinds) + schedule.once + bool(schedule.parts)
+    if said != 1:
+        raise BadSchedule(f"a schedule is {_KINDS}: one of them, or several schedules together")
+    for length in (schedule.every_us, schedule.gap_us):
+        if length is not None and length < _SECOND:
+            raise BadSchedule(f"an interval of {length} us is too short; take 1s or more")
+    if schedule.dates is not None and not schedule.dates:
+        raise BadSchedule("a schedule of dates needs one at least")
+    if schedule.cron is not None and next_slot(schedule, timezone, after=0) is None:
+        raise BadSchedule(
+            f"the cron expression {schedule.cron!r} never fires: there is no such day"
+        )
+    for part in schedule.parts:
+        if part.once or part.gap_us is not None:
+            raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
+        _check(part, timezone)
+    _check_jitter(schedule, timezone)
+
+
+def _check_jitter(schedule: ScheduleSpec, timezone: str) -> None:
+    if not schedule.jitter_us:
+        return
+    if schedule.jitter_us > _DAY_US:
+        raise BadSchedule("a jitter is at most one day")
+    slots = islice(slots_after(schedule, timezone, after=0), _CLOSE_SLOTS)
+    if any(later - slot <= schedule.jitter_us for slot, later in pairwise(slots)):
+        raise BadSchedule("a jitter has to be shorter than the time from one slot to the next")
+
+
+# ── slots ───────────────────────────────────────────────────────────────────────────────
+
+
+def slots_after(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Iterator[Instant]:
+    """Yield all slots after ``after``, up to the year 9900.
+
+    Raises:
+        BadSchedule: If ``validate`` would have returned it.
+    """
+    return takewhile(lambda slot: slot <= _LATEST, _slots(schedule, timezone, after))
+
+
+def _slots(schedule: ScheduleSpec, timezone: str, after: Instant) -> Iterator[Instant]:
+    if after >= _LATEST:
+        return iter(())
+    if schedule.parts:
+        parts = (slots_after(part, timezone, after=after) for part in schedule.parts)
+        return _distinct(heapq.merge(*parts))
+    if schedule.every_us is not None:
+        return _multiples(schedule.every_us, schedule.anchor, after)
+    if schedule.cron is not None:
+        return _cron_slots(schedule.cron, _zone(timezone), max(after, _EARLIEST))
+    dates = schedule.dates or ()
+    return iter(dates[bisect_right(dates, after) :])
+
+
+def _distinct(slots: Iterable[Instant]) -> Iterator[Instant]:
+    last = None
+    for slot in slots:
+        if slot != last:
+            yield slot
+        last = slot
+
+
+def _multiples(every_us: int, anchor: Instant, after: Instant) -> Iterator[Instant]:
+    slot = anchor + ((after - anchor) // every_us + 1) * every_us
+    while True:
+        yield slot
+        slot += every_us
 
 
 def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Instant | None:
@@ -83,24 +167,15 @@ def next_slot(schedule: ScheduleSpec, timezone: str, *, after: Instant) -> Insta
     Raises:
         BadSchedule: If ``validate`` would have returned it.
     """
-    if after >= _LATEST:
-        return None
-    if schedule.every_us is not None:
-        every_us, anchor = schedule.every_us, schedule.anchor
-        return anchor + ((after - anchor) // every_us + 1) * every_us
-    return _next_cron(schedule.cron or "", _zone(timezone), max(after, _EARLIEST))
+    return next(slots_after(schedule, timezone, after=after), None)
 
 
 def slots_between(
     schedule: ScheduleSpec, timezone: str, *, after: Instant, until: Instant, limit: int
 ) -> list[Instant]:
     """Return the first ``limit`` slots later than ``after`` and not later than ``until``."""
-    slots: list[Instant] = []
-    slot = next_slot(schedule, timezone, after=after)
-    while slot is not None and slot <= until and len(slots) < limit:
-        slots.append(slot)
-        slot = next_slot(schedule, timezone, after=slot)
-    return slots
+    slots = islice(slots_after(schedule, timezone, after=after), limit)
+    return list(takewhile(lambda slot: slot <= until, slots))
 
 
 def latest_slot(
@@ -110,9 +185,21 @@ def latest_slot(
 
     Its cost grows with the logarithm of the span, not with the number of slots in it.
     """
+    if schedule.parts:
+        found = [latest_slot(p, timezone, after=after, until=until) for p in schedule.parts]
+        return max((slot for slot in found if slot is not None), default=None)
     if schedule.every_us is not None:
         slot = schedule.anchor + (until - schedule.anchor) // schedule.every_us * schedule.every_us
         return slot if slot > after else None
+    if schedule.dates is not None:
+        count = bisect_right(schedule.dates, until)
+        return schedule.dates[count - 1] if count and schedule.dates[count - 1] > after else None
+    return _latest_cron(schedule, timezone, after, until)
+
+
+def _latest_cron(
+    schedule: ScheduleSpec, timezone: str, after: Instant, until: Instant
+) -> Instant | None:
     # Gallop back until there is a slot, then close in on the last one. Always looking
     # forward, because a cron that is read backwards changes clocks differently.
     reach_us, low, found = 60 * _SECOND, until, None
@@ -130,45 +217,8 @@ def latest_slot(
             high = middle
         else:
             low = later
-    return low
-
-
-def missed(
-    schedule: ScheduleSpec,
-    timezone: str,
-    *,
-    cursor: Instant,
-    now: Instant,
-    catchup: bool,
-    limit: int,
-) -> tuple[list[Instant], Instant | None]:
-    """Return the slots to run now, oldest first, and the next cursor.
-
-    The cursor is the first slot that has not been dealt with: everything from it on is still
-    owed. If the schedule has changed since, it need not be a slot of the new one. A next
-    cursor that is not in the future means that ``limit`` left some over: ask again.
-
-    Args:
-        schedule: A valid one.
-        timezone: What its wall clock shows.
-        cursor: As returned last; at first the slot the DAG begins with.
-        now: Up to here, inclusive.
-        catchup: Whether every missed slot runs, or only the latest one.
-        limit: How many at once, at least 1.
-
-    Raises:
-        ValueError: If ``limit`` is below 1: the cursor could never move on.
-    """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    if cursor > now:
-        return [], next_slot(schedule, timezone, after=cursor - 1)
-    if catchup:
-        slots = slots_between(schedule, timezone, after=cursor - 1, until=now, limit=limit)
-        last = slots[-1] if slots else now
-        return slots, next_slot(schedule, timezone, after=last)
-    latest = latest_slot(schedule, timezone, after=cursor - 1, until=now)
-    return ([] if latest is None else [latest]), next_slot(schedule, timezone, after=now)
+    # Slots are whole seconds: what is within the last one is found by looking once more.
+    return _slot_within(schedule, timezone, low, until) or low
 
 
 def _slot_within(
@@ -178,60 +228,154 @@ def _slot_within(
     return slot if slot is not None and slot <= until else None
 
 
+def interval_up_to(
+    schedule: ScheduleSpec, timezone: str, at: Instant
+) -> tuple[Instant, Instant] | None:
+    """Return the last two slots not later than ``at``; ``None`` where there are not two."""
+    end = latest_slot(schedule, timezone, after=_EARLIEST, until=at)
+    if end is None:
+        return None
+    start = latest_slot(schedule, timezone, after=_EARLIEST, until=end - 1)
+    return None if start is None else (start, end)
+
+
+def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str) -> Instant:
+    """Return when the run of a slot may start: then, or later by a share of the jitter.
+
+    Which share that is follows from the slot and ``salt``, the name of the DAG, alone. A slot
+    of several schedules starts with the first of them.
+    """
+    if schedule.parts:
+        own = [part for part in schedule.parts if _has(part, timezone, slot)]
+        return min((starts_at(part, timezone, slot, salt=salt) for part in own), default=slot)
+    if not schedule.jitter_us:
+        return slot
+    digest = blake2b(f"{salt}/{slot}".encode(), digest_size=8).digest()
+    return slot + int.from_bytes(digest) % schedule.jitter_us
+
+
+def _has(schedule: ScheduleSpec, timezone: str, slot: Instant) -> bool:
+    return next_slot(schedule, timezone, after=slot - 1) == slot
+
+
+# ── what was missed ─────────────────────────────────────────────────────────────────────
+
+
+def missed(
+    schedule: ScheduleSpec,
+    timezone: str,
+    *,
+    cursor: Instant,
+    now: Instant,
+    policy: Missed,
+    limit: int,
+    last: Instant | None = None,
+    salt: str = "",
+) -> tuple[list[Instant], Instant | None]:
+    """Return the slots to run now, oldest first, and the next cursor.
+
+    The cursor is the first slot that has not been dealt with: everything from it on is still
+    owed. If the schedule has changed since, it need not be a slot of the new one. A next
+    cursor whose start is not in the future means that ``limit`` left some over: ask again.
+
+    Args:
+        schedule: A valid one that has slots.
+        timezone: What its wall clock shows.
+        cursor: As returned last; at first the slot the DAG begins with.
+        now: Up to here, inclusive.
+        policy: Whether of the slots that were missed ``all`` run, the ``latest`` one, or none.
+        limit: How many at once, at least 1.
+        last: No slot after this one runs.
+        salt: See ``starts_at``.
+
+    Raises:
+        ValueError: If ``limit`` is below 1: the cursor could never move on.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    until = now if last is None else min(now, last)
+
+    def start(slot: Instant) -> Instant:
+        return starts_at(schedule, timezone, slot, salt=salt)
+
+    if policy == "all":
+        between = slots_between(schedule, timezone, after=cursor - 1, until=until, limit=limit)
+        due = list(takewhile(lambda slot: start(slot) <= now, between))
+        passed = due[-1] if due else cursor - 1
+    else:
+        latest = latest_slot(schedule, timezone, after=cursor - 1, until=until)
+        while latest is not None and start(latest) > now:
+            latest = latest_slot(schedule, timezone, after=cursor - 1, until=latest - 1)
+        is_too_late = policy == "skip" and latest is not None and now - start(latest) > MISSED_US
+        due = [] if latest is None or is_too_late else [latest]
+        passed = cursor - 1 if latest is None else latest
+    return due, next_slot(schedule, timezone, after=passed)
+
+
 # ── cron: the only place with calendars ─────────────────────────────────────────────────
 
 
-def _next_cron(expression: str, zone: ZoneInfo, after: Instant) -> Instant | None:
+def _cron_slots(expression: str, zone: ZoneInfo, after: Instant) -> Iterator[Instant]:
     fields = expression.split()
-    if len(fields) != 5:
+    if len(fields) not in {5, 6}:
         raise BadSchedule(
             f"the cron expression {expression!r} has {len(fields)} fields; it takes five: "
-            "minute, hour, day of month, month, day of week"
+            "minute, hour, day of month, month, day of week; or six, of which the first is "
+            "the second"
         )
     if any(len(field) > _FIELD_LENGTH for field in fields):
         raise BadSchedule("the cron expression is too long to be meant")
-    follows_elapsed_time = fields[0].startswith("*") or fields[1].startswith("*")
+    follows_elapsed_time = any(field.startswith("*") for field in fields[:-3])
     at = _EPOCH + timedelta(microseconds=after)
     try:
-        if follows_elapsed_time:
-            found = _next_elapsed(expression, zone, at)
-        else:
-            found = _next_on_the_wall(expression, zone, at)
+        walk = _elapsed if follows_elapsed_time else _on_the_wall
+        for slot in walk(expression, zone, at):
+            yield (slot - _EPOCH) // _MICROSECOND
     except CronSimError as exc:
         raise BadSchedule(
             f"the cron expression {expression!r} cannot be understood: {str(exc).lower()}"
         ) from exc
-    return None if found is None else (found - _EPOCH) // _MICROSECOND
 
 
-def _next_on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Fixed times: cronsim's own rule, which forgets in which of two equal hours it started."""
-    for slot in CronSim(expression, after.astimezone(zone)):
-        found = slot.astimezone(UTC)
+def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    """Fixed times: each as soon as the clock on the wall shows it, or a later one."""
+    # Labelled UTC, a clock reading is one that never changes its offset.
+    for reading in CronSim(expression, after + _offset(zone, after)):
+        found = _first_instant(reading, zone)
         if found > after:
-            return found
-    return None
+            yield found
+            after = found
 
 
-def _next_elapsed(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+def _first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
+    """Return when a clock first shows a reading; where it never does, when it is past it."""
+    wall = reading.replace(tzinfo=None)
+    found = wall.replace(tzinfo=zone).astimezone(UTC)
+    if found.astimezone(zone).replace(tzinfo=None) == wall:
+        return found
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    return _next_change(zone, before, found, _offset(zone, before)) or found
+
+
+def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
     """Wildcards: plain calendar arithmetic, as far as the offset to UTC stays the same.
 
     cronsim goes astray here where clocks change by half an hour.
     """
-    at = after
-    offset = _offset(zone, at)
-    clock = at + offset
-    while True:
-        # Labelled UTC, a clock reading is one that never changes its offset.
-        reading = next(CronSim(expression, clock), None)
-        if reading is None:
-            return None
-        found = reading - offset
-        change = _next_change(zone, at, found, offset)
-        if change is None:
-            return found
-        at, offset = change, _offset(zone, change)
-        clock = at + offset - timedelta(seconds=1)  # the change itself may be a slot
+    change: datetime | None = after
+    clock = after + _offset(zone, after)
+    while change is not None:
+        at, offset, change = change, _offset(zone, change), None
+        for reading in CronSim(expression, clock):
+            found = reading - offset
+            change = _next_change(zone, at, found, offset)
+            if change is not None:
+                break
+            yield found
+            at = found
+        else:
+            return
+        clock = change + _offset(zone, change) - timedelta(seconds=1)  # it may be a slot itself
 
 
 def _next_change(

@@ -14,12 +14,13 @@ from aioflow.core import timetable
 from aioflow.core.draft import Draft
 from aioflow.core.fitting_pools import too_wide
 from aioflow.core.hosting import is_stopped
+from aioflow.core.memory import Memory
 from aioflow.errors import DuplicateDag
 from aioflow.inputs import FileBroken, FileGone, FileParsed, StopWaits
-from aioflow.model import DagSpec, Instant
+from aioflow.model import DagSpec, Instant, ScheduleSpec
 from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
 
-__all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag")
+__all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
 
 
 def file_parsed(parsed: FileParsed, draft: Draft, pools: Mapping[str, PoolRow]) -> None:
@@ -82,14 +83,24 @@ def file_gone(gone: FileGone, draft: Draft) -> None:
 
 def arm_schedule(row: DagRow, draft: Draft) -> None:
     """Have the next slot come, unless the schedule rests or has ended."""
-    plan = draft.memory.plans.get((row.version, row.dag_id))
-    if row.gone or row.paused or row.next_run_at is None or plan is None:
-        return
-    if plan.graph.spec.schedule is None:
-        return
-    end = plan.graph.spec.end_date
-    if end is None or row.next_run_at <= end:
-        draft.wake_dag(row.dag_id, row.next_run_at)
+    at = slot_starts_at(row, draft.memory, draft.now)
+    if at is not None and row.next_run_at is not None:
+        draft.wake_dag(row.dag_id, row.next_run_at, at)
+
+
+def slot_starts_at(row: DagRow, memory: Memory, now: Instant) -> Instant | None:
+    """Return when the run of the next slot starts; ``None`` where a schedule rests or has ended."""
+    plan, slot = memory.plans.get((row.version, row.dag_id)), row.next_run_at
+    if row.gone or row.paused or slot is None or plan is None:
+        return None
+    spec = plan.graph.spec
+    if spec.schedule is None or (spec.end_date is not None and slot > spec.end_date):
+        return None
+    if spec.schedule.gap_us is not None:
+        # It follows from a run that was, and the clock may have been set back since.
+        soon = min(slot, now + spec.schedule.gap_us)
+        return soon if spec.start_date is None else max(soon, spec.start_date)
+    return timetable.starts_at(spec.schedule, spec.timezone, slot, salt=spec.dag_id)
 
 
 def put_dag(row: DagRow, draft: Draft) -> None:
@@ -127,40 +138,44 @@ def _keep_version(parsed: FileParsed, draft: Draft) -> None:
 def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     memory = draft.memory
     known = memory.dags.get(spec.dag_id)
-    next_run_at = _first_slot(spec, known, draft)
+    begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
+    if spec.schedule is not None and not (known and _is_unchanged(spec, known, draft)):
+        begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
     memory.add_plan(version, spec)
-    row = DagRow(
-        dag_id=spec.dag_id,
-        file=file,
-        version=version,
-        paused=known is not None and known.paused,
-        next_run_at=next_run_at,
+    told = draft.now if begun.gone else begun.told_late
+    row = msgspec.structs.replace(
+        begun, file=file, version=version, gone=False, told_late=told
     )
     put_dag(row, draft)
     arm_schedule(row, draft)
 
 
-def _first_slot(spec: DagSpec, known: DagRow | None, draft: Draft) -> Instant | None:
-    """Where a schedule goes on: never at a slot that was dealt with, whatever was edited."""
-    cursor = None if known is None else known.next_run_at
-    if spec.schedule is None:
-        return cursor  # for when a schedule comes back
-    if known is not None and cursor is not None and _is_unchanged(spec, known, draft):
-        return cursor
-    after = draft.now
+def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Instant) -> DagRow:
+    """Where a new schedule begins: never at a slot that was dealt with, whatever was edited."""
+    dealt = row.last_slot
+    if dealt is None and row.next_run_at is not None:
+        dealt = row.next_run_at - 1
+    if schedule.once or schedule.gap_us is not None:
+        begin = now if spec.start_date is None else spec.start_date
+        if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
+            begin = max(begin, now, -1 if dealt is None else dealt + 1)
+        return msgspec.structs.replace(row, next_run_at=begin, last_slot=dealt, told_late=now)
+    after = now
     if spec.start_date is not None:
         after = spec.start_date - 1 if spec.catchup else max(after, spec.start_date - 1)
-    if cursor is not None:
-        after = max(after, cursor - 1)
-    return timetable.next_slot(spec.schedule, spec.timezone, after=after)
+    elif spec.catchup and schedule.dates:
+        after = schedule.dates[0] - 1
+    after = after if dealt is None else max(after, dealt)
+    first = timetable.next_slot(schedule, spec.timezone, after=after)
+    return msgspec.structs.replace(row, next_run_at=first, last_slot=after, told_late=now)
 
 
 def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
     plan = draft.memory.plans.get((known.version, known.dag_id))
-    if plan is None or known.next_run_at is None:
+    if plan is None:
         return False
-    old = plan.graph.spec
-    begins = spec.start_date is None or spec.start_date <= known.next_run_at
+    old, slot = plan.graph.spec, known.next_run_at
+    begins = spec.start_date is None or slot is None or spec.start_date <= slot
     return begins and (old.schedule, old.timezone) == (spec.schedule, spec.timezone)
 
 

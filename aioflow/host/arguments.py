@@ -25,13 +25,14 @@ from aioflow.author.dag import DAG
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import parameter_values
 from aioflow.author.restoring import restore
+from aioflow.author.schedule import schedule_spec
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
 from aioflow.host.items import all_items, one_item
 from aioflow.host.questions import only
 from aioflow.host.taking import MapRaised, Taking
 from aioflow.host.templates import renderer
-from aioflow.model import TaskSpec
+from aioflow.model import Instant, TaskSpec
 from aioflow.orders import RunInfo, Start
 from aioflow.results import read_item, result_path
 
@@ -39,6 +40,7 @@ __all__ = (
     "Arguments",
     "BadArgument",
     "KnownRun",
+    "data_interval",
     "spec_of",
     "streamed_from",
     "wanted_children",
@@ -90,8 +92,29 @@ class KnownRun:
             timezone=self.dag.timezone,
             conf={} if info.conf is None else decode(info.conf, where="conf"),
             cause=info.cause,
+            interval=data_interval(self.dag, info),
         )
         return replace(bare, params=parameter_values(self.dag.parameters, bare))
+
+
+def data_interval(dag: DAG, info: RunInfo) -> tuple[Instant, Instant] | None:
+    """Return from which slot of its schedule to which a run stands, if its DAG wants that.
+
+    A run that a person has started stands for the last whole interval; one that has no slots
+    before it, for a point.
+    """
+    if dag.data_interval == "slot":
+        return None
+    # The calendar is loaded where it is used: most children never ask.
+    from aioflow.core.timetable import CRON_NAMES, interval_up_to
+
+    schedule = schedule_spec(
+        dag.schedule, CRON_NAMES, timezone=dag.timezone, anchor=dag.start_date or 0
+    )
+    at = info.created_at if info.logical_date is None else info.logical_date
+    if schedule is None or schedule.once or schedule.gap_us is not None:
+        return None
+    return interval_up_to(schedule, dag.timezone, at)
 
 
 def spec_of(node: Node) -> TaskSpec:

@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alert_connection: str = "smtp"
     retries_per_run: int = 0
     retries_per_pool: int = 0
+    schedule_late_seconds: float = 300.0
     keep_runs_days: float = 0.0
     keep_events_days: float = 90.0
     keep_journal_days: float = 7.0

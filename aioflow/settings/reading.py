@@ -100,6 +100,10 @@ class _Retries(_Section):
     per_pool: Annotated[int, Field(ge=0)] = 0
 
 
+class _Schedules(_Section):
+    late_seconds: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] = 300.0
+
+
 _Days = Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)]
 
 
@@ -131,6 +135,7 @@ class _Document(BaseSettings):
     callbacks: _Callbacks = _Callbacks()
     alerts: _Alerts = _Alerts()
     retries: _Retries = _Retries()
+    schedules: _Schedules = _Schedules()
     retention: _Retention = _Retention()
 
     @field_validator("dags", mode="before")
@@ -213,6 +218,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         alert_connection=document.alerts.connection,
         retries_per_run=document.retries.per_run,
         retries_per_pool=document.retries.per_pool,
+        schedule_late_seconds=document.schedules.late_seconds,
         keep_runs_days=document.retention.runs_days,
         keep_events_days=document.retention.events_days,
         keep_journal_days=document.retention.journal_days,

@@ -69,7 +69,7 @@ _sources_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
 
 def dag_row(values: Values) -> DagRow:
     """Return a row of ``dag``."""
-    dag_id, file, version, paused, next_run_at, gone = values
+    dag_id, file, version, paused, next_run_at, gone, last_slot, told_late = values
     return DagRow(
         dag_id=dag_id,
         file=file,
@@ -77,6 +77,8 @@ def dag_row(values: Values) -> DagRow:
         paused=bool(paused),
         next_run_at=next_run_at,
         gone=bool(gone),
+        last_slot=last_slot,
+        told_late=told_late,
     )
 
 

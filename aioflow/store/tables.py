@@ -131,6 +131,8 @@ dag = Table(
     _flag("paused"),
     _number("next_run_at", null=True),
     _flag("gone"),
+    _number("last_slot", null=True),
+    _number("told_late", null=True),
     sqlite_strict=True,
 )
 

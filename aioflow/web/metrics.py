@@ -53,6 +53,7 @@ class _NodeCollector(Collector):
             owed.add_metric([kind], count)
         yield owed
         yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
+        yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
         yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
         yield _gauge("loop_lag_seconds", "How late the loop was lately", self._lag_seconds())
         yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)

@@ -302,32 +302,35 @@ MIDNIGHT = instant("2026-06-01T00:00Z")
 
 @pytest.mark.parametrize("schedule", [HOURLY, EVERY_HOUR], ids=["cron", "interval"])
 @pytest.mark.parametrize(
-    ("hours", "catchup", "slots", "cursor"),
+    ("hours", "policy", "slots", "cursor"),
     [
-        pytest.param(-0.5, True, [], 0, id="nothing-is-due-yet"),
-        pytest.param(0, True, [0], 1, id="due-to-the-microsecond"),
-        pytest.param(3.5, True, [0, 1, 2, 3], 4, id="all-that-was-missed"),
-        pytest.param(30, True, [0, 1, 2, 3, 4], 5, id="as-many-as-the-limit-allows"),
-        pytest.param(-0.5, False, [], 0, id="nothing-is-due-yet-without-catchup"),
-        pytest.param(0.5, False, [0], 1, id="one-was-missed"),
-        pytest.param(30, False, [30], 31, id="only-the-latest-without-catchup"),
-        pytest.param(30.5, False, [30], 31, id="only-the-latest-between-slots"),
+        pytest.param(-0.5, "all", [], 0, id="nothing-is-due-yet"),
+        pytest.param(0, "all", [0], 1, id="due-to-the-microsecond"),
+        pytest.param(3.5, "all", [0, 1, 2, 3], 4, id="all-that-was-missed"),
+        pytest.param(30, "all", [0, 1, 2, 3, 4], 5, id="as-many-as-the-limit-allows"),
+        pytest.param(-0.5, "latest", [], 0, id="nothing-is-due-yet-without-catchup"),
+        pytest.param(0.5, "latest", [0], 1, id="one-was-missed"),
+        pytest.param(30, "latest", [30], 31, id="only-the-latest-without-catchup"),
+        pytest.param(30.5, "latest", [30], 31, id="only-the-latest-between-slots"),
+        pytest.param(30.5, "skip", [], 31, id="none-where-they-are-skipped"),
+        pytest.param(30.008, "skip", [30], 31, id="but-one-that-has-just-come"),
+        pytest.param(-0.5, "skip", [], 0, id="nothing-to-skip-yet"),
     ],
 )
-def test_missed_slots(schedule, hours, catchup, slots, cursor):
+def test_missed_slots(schedule, hours, policy, slots, cursor):
     now = MIDNIGHT + int(hours * HOUR)
 
-    found = missed(schedule, "UTC", cursor=MIDNIGHT, now=now, catchup=catchup, limit=5)
+    found = missed(schedule, "UTC", cursor=MIDNIGHT, now=now, policy=policy, limit=5)
 
     assert found == ([MIDNIGHT + n * HOUR for n in slots], MIDNIGHT + cursor * HOUR)
 
 
-@pytest.mark.parametrize("catchup", [True, False])
-def test_a_cursor_of_an_older_schedule_moves_to_a_slot_of_the_new_one(catchup):
+@pytest.mark.parametrize("policy", ["all", "latest", "skip"])
+def test_a_cursor_of_an_older_schedule_moves_to_a_slot_of_the_new_one(policy):
     cursor = MIDNIGHT + 10 * 60 * SECOND
 
     for now in (cursor - HOUR, cursor + 60 * SECOND):
-        found = missed(HOURLY, "UTC", cursor=cursor, now=now, catchup=catchup, limit=5)
+        found = missed(HOURLY, "UTC", cursor=cursor, now=now, policy=policy, limit=5)
         assert found == ([], MIDNIGHT + HOUR)
 
 
@@ -344,7 +347,7 @@ def test_catching_up_in_portions_runs_every_slot_once(expression, zone, cursor, 
 
     ran, at = [], cursor
     while at is not None and at <= now:
-        slots, at = missed(schedule, zone, cursor=at, now=now, catchup=True, limit=limit)
+        slots, at = missed(schedule, zone, cursor=at, now=now, policy="all", limit=limit)
         assert len(slots) <= limit
         ran += slots
 
@@ -378,7 +381,7 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
     now = instant("2026-06-01T12:34:56Z")
 
     slots, cursor = missed(
-        cron("* * * * *"), "Europe/Berlin", cursor=0, now=now, catchup=False, limit=1
+        cron("* * * * *"), "Europe/Berlin", cursor=0, now=now, policy="latest", limit=1
     )
 
     assert slots == [instant("2026-06-01T12:34Z")]
@@ -387,7 +390,7 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
 
 def test_a_limit_that_would_never_get_on_is_refused():
     with pytest.raises(ValueError, match="limit"):
-        missed(HOURLY, "UTC", cursor=0, now=DAY, catchup=True, limit=0)
+        missed(HOURLY, "UTC", cursor=0, now=DAY, policy="all", limit=0)
 
 
 # ── what is no schedule ─────────────────────────────────────────────────────────────────
@@ -396,14 +399,30 @@ def test_a_limit_that_would_never_get_on_is_refused():
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        pytest.param(ScheduleSpec(), "one of the two", id="neither"),
-        pytest.param(ScheduleSpec(cron="* * * * *", every_us=HOUR), "one of the two", id="both"),
+        pytest.param(ScheduleSpec(), "one of them", id="neither"),
+        pytest.param(ScheduleSpec(cron="* * * * *", every_us=HOUR), "one of them", id="both"),
+        pytest.param(ScheduleSpec(once=True, gap_us=HOUR), "one of them", id="once-and-on-and-on"),
+        pytest.param(ScheduleSpec(dates=()), "one at least", id="no-dates"),
+        pytest.param(ScheduleSpec(gap_us=SECOND - 1), "too short", id="gap-too-short"),
+        pytest.param(
+            ScheduleSpec(parts=(cron("* * * * *"), ScheduleSpec(once=True))), "alone", id="beside"
+        ),
+        pytest.param(
+            ScheduleSpec(parts=(cron("* * * * *"), ScheduleSpec(every_us=1))), "too short", id="part"
+        ),
+        pytest.param(ScheduleSpec(every_us=HOUR, jitter_us=HOUR), "shorter", id="jitter-too-long"),
+        pytest.param(
+            ScheduleSpec(cron="0 9,10 * * *", jitter_us=2 * HOUR), "shorter", id="jitter-of-a-cron"
+        ),
+        pytest.param(ScheduleSpec(every_us=9 * DAY, jitter_us=2 * DAY), "one day", id="jitter"),
         pytest.param(ScheduleSpec(every_us=0), "too short", id="interval-of-nothing"),
         pytest.param(ScheduleSpec(every_us=-HOUR), "too short", id="interval-backwards"),
         pytest.param(ScheduleSpec(every_us=SECOND - 1), "too short", id="interval-too-short"),
         pytest.param(cron(""), "0 fields", id="empty"),
         pytest.param(cron("@daily"), "1 fields", id="a-name"),
-        pytest.param(cron("0 0 * * * 30"), "6 fields", id="seconds"),
+        pytest.param(cron("0 0 * * * 30"), "bad day-of-week", id="the-seconds-last"),
+        pytest.param(cron("60 0 0 * * *"), "bad second", id="second-60"),
+        pytest.param(cron("0 0 0 * * * 2026"), "7 fields", id="a-year"),
         pytest.param(cron("60 * * * *"), "bad minute", id="minute-60"),
         pytest.param(cron("0 5-1 * * *"), "bad hour", id="range-backwards"),
         pytest.param(cron("0 0 * * FOO"), "bad day-of-week", id="no-such-day"),

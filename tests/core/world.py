@@ -60,6 +60,10 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
+def _instant(wake: WakeAt) -> int:
+    return wake.due.at if wake.at is None else wake.at
+
+
 AGAIN = (Asked, Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost, StopWaits)
 
 
@@ -463,8 +467,8 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
         self.now += int(seconds * SECOND)
-        due = [wake for wake in self.armed if wake.due.at <= self.now]
-        self.armed = [wake for wake in self.armed if wake.due.at > self.now]
+        due = [wake for wake in self.armed if _instant(wake) <= self.now]
+        self.armed = [wake for wake in self.armed if _instant(wake) > self.now]
         if due:
             self.turn(*(wake.due for wake in due))
 

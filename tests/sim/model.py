@@ -418,7 +418,7 @@ class Node:
                 case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
                     self._tell_task_hosts(effect)
                 case WakeAt():
-                    self.arm(effect.due, effect.due.at)
+                    self.arm(effect.due, effect.due.at if effect.at is None else effect.at)
                 case Deliver():
                     number = effect.outbox_no
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
