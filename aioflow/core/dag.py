@@ -334,8 +334,7 @@ def _has_run_enough(row: DagRow, memory: Memory) -> bool:
 def has_slot_due(memory: Memory, now: Instant) -> bool:
     """Whether the run of some slot is still to be made that should have started by now."""
     return any(
-        at <= now
-        and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
+        at <= now and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
         for row in memory.dags.values()
         if (at := slot_starts_at(row, memory, now)) is not None
     )

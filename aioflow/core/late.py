@@ -78,13 +78,9 @@ def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Draft) -> None:
         )
     )
     number = f"{count} or more slots" if count == _COUNTED else f"{count} slots"
-    what = "a slot" if count < 2 else number  # noqa: PLR2004
+    what = "a slot" if count < 2 else number
     since = datetime.fromtimestamp(row.next_run_at / 1e6, UTC).isoformat(timespec="seconds")
     after_seconds = (draft.memory.late_after_us or 0) / 1e6
     draft.memory.schedules_late += 1
-    draft.owing.alert(
-        REASON,
-        f"{what} of its schedule since {since} had no run {after_seconds:g} s later: {what_follows}",
-        run_id="",
-        dag_id=row.dag_id,
-    )
+    missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"
+    draft.owing.alert(REASON, f"{missing}: {what_follows}", run_id="", dag_id=row.dag_id)

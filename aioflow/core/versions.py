@@ -143,9 +143,7 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
         begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
     memory.add_plan(version, spec)
     told = draft.now if begun.gone else begun.told_late
-    row = msgspec.structs.replace(
-        begun, file=file, version=version, gone=False, told_late=told
-    )
+    row = msgspec.structs.replace(begun, file=file, version=version, gone=False, told_late=told)
     put_dag(row, draft)
     arm_schedule(row, draft)
 

@@ -165,6 +165,7 @@ def changes(zone: str) -> list[int]:
     return [end for _, end, _ in stretches(zone, *years(zone))[:-1]]
 
 
+@cache
 def ours(text: str, zone: str, first: int, last: int) -> list[int]:
     slots = slots_between(
         ScheduleSpec(cron=text),

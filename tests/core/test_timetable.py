@@ -408,7 +408,9 @@ def test_a_limit_that_would_never_get_on_is_refused():
             ScheduleSpec(parts=(cron("* * * * *"), ScheduleSpec(once=True))), "alone", id="beside"
         ),
         pytest.param(
-            ScheduleSpec(parts=(cron("* * * * *"), ScheduleSpec(every_us=1))), "too short", id="part"
+            ScheduleSpec(parts=(cron("* * * * *"), ScheduleSpec(every_us=1))),
+            "too short",
+            id="part",
         ),
         pytest.param(ScheduleSpec(every_us=HOUR, jitter_us=HOUR), "shorter", id="jitter-too-long"),
         pytest.param(

@@ -60,6 +60,7 @@ from aioflow.unfinished import LiveRun, Progress
 
 SECOND = 1_000_000
 
+
 def _instant(wake: WakeAt) -> int:
     return wake.due.at if wake.at is None else wake.at
 
