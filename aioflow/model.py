@@ -22,6 +22,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from aioflow.schedules import Missed, ScheduleSpec
+
 __all__ = (
     "DEFAULT_POOL",
     "LIVE_TASK_STATES",
@@ -34,17 +36,14 @@ __all__ = (
     "Failure",
     "IfPaused",
     "Instant",
-    "IntervalKind",
     "Join",
     "MapSource",
     "MapSpec",
-    "Missed",
     "ParamSpec",
     "RecordState",
     "RetryPolicy",
     "RunNo",
     "RunState",
-    "ScheduleSpec",
     "SensorSpec",
     "StartNo",
     "StartTriggerSpec",
@@ -255,8 +254,6 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
 IfPaused: TypeAlias = Literal["stay", "stop"]
-Missed: TypeAlias = Literal["skip", "latest", "all"]
-IntervalKind: TypeAlias = Literal["slot", "previous"]
 """Items side by side up to the end of the shortest list, or of the longest; or one list behind
 the other."""
 
@@ -430,30 +427,6 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     callbacks: CallbackSpec | None = None
     doc: str = ""
     line: int = 0
-
-
-class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """When runs start: exactly one of ``cron`` to ``parts``.
-
-    Attributes:
-        cron: Five fields, or six, of which the first is the second.
-        every_us: A fixed interval of elapsed time.
-        anchor: An instant that is a slot of the interval; the others are whole intervals away.
-        dates: Instants, ascending.
-        once: One run, as soon as the DAG is known, or at its ``start_date``.
-        gap_us: A run as soon as the last has ended, but this long after that began at least.
-        parts: Schedules whose slots are joined; none of these is ``once`` or has a ``gap_us``.
-        jitter_us: How much later than its slot a run may start.
-    """
-
-    cron: str | None = None
-    every_us: int | None = None
-    anchor: Instant = 0
-    dates: tuple[Instant, ...] | None = None
-    once: bool = False
-    gap_us: int | None = None
-    parts: tuple[ScheduleSpec, ...] = ()
-    jitter_us: int = 0
 
 
 class ParamSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,12 +71,9 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The newest good version; new runs use it.
-        next_run_at: The slot of the schedule that comes next. It stays where the DAG has no
-            schedule any more.
         gone: Its file no longer defines it; it starts no run.
-        last_slot: Slots up to this one were dealt with: run, or passed over. ``None`` where all
-            before ``next_run_at`` were.
-        told_late: Slots up to this one nobody has to be told of, however late their runs are.
+        last_slot: Slots up to this one were dealt with; ``None`` for all before the next one.
+        told_late: Of slots up to this one nobody has to be told that they are late.
     """
 
     dag_id: str
@@ -94,7 +91,6 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Hex digest over the file and the local modules it imports.
-        dags: What it defines.
         sources: Relative path -> content; what a snapshot folder is made of.
     """
 
@@ -441,8 +437,7 @@ class Batch(msgspec.Struct, kw_only=True):
     Attributes:
         number: This node's commit number, one more than the last.
         at: When it was decided.
-        steps: The ways between: ``(task_no, state)`` for each step a task took, in order,
-            for the journal; the changes hold only the net.
+        steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels: ``(task_no, run_no, label)``; replace what an earlier try said.
         results: Replace what an earlier try of the task left.
         dags, dag_files, pools, values: Whole rows, inserted or replaced; values also deleted.

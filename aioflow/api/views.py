@@ -16,8 +16,9 @@ import msgspec
 
 from aioflow.author.codec import decode
 from aioflow.errors import RequestError, Unserializable
-from aioflow.model import Instant, ScheduleSpec, Wait
+from aioflow.model import Instant, Wait
 from aioflow.rows import RunRow
+from aioflow.schedules import ScheduleSpec
 
 __all__ = (
     "CauseView",

@@ -30,7 +30,8 @@ from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
 from aioflow.author.unknown import Unknown
 from aioflow.errors import DuplicateDag
-from aioflow.model import IfPaused, IntervalKind, Missed
+from aioflow.model import IfPaused
+from aioflow.schedules import IntervalKind, Missed
 
 __all__ = (
     "DAG",

@@ -16,15 +16,8 @@ from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
 from aioflow.findings import DagFailure
-from aioflow.model import (
-    Chooses,
-    DagSpec,
-    MapSource,
-    MapSpec,
-    ParamSpec,
-    ScheduleSpec,
-    TaskSpec,
-)
+from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, ParamSpec, TaskSpec
+from aioflow.schedules import ScheduleSpec
 
 __all__ = ("describe",)
 

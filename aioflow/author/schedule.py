@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
-from aioflow.model import Instant, ScheduleSpec
+from aioflow.model import Instant
+from aioflow.schedules import ScheduleSpec
 
 __all__ = (
     "Continuous",

@@ -28,7 +28,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
-from aioflow.model import Instant, Missed, ScheduleSpec
+from aioflow.model import Instant
+from aioflow.schedules import Missed, ScheduleSpec
 
 __all__ = (
     "CRON_NAMES",

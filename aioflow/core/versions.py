@@ -17,8 +17,9 @@ from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.errors import DuplicateDag
 from aioflow.inputs import FileBroken, FileGone, FileParsed, StopWaits
-from aioflow.model import DagSpec, Instant, ScheduleSpec
+from aioflow.model import DagSpec, Instant
 from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
+from aioflow.schedules import ScheduleSpec
 
 __all__ = ("arm_schedule", "file_broken", "file_gone", "file_parsed", "put_dag", "slot_starts_at")
 

@@ -28,16 +28,8 @@ from aioflow import (
 from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
-from aioflow.model import (
-    Body,
-    DagSpec,
-    MapSource,
-    MapSpec,
-    RetryPolicy,
-    ScheduleSpec,
-    SensorSpec,
-    TaskSpec,
-)
+from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.schedules import ScheduleSpec
 
 SECOND = 1_000_000
 

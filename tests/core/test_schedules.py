@@ -12,9 +12,10 @@ from aioflow.core.dag import QUEUED_RUNS, has_slot_due
 from aioflow.core.late import REASON
 from aioflow.core.timetable import starts_at
 from aioflow.inputs import FileGone
-from aioflow.model import DagSpec, ScheduleSpec, TaskSpec
+from aioflow.model import DagSpec, TaskSpec
 from aioflow.owed import Alert
 from aioflow.requests import SetPaused
+from aioflow.schedules import ScheduleSpec
 from tests.core.world import World
 
 SECOND = 1_000_000

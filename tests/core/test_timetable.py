@@ -18,7 +18,7 @@ from aioflow.core.timetable import (
     validate,
 )
 from aioflow.errors import BadSchedule
-from aioflow.model import ScheduleSpec
+from aioflow.schedules import ScheduleSpec
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND

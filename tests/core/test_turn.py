@@ -50,7 +50,6 @@ from aioflow.model import (
     MapSource,
     MapSpec,
     RetryPolicy,
-    ScheduleSpec,
     SensorSpec,
     TaskSpec,
     TriggerRule,
@@ -58,6 +57,7 @@ from aioflow.model import (
 )
 from aioflow.requests import CancelRun, CreateRun, Explain, SetPaused, SetPool, ShowPools
 from aioflow.rows import PoolRow
+from aioflow.schedules import ScheduleSpec
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)

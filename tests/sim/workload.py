@@ -13,12 +13,12 @@ from aioflow.model import (
     MapSource,
     MapSpec,
     RetryPolicy,
-    ScheduleSpec,
     SensorSpec,
     StartTriggerSpec,
     TaskSpec,
     TriggerRule,
 )
+from aioflow.schedules import ScheduleSpec
 
 __all__ = ("COUNTING", "POOLS", "SECOND", "make_dag", "make_dags", "without")
 

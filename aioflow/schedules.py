@@ -1,0 +1,36 @@
+"""When runs start, as data; and what becomes of slots that were missed."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+__all__ = ("IntervalKind", "Missed", "ScheduleSpec")
+
+Missed: TypeAlias = Literal["skip", "latest", "all"]
+IntervalKind: TypeAlias = Literal["slot", "previous"]
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """When runs start: exactly one of ``cron`` to ``parts``.
+
+    Attributes:
+        cron: Five fields, or six, of which the first is the second.
+        every_us: A fixed interval of elapsed time.
+        anchor: An instant that is a slot of the interval; the others are whole intervals away.
+        dates: ints, ascending.
+        once: One run, as soon as the DAG is known, or at its ``start_date``.
+        gap_us: A run as soon as the last has ended, but this long after that began at least.
+        parts: Schedules whose slots are joined; none of these is ``once`` or has a ``gap_us``.
+        jitter_us: How much later than its slot a run may start.
+    """
+
+    cron: str | None = None
+    every_us: int | None = None
+    anchor: int = 0
+    dates: tuple[int, ...] | None = None
+    once: bool = False
+    gap_us: int | None = None
+    parts: tuple[ScheduleSpec, ...] = ()
+    jitter_us: int = 0
