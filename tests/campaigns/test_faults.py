@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, server, stepping, storage
+from tests.faults import (
+    clocks,
+    crowds,
+    downtime,
+    kills,
+    machine,
+    neighbours,
+    server,
+    stepping,
+    storage,
+)
 from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills, count_settlement
 
 pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
@@ -164,6 +174,10 @@ def test_stuck_reader(tmp_path):
 def test_clock_steps(tmp_path):
     steps = (6 * clocks.HOUR, -2 * clocks.HOUR, 0)
     record("clock", **clocks.clock_steps(tmp_path, *steps))
+
+
+def test_three_days_down(tmp_path):
+    record("down", **downtime.three_days_down(tmp_path, minutes=3))
 
 
 def test_clock_steps_of_a_schedule(tmp_path):

@@ -17,12 +17,13 @@ HOUR = 3600
 ROLES = ("daemon", "triggers", "async", "slot")
 
 
-def clock_steps(folder: Path, *steps: int, count: int = 20) -> dict[str, int]:
+def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -> dict[str, int]:
     """Set the clock while tasks are deferred, run, and have an hour to do so."""
     shim = tools.ClockShim(folder)
     ground, gate = Ground(folder), folder / "gate"
-    with ground.daemon().wrap((), **shim.environment) as daemon:
-        run_id = _parked(ground, daemon, gate, count)
+    slots = ("--cpu-slots", str(running))  # one of those that run takes none
+    with ground.daemon(*slots).wrap((), **shim.environment) as daemon:
+        run_id = _parked(ground, daemon, gate, count, running)
         before = _pids(daemon)
         for step in steps:
             shim.set(step)
@@ -90,17 +91,19 @@ def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
     return {"recovery_seconds": round(time.monotonic() - began, 2), "tasks": len(tasks)}
 
 
-def _parked(ground: Ground, daemon: Victim, gate: Path, count: int) -> str:
+def _parked(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
     """Start a run with tasks deferred and running; return it when they are."""
-    run_id = ground.ask_until_answered(daemon, dag_id="parked", gate=str(gate), count=count)
+    run_id = ground.ask_until_answered(
+        daemon, dag_id="parked", gate=str(gate), count=count, running=running - 1
+    )
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
 
     def there() -> bool:
         counts = daemon.run(run_id, limit=1)["counts"]
-        return counts.get("deferred") == count and counts.get("running") == 2
+        return counts.get("deferred") == count and counts.get("running") == running
 
     eventually(there, 30.0, lambda: str(daemon.run(run_id)["counts"]))
-    eventually(lambda: len(ground.begun(run_id)) == 2)
+    eventually(lambda: len(ground.begun(run_id)) == running)
     return run_id
 
 

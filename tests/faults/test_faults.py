@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import clocks, crowds, kills, machine, neighbours, server, stepping, storage
+from tests.faults import (
+    clocks,
+    crowds,
+    downtime,
+    kills,
+    machine,
+    neighbours,
+    server,
+    stepping,
+    storage,
+)
 from tests.faults.kills import Tally, WarmKills
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -68,7 +78,11 @@ def test_a_home_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_a_clock_that_is_set_fires_nothing_twice_and_kills_nobody(tmp_path):
-    assert clocks.clock_steps(tmp_path, 6 * clocks.HOUR, -2 * clocks.HOUR)["tasks"] >= 22
+    assert clocks.clock_steps(tmp_path, 6 * clocks.HOUR, -2 * clocks.HOUR)["tasks"] >= 90
+
+
+def test_three_days_down_double_no_slot_and_delay_no_live_one(tmp_path):
+    assert downtime.three_days_down(tmp_path, minutes=1)["dags"] == 40
 
 
 @pytest.mark.parametrize("role", ["daemon", "triggers"])

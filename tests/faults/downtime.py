@@ -1,0 +1,152 @@
+"""The daemon is down for three days under forty schedules of a minute: what runs after that."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aioflow.store.sqlite_file import open_reader
+from benchmarks.daemon import eventually
+from tests.faults import tools
+from tests.faults.ground import Ground, Victim
+
+__all__ = ("three_days_down",)
+
+MINUTE = 60
+DOWN_SECONDS = 3 * 86_400
+POLICIES = ("skip", "latest", "all")
+DAGS = 40
+LATE_SECONDS, ANSWER_SECONDS = 5.0, 1.0
+ASKED = ("/api/v1/dags", "/api/v1/runs?limit=100", "/health/ready", "/metrics")
+
+_FILE = """
+from datetime import datetime
+from aioflow import dag, task
+
+
+@task
+async def tick() -> None:
+    return None
+
+
+for number in range({dags}):
+    policy = {policies!r}[number % 3]
+
+    @dag(
+        f"{{policy}}-{{number:02}}",
+        schedule="* * * * *",
+        catchup=policy,
+        start_date=datetime.fromisoformat("{start}"),
+        max_active_runs=2,
+    )
+    def minutely() -> None:
+        tick()
+"""
+
+
+def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
+    """Judge what runs after three days: each slot once, live ones in time, answers at once.
+
+    Args:
+        minutes: How many live slots are waited for after the start.
+    """
+    shim, ground, dags = tools.ClockShim(folder), Ground(folder), folder / "dags"
+    dags.mkdir()
+    start = datetime.now(UTC).replace(microsecond=0).isoformat()
+    (dags / "ticks.py").write_text(_FILE.format(dags=DAGS, policies=POLICIES, start=start))
+    with ground.daemon(dags=dags).wrap((), **shim.environment) as daemon:
+        eventually(lambda: len(daemon.get("/api/v1/dags")[1]) == DAGS, 30.0)
+        stopped = shim.now(0)
+        assert daemon.stop() == 0
+        # It comes back half a minute before a slot.
+        offset = DOWN_SECONDS + round(MINUTE / 2 - stopped % MINUTE)
+        shim.set(offset)
+        began = shim.now(offset)
+        daemon.start()
+        first_live = round(began + MINUTE) // MINUTE * MINUTE
+        slowest = _ask_until(daemon, shim, offset, first_live + (minutes - 1) * MINUTE + 10)
+        runs = _runs(ground.database)
+        alerts = _alerts(daemon)
+    late = _judge(runs, stopped, began, first_live, minutes)
+    assert set(alerts.values()) == {1}, alerts
+    assert len(alerts) == DAGS
+    ground.judge_database()
+    ground.judge_nobody_left()
+    caught_up = sum(len(slots) for name, slots in runs.items() if name.startswith("all"))
+    return {
+        "dags": DAGS,
+        "caught_up": caught_up,
+        "live_late_seconds": round(late, 3),
+        "slowest_answer_seconds": round(slowest, 3),
+    }
+
+
+def _ask_until(daemon: Victim, shim: tools.ClockShim, offset: int, until: float) -> float:
+    """Ask the daemon again and again; return how long the slowest answer took."""
+    slowest = 0.0
+    while shim.now(offset) < until:
+        for path in ASKED:
+            asked = time.monotonic()
+            daemon.get(path)
+            slowest = max(slowest, time.monotonic() - asked)
+    assert slowest < ANSWER_SECONDS, slowest
+    return slowest
+
+
+def _runs(database: Path) -> dict[str, list[tuple[float, float]]]:
+    """The slots of each DAG with the instants at which their runs were made."""
+    connection = open_reader(database)
+    try:
+        rows = connection.execute(
+            "SELECT dag_id, logical_date, created_at FROM run WHERE cause = 'schedule'"
+            " ORDER BY run_no"
+        ).fetchall()
+    finally:
+        connection.close()
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for dag_id, slot, made in rows:
+        found[dag_id].append((slot / 1e6, made / 1e6))
+    return found
+
+
+def _judge(
+    runs: dict[str, list[tuple[float, float]]],
+    stopped: float,
+    began: float,
+    first_live: int,
+    minutes: int,
+) -> float:
+    """Assert that each DAG had the runs its policy wants; return how late the live ones were."""
+    live = {first_live + n * MINUTE for n in range(minutes)}
+    latest = 0.0
+    assert len(runs) == DAGS
+    for dag_id, made in runs.items():
+        slots = [slot for slot, _ in made]
+        assert max(Counter(slots).values()) == 1, f"a slot of {dag_id} has two runs"
+        assert slots == sorted(slots), f"slots of {dag_id} are out of order"
+        missed = [slot for slot in slots if stopped < slot < began]
+        if dag_id.startswith("all"):
+            steps = {later - slot for slot, later in itertools.pairwise(slots)}
+            assert steps == {MINUTE}, f"{dag_id} left slots out: {steps}"
+            continue
+        # Half a minute before the start there was a slot, which no policy need have missed.
+        assert len(missed) <= 1, f"{dag_id} ran {len(missed)} missed slots"
+        assert dag_id.startswith("skip") or missed, f"{dag_id} did not run the latest"
+        assert live <= set(slots), f"{dag_id} had no run for a live slot"
+        latest = max([latest, *(at - slot for slot, at in made if slot in live)])
+    assert latest <= LATE_SECONDS, f"a live slot was {latest:.1f} s late"
+    return latest
+
+
+def _alerts(daemon: Victim) -> Counter[str]:
+    """How often people were told of which DAG that its schedule is late."""
+    found: Counter[str] = Counter()
+    for line in daemon.log.read_text(errors="replace").splitlines():
+        if "schedule_late" in line and line.startswith("{"):
+            found[json.loads(line)["dag_id"]] += 1
+    return found
