@@ -20,7 +20,6 @@ from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
-from aioflow.catalog.parsing import Parser
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import write_snapshot
 from aioflow.children import Children
@@ -246,13 +245,9 @@ class _Node:
         services.start_soon(self._watch_store)
         services.start_soon(self._deleting.run)
         await services.start(self._cleaning.run)
-        services.start_soon(warn_of_broken, self._parser())
+        services.start_soon(warn_of_broken, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
-
-    def _parser(self) -> Parser:
-        limits = Limits(wall_seconds=self._settings.parse_timeout_seconds)
-        return Parser(self._children, self._settings.code_folder, self._clock, limits)
 
     async def _open_catalog(self) -> Catalog:
         """Open the catalog, with the code of everything that may still run."""

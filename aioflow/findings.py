@@ -6,7 +6,7 @@ import msgspec
 
 from aioflow.model import DagSpec
 
-__all__ = ("DagFailure", "Inspected", "Parsed", "TriggerKind")
+__all__ = ("DagFailure", "Inspected", "Named", "Parsed", "ParserDied", "TriggerKind")
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -28,6 +28,7 @@ class Parsed(_Wire, frozen=True):
         dags: The valid ones.
         failures: What is wrong; with a syntax error there are no DAGs at all.
         modules: Local files it imported, relative to the DAG folder, its own file included.
+        wanted: See ``Named``.
         triggers: The local trigger classes it may use, by class path, each with a digest of the
             code it stands on.
         odd: What runs, but is likely not meant.
@@ -38,6 +39,37 @@ class Parsed(_Wire, frozen=True):
     modules: tuple[str, ...]
     triggers: dict[str, str] = {}
     odd: tuple[DagFailure, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+class Named(_Wire, frozen=True):
+    """What a file names, read from its source before it is imported.
+
+    Attributes:
+        modules: As in ``Parsed``.
+        wanted: Where its imports lead once something is there: paths in the DAG folder, without
+            the suffix.
+    """
+
+    modules: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+class ParserDied(_Wire, frozen=True):
+    """The process that looked at a file or a plug-in came to an end before it had an answer.
+
+    Attributes:
+        status: As of ``subprocess``: negative for a signal.
+        last_words: The end of its output.
+        limit: Which limit it went beyond, and so was killed; empty if it died by itself.
+        named: What was known of the file by then.
+    """
+
+    status: int
+    last_words: bytes
+    limit: str = ""
+    message: str = ""
+    named: Named = Named()
 
 
 class TriggerKind(msgspec.Struct, frozen=True):

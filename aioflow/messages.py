@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.findings import Inspected, Parsed
+from aioflow.findings import Inspected, Named, Parsed, ParserDied
 from aioflow.model import Failure, Instant, RunNo, StartNo, TaskNo, TriggerNo
 
 __all__ = (
@@ -452,5 +452,7 @@ Report: TypeAlias = (
     | Pong
     | Called
     | Parsed
+    | Named
+    | ParserDied
     | Inspected
 )

@@ -24,6 +24,7 @@ __all__ = (
     "Notify",
     "Order",
     "Parse",
+    "ParserLimits",
     "Ping",
     "Recall",
     "Resume",
@@ -59,17 +60,32 @@ class Welcome(_Wire, frozen=True):
     default_tries: int = 3
 
 
+class ParserLimits(_Wire, frozen=True):
+    """What a process may take that looks at one file.
+
+    Attributes:
+        processes: How many others it may have at a time, those they start included.
+    """
+
+    wall_seconds: float = 30.0
+    memory_bytes: int = 1536 * 1024 * 1024
+    output_bytes: int = 10 * 1024 * 1024
+    processes: int = 64
+
+
 class Parse(_Wire, frozen=True):
     """Import one file and describe its DAGs."""
 
     folder: str
     file: str
+    limits: ParserLimits = ParserLimits()
 
 
 class Inspect(_Wire, frozen=True):
     """Import what a plug-in's entry point names, and say which triggers are in it."""
 
     entry_point: str
+    limits: ParserLimits = ParserLimits()
 
 
 class RunInfo(_Wire, frozen=True):

@@ -1,24 +1,35 @@
 """DAG files -> versions: finds files, has them parsed, keeps snapshots of their code.
 
 The sweep, every few seconds, is the truth; inotify only makes it come sooner. A file is parsed
-when it or a module it imported has changed; one that could not be imported, when anything has,
-because what it lacked may have come.
+when it has changed, or a module it imports, or when there is something where its imports had
+looked in vain. One that gives nothing is tried again now and then, for what it lacks may be no
+file: less and less often, and never because of a change that is nothing to it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
+from aioflow.catalog.lanes import Lanes, Rank
 from aioflow.catalog.parsing import DEFAULT_TRIES, Limits, Parser
-from aioflow.catalog.scanning import NO_STAMP, Found, Seen, list_folders, read_sources, scan
+from aioflow.catalog.scanning import (
+    FILE_LIMIT_BYTES,
+    NO_STAMP,
+    Found,
+    Seen,
+    list_folders,
+    places_of,
+    read_sources,
+    scan,
+)
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.catalog.watching import watch
 from aioflow.children import Children, NoRoom
@@ -34,7 +45,19 @@ SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.05
 """Between a change being noticed and the sweep: editors and git write several files."""
 
-PARSERS = 2
+_SHARE = 5
+"""Between two sweeps it rests at least so many times as long as one took."""
+
+AGAIN_SECONDS = 30.0
+"""A file that gives nothing is tried again after so long, then after twice as long, ..."""
+AGAIN_AT_MOST_SECONDS = 3600.0
+_KILLED_AGAIN_SECONDS = 2.0
+
+WRITING_SECONDS = 2.0
+"""What has been written so shortly before may be half of a file."""
+
+_FINAL = frozenset({"encoding", "patched", "recursion", "syntax_error", "too_large"})
+"""What a file has of itself, and will have again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -46,11 +69,17 @@ class _Known(msgspec.Struct, frozen=True):
 
     Attributes:
         digests: Of the file and the modules it imported, as they were parsed.
-        world: Digest of everything, where any change may mend the file; else empty.
+        wanted: Where imports looked in vain.
+        reason: Why it gives nothing; empty if it does.
+        times: How often it gave nothing, as it is now.
+        is_slow: Whether it took long.
     """
 
     digests: dict[str, bytes]
-    world: bytes
+    wanted: tuple[str, ...] = ()
+    reason: str = ""
+    times: int = 0
+    is_slow: bool = False
 
 
 class Catalog:
@@ -71,7 +100,7 @@ class Catalog:
         report: ReportSink,
         clock: Clock,
         *,
-        known: Iterable[DagFileRow] = (),
+        known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
@@ -80,60 +109,114 @@ class Catalog:
         self._report = report
         self._clock = clock
         limits = limits or Limits()
-        self._parser = Parser(children, code, clock, limits)
+        self.parser = Parser(children, code, clock, limits)
         self._told_tries = limits.default_tries
-        self._parsers = anyio.CapacityLimiter(PARSERS)
+        self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock)
         self._threads = anyio.CapacityLimiter(2)
         self._changed = anyio.Event()
         self._files: dict[str, Seen] = {}
+        self._places: set[str] = set()
+        self._followed: set[str] = set()
+        self._before: dict[str, tuple[dict[str, Seen], set[str]]] = {}
         self._causes: dict[str, Path] = {}
         self._known: dict[str, _Known] = {}
+        self._again: dict[str, int] = {}
         self._told = {row.file for row in known}
-        self._parsing: set[str] = set()
+        self._unsettled: dict[str, int] = {}
+        self._broken = {
+            row.file: FileBroken(file=row.file, reason=row.reason, message=row.message or "")
+            for row in known
+            if row.reason is not None
+        }
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Sweep and watch until cancelled. ``first_sweep_done`` is set when all was parsed."""
         async with anyio.create_task_group() as group:
+            await group.start(self.parser.run)
+            await group.start(self._lanes.run)
             group.start_soon(watch, self._folders_below, self._notice)
             task_status.started()
             while True:
                 changed = self._changed = anyio.Event()
-                await self._sweep(group)
-                if not self._parsing:
-                    self.first_sweep_done.set()
-                with anyio.CancelScope() as nap:
-                    async with anyio.create_task_group() as waiting:
-                        waiting.start_soon(self._sleep, nap)
-                        await changed.wait()
-                        waiting.cancel_scope.cancel()
-                    await self._clock.sleep(SETTLE_SECONDS)
+                began = self._clock.monotonic_us()
+                await self._sweep()
+                self._look_for_end()
+                ended = self._clock.monotonic_us()
+                await self._nap(changed, ended + _SHARE * (ended - began))
 
     async def restore(self, row: VersionRow) -> None:
         """Make the snapshot folder of a version again, if it is missing, from its row."""
         await in_thread(write_snapshot, self._code, row.version, row.sources, limiter=self._threads)
 
-    async def _sleep(self, nap: anyio.CancelScope) -> None:
-        await self._clock.sleep(SWEEP_SECONDS)
+    async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
+        """Wait for a change, but not less than a sweep rests; or for the next sweep."""
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._wake_in_time, waiting.cancel_scope)
+            await changed.wait()
+            waiting.cancel_scope.cancel()
+        if changed.is_set():
+            left = (rested_at_us - self._clock.monotonic_us()) / 1e6
+            await self._clock.sleep(max(SETTLE_SECONDS, left))
+
+    async def _wake_in_time(self, nap: anyio.CancelScope) -> None:
+        seconds = SWEEP_SECONDS
+        if self._again:
+            due = (min(self._again.values()) - self._clock.monotonic_us()) / 1e6
+            seconds = max(min(seconds, due), 0.0)
+        await self._clock.sleep(seconds)
         nap.cancel()
 
     def _notice(self) -> None:
         self._changed.set()
+
+    def _look_for_end(self) -> None:
+        """Everything was parsed once, if nothing waits that never was."""
+        if not self._lanes.files and self._again.keys() <= self._known.keys():
+            self.first_sweep_done.set()
 
     async def _folders_below(self) -> list[Path]:
         return await in_thread(list_folders, self._folders, limiter=self._threads)
 
     # ── sweeping ────────────────────────────────────────────────────────────────────────
 
-    async def _sweep(self, group: TaskGroup) -> None:
-        found = await in_thread(scan, self._folders, self._files, limiter=self._threads)
-        self._files = found.files
+    async def _sweep(self) -> None:
+        found = await in_thread(
+            scan, self._folders, self._files, frozenset(self._followed), limiter=self._threads
+        )
         self._log_unseen(found)
+        before, self._files = self._files, found.files
+        if before.keys() != found.files.keys():
+            self._places = places_of(found.files)
         self._report_gone(found)
-        world = self._world()
-        for file, seen in self._files.items():
-            if file not in self._parsing and self._is_due(file, seen, world):
-                self._parsing.add(file)
-                group.start_soon(self._parse, file, seen)
+        now = self._clock.monotonic_us()
+        if before != found.files:
+            for file in found.files:
+                self._ask(file)
+        for file in [file for file, at in self._again.items() if at <= now]:
+            del self._again[file]
+            if file in found.files:
+                self._ask(file, is_time=True)
+
+    def _ask(self, file: str, *, is_time: bool = False) -> None:
+        """Have a file parsed, if something speaks for it."""
+        seen, known = self._files[file], self._known.get(file)
+        if seen.is_ignored:
+            self._let_go(file)
+        elif known is None:
+            if seen.has_dags or file in self._told:
+                self._lanes.put(file, Rank.CHANGED if self.first_sweep_done.is_set() else Rank.NEW)
+        elif self._is_changed(known):
+            self._lanes.put(file, Rank.CHANGED)
+        elif is_time:
+            self._lanes.put(file, Rank.AGAIN, is_slow=known.is_slow)
+
+    def _is_changed(self, known: _Known) -> bool:
+        if any(place in self._places for place in known.wanted):
+            return True
+        return any(
+            name not in self._files or self._files[name].digest != digest
+            for name, digest in known.digests.items()
+        )
 
     def _log_unseen(self, found: Found) -> None:
         """Say what cannot be looked at: once per cause, until it is over."""
@@ -143,79 +226,131 @@ class Catalog:
 
     def _report_gone(self, found: Found) -> None:
         for file in sorted(self._told - self._files.keys()):
-            if found.hides(file):
-                continue
-            self._told.discard(file)
-            self._report([FileGone(file)])
+            if not found.hides(file):
+                self._let_go(file)
         for file in self._known.keys() - self._files.keys():
             del self._known[file]
+            self._again.pop(file, None)
+        if self._followed:
+            self._followed &= {name for known in self._known.values() for name in known.digests}
 
-    def _is_due(self, file: str, seen: Seen, world: bytes) -> bool:
-        known = self._known.get(file)
-        if known is None:
-            return seen.has_dags or file in self._told
-        if known.world:
-            return known.world != world
-        return any(
-            name not in self._files or self._files[name].digest != digest
-            for name, digest in known.digests.items()
-        )
-
-    def _world(self) -> bytes:
-        digest = hashlib.sha256()
-        for name in sorted(self._files):
-            digest.update(name.encode() + b"\0" + self._files[name].digest)
-        return digest.digest()
+    def _let_go(self, file: str) -> None:
+        """A file gives nothing any more, and is not expected to."""
+        self._known.pop(file, None)
+        self._again.pop(file, None)
+        self._broken.pop(file, None)
+        if file in self._told:
+            self._told.discard(file)
+            self._report([FileGone(file)])
 
     # ── one file ────────────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str, seen: Seen) -> None:
+    async def _parse(self, file: str) -> Parsed | None:
+        """Return what is in a file; ``None`` if that cannot be found out now."""
+        self._before[file] = (self._files, self._places)
+        seen = self._files.get(file)
+        if seen is None:
+            return None
+        if seen.is_too_large:
+            return Parsed((), (_too_large(file),), (file,))
         try:
-            async with self._parsers:
-                before, world = self._files, self._world()
-                parsed = await self._parser.parse(seen.folder, file)
-            if await self._conclude(file, parsed, before, world):
-                self._changed.set()
-        except* NoRoom:
-            pass  # the file is not to blame: the next sweep tries again
-        except* OSError as exc:
-            # No room on the disk: the file is not to blame, either.
-            _logger.error("cannot parse %s now: %s", file, exc.exceptions[0])  # noqa: TRY400
-        self._parsing.discard(file)
+            return await self.parser.parse(seen.folder, file)
+        except NoRoom:
+            return None  # the file is not to blame: the next sweep tries again
 
-    async def _conclude(
-        self, file: str, parsed: Parsed, before: dict[str, Seen], world: bytes
-    ) -> bool:
-        """Tell the engine what came of a file, if everything still is what was parsed.
+    async def _conclude(self, file: str, parsed: Parsed | None, is_slow: bool) -> None:
+        """Take what came of a file, and see to it that it is looked at again when it has to be."""
+        before, places = self._before.pop(file)
+        self._again.pop(file, None)
+        found = await self._keep(file, parsed, before)
+        if parsed is None or found is None:
+            self._try_soon(file, SETTLE_SECONDS if parsed is not None else SWEEP_SECONDS)
+            return
+        self._unsettled.pop(file, None)
+        digests = {name: before[name].digest for name in parsed.modules}
+        known = self._remember(file, digests, parsed, places, is_slow)
+        if self._is_changed(known):
+            self._look_again(file, 0.0)
+        elif isinstance(found, FileBroken):
+            if self._is_being_written(file, before[file]):
+                self._look_again(file, WRITING_SECONDS)
+                return
+            if not _is_final(known.reason):
+                self._look_again(file, _pause(known))
+        self._tell(file, found)
 
-        Returns:
-            Whether to look again at once: what could not be read may be so for long.
-        """
-        if file not in before:
-            return False
-        names = sorted({file, *parsed.modules} & before.keys())
-        sources = await in_thread(read_sources, before[file].folder, names, limiter=self._threads)
-        digests = {name: hashlib.sha256(content).digest() for name, content in sources.items()}
-        if digests != {name: before[name].digest for name in names}:
-            return self._distrust(n for n in digests if digests[n] != before[n].digest)
+    def _remember(
+        self,
+        file: str,
+        digests: dict[str, bytes],
+        parsed: Parsed,
+        places: set[str],
+        is_slow: bool,
+    ) -> _Known:
+        was = self._known.get(file)
+        reason = parsed.failures[0].reason if parsed.failures and not parsed.dags else ""
+        is_again = was is not None and was.reason == reason and was.digests == digests
+        known = self._known[file] = _Known(
+            digests,
+            # What was there already when it looked is nothing new, whatever it says.
+            tuple(sys.intern(place) for place in parsed.wanted if place not in places),
+            reason,
+            was.times + 1 if was is not None and is_again else 1,
+            is_slow,
+        )
+        return known
+
+    def _try_soon(self, file: str, seconds: float) -> None:
+        """What was parsed is not what lies there now, or could not be kept: look again."""
+        times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
+        self._look_again(file, min(seconds * 2 ** min(times, 10), AGAIN_SECONDS))
+
+    def _look_again(self, file: str, seconds: float) -> None:
+        self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
+        if seconds < SWEEP_SECONDS:
+            self._changed.set()
+
+    async def _keep(
+        self, file: str, parsed: Parsed | None, before: dict[str, Seen]
+    ) -> FileParsed | FileBroken | FileGone | None:
+        """Return what to tell of a file, its code kept; ``None`` if it has to be parsed again."""
+        if parsed is None or file not in before:
+            return None
+        unknown = set(parsed.modules) - before.keys()
+        if unknown:
+            # They have come since the scan, or lie where it does not look.
+            self._followed |= unknown
+            return None
+        large = [name for name in parsed.modules if before[name].is_too_large]
+        if large:
+            return _broken(file, (_too_large(large[0]),))
+        try:
+            return await self._keep_code(file, parsed, before)
+        except OSError as exc:
+            # No room on the disk: the file is not to blame.
+            _logger.error("cannot keep the code of %s now: %s", file, exc)  # noqa: TRY400
+            return None
+
+    async def _keep_code(
+        self, file: str, parsed: Parsed, before: dict[str, Seen]
+    ) -> FileParsed | FileBroken | FileGone | None:
+        folder, names = before[file].folder, parsed.modules
+        sources, digests = await in_thread(read_sources, folder, names, limiter=self._threads)
+        changed = [name for name in names if digests.get(name) != before[name].digest]
+        if changed:
+            self._distrust(changed)
+            return None
         if parsed.dags:
             version = version_of(file, sources, self._told_by)
             await in_thread(write_snapshot, self._code, version, sources, limiter=self._threads)
-            self._known[file] = _Known(digests, b"")
-            self._tell(file, _parsed(file, version, parsed, sources))
-        elif parsed.failures:
-            self._known[file] = _Known(digests, world if _may_lack(parsed) else b"")
-            self._tell(file, _broken(file, parsed.failures))
-        else:
-            # A module that only uses us. If it once was more, its DAGs are gone.
-            self._known[file] = _Known(digests, b"")
-            if file in self._told:
-                self._told.discard(file)
-                self._report([FileGone(file)])
-        return True
+            return _parsed(file, version, parsed, sources)
+        if parsed.failures:
+            return _broken(file, parsed.failures)
+        # A module that only uses us. If it once was more, its DAGs are gone.
+        return FileGone(file)
 
-    def _distrust(self, changed: Iterable[str]) -> bool:
-        """Have the next sweep read files whatever their stamps say; return whether there are any.
+    def _distrust(self, changed: Iterable[str]) -> None:
+        """Have the next sweep read files whatever their stamps say.
 
         A change within one tick of its clock leaves a file's stamp as it was.
         """
@@ -223,17 +358,37 @@ class Catalog:
         self._files = self._files | {
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
-        return bool(distrusted)
+
+    def _is_being_written(self, file: str, seen: Seen) -> bool:
+        """Whether a file that was good may be half of one that is."""
+        if file not in self._told or file in self._broken:
+            return False
+        age = (self._clock.now() - seen.stamp[0] // 1000) / 1e6
+        return 0 <= age < WRITING_SECONDS
+
+    def _tell(self, file: str, found: FileParsed | FileBroken | FileGone) -> None:
+        """Report what is new."""
+        match found:
+            case FileBroken():
+                if self._broken.get(file) == found:
+                    return
+                self._broken[file] = found
+                self._told.add(file)
+            case FileGone():
+                self._broken.pop(file, None)
+                if file not in self._told:
+                    return
+                self._told.discard(file)
+            case _:
+                self._broken.pop(file, None)
+                self._told.add(file)
+        self._report([found])
 
     @property
     def _told_by(self) -> str:
         """What the description of a file depends on besides its code, where that is unusual."""
         tries = self._told_tries
         return "" if tries == DEFAULT_TRIES else f"default_tries={tries}"
-
-    def _tell(self, file: str, found: FileParsed | FileBroken) -> None:
-        self._told.add(file)
-        self._report([found])
 
 
 def _parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:
@@ -253,6 +408,16 @@ def _broken(file: str, failures: Sequence[DagFailure]) -> FileBroken:
     return FileBroken(file=file, reason=first.reason, message=where + first.message)
 
 
-def _may_lack(parsed: Parsed) -> bool:
-    """Whether a file may fail for want of another; a parser that died cannot say what it read."""
-    return not parsed.modules or any(f.reason == "import_error" for f in parsed.failures)
+def _too_large(name: str) -> DagFailure:
+    limit = FILE_LIMIT_BYTES // 1024 // 1024
+    return DagFailure("too_large", f"{name} is larger than {limit} MiB, and so it is not read")
+
+
+def _is_final(reason: str) -> bool:
+    return reason in _FINAL or reason.partition(".")[0] == "dag"
+
+
+def _pause(known: _Known) -> float:
+    """Return how long to leave alone what gave nothing, by how often it has."""
+    first = _KILLED_AGAIN_SECONDS if known.reason == "killed" else AGAIN_SECONDS
+    return min(first * 2.0 ** min(known.times - 1, 20), AGAIN_AT_MOST_SECONDS)

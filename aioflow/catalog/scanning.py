@@ -11,22 +11,34 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 import msgspec
 
-__all__ = ("NO_STAMP", "Found", "Seen", "list_folders", "read_sources", "scan")
+from aioflow.catalog.ignoring import NAME, Ignored
+
+__all__ = (
+    "FILE_LIMIT_BYTES",
+    "NO_STAMP",
+    "Found",
+    "Seen",
+    "list_folders",
+    "places_of",
+    "read_sources",
+    "scan",
+)
 
 FILE_LIMIT_BYTES = 16 * 1024 * 1024
-"""A larger ``.py`` file is data with the wrong name."""
+"""A larger ``.py`` file is not read."""
 
 NO_STAMP = (-1, -1, -1)
 """That of no file."""
 
-_WORD = b"aioflow"
+_WORDS = tuple("aioflow".encode(coding) for coding in ("ascii", "utf-16-le", "utf-16-be"))
+_CHUNK = 1024 * 1024
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 _logger = logging.getLogger(__name__)
@@ -41,13 +53,21 @@ class Seen(msgspec.Struct, frozen=True):
     Attributes:
         folder: The DAG folder it lies in.
         stamp: Time of change, size and inode; as long as it stays the content does.
+        digest: Of its content; of its stamp, if it is too large.
         has_dags: Whether it may define DAGs: one that does not even name us cannot.
+        is_ignored: Whether it is no DAG file, whatever it defines.
     """
 
     folder: Path
     stamp: tuple[int, int, int]
     digest: bytes
     has_dags: bool
+    is_ignored: bool = False
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether nobody is going to read it."""
+        return self.stamp[1] > FILE_LIMIT_BYTES
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -68,23 +88,26 @@ class Found(msgspec.Struct, frozen=True):
         return _is_below(file, self.unseen)
 
 
-def scan(folders: Sequence[Path], before: Mapping[str, Seen]) -> Found:
+def scan(
+    folders: Sequence[Path], before: Mapping[str, Seen], followed: AbstractSet[str] = frozenset()
+) -> Found:
     """Look for Python files.
 
     Files whose stamp has not changed since ``before`` are not read again, and those that cannot
     be looked at are taken from there. Of two files with one relative path that of the first
     folder counts.
+
+    Args:
+        followed: Files that are looked at wherever they lie, for others import them.
     """
     files: dict[str, Seen] = {}
     unseen: set[str] = set()
     causes: dict[str, Path] = {}
     for folder in folders:
         blind = _Blind(folder)
-        for path in _python_files(folder, blind.note):
-            name = path.relative_to(folder).as_posix()
-            if name in files:
-                continue
-            seen = _look(folder, path, before.get(name), blind.note)
+        _look_below(folder, files, before, blind)
+        for name in sorted(followed - files.keys()):
+            seen = _look(folder, folder / name, before.get(name), True, blind.note)
             if seen is not None:
                 files[name] = seen
         for name, seen in before.items():
@@ -93,6 +116,32 @@ def scan(folders: Sequence[Path], before: Mapping[str, Seen]) -> Found:
         unseen |= blind.names
         causes = blind.causes | causes
     return Found(files, frozenset(unseen), causes)
+
+
+def _look_below(
+    folder: Path, files: dict[str, Seen], before: Mapping[str, Seen], blind: _Blind
+) -> None:
+    for place in _walk(folder, blind.note):
+        prefix = "" if place.path == folder else f"{place.path.relative_to(folder).as_posix()}/"
+        for file in place.files:
+            name = prefix + file
+            if name in files:
+                continue
+            hidden = place.ignored.hides(name)
+            seen = _look(folder, place.path / file, before.get(name), hidden, blind.note)
+            if seen is not None:
+                files[name] = seen
+
+
+def places_of(files: Iterable[str]) -> set[str]:
+    """Return where imports may find something: files without their suffix, and folders."""
+    places = set()
+    for file in files:
+        place = file.removesuffix(".py")
+        while place and place not in places:
+            places.add(place)
+            place = place.rpartition("/")[0]
+    return places
 
 
 class _Blind:
@@ -110,67 +159,94 @@ class _Blind:
 
 def list_folders(folders: Sequence[Path]) -> list[Path]:
     """Return the DAG folders and all below them that may hold Python files."""
-    return [place for folder in folders for place, _ in _walk(folder, lambda place, exc: None)]
+    return [place.path for folder in folders for place in _walk(folder, lambda place, exc: None)]
 
 
-def read_sources(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of these files of a folder; what cannot be read is left out."""
+def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the contents of these files of a folder, and their digests.
+
+    What cannot be read is left out.
+    """
     sources = {}
     for name in names:
         try:
             sources[name] = (folder / name).read_bytes()
         except OSError as exc:
             _logger.info("%s went away while it was read: %s", folder / name, exc)
-    return sources
+    return sources, {name: hashlib.sha256(text).digest() for name, text in sources.items()}
 
 
-def _look(folder: Path, path: Path, before: Seen | None, on_error: _OnError) -> Seen | None:
+def _look(
+    folder: Path, path: Path, before: Seen | None, is_ignored: bool, on_error: _OnError
+) -> Seen | None:
     try:
         status = path.stat()
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if before is not None and (before.folder, before.stamp) == (folder, stamp):
-            return before
-        if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT_BYTES:
+            is_same = before.is_ignored == is_ignored
+            return before if is_same else msgspec.structs.replace(before, is_ignored=is_ignored)
+        if not stat.S_ISREG(status.st_mode):
             return None
+        if status.st_size > FILE_LIMIT_BYTES:
+            digest = hashlib.sha256(repr(stamp).encode()).digest()
+            with path.open("rb") as file:
+                return Seen(folder, stamp, digest, _names_us(file.read(_CHUNK)), is_ignored)
         content = path.read_bytes()
     except _GONE:
         return None
     except OSError as exc:
         on_error(path, exc)
         return None
-    return Seen(folder, stamp, hashlib.sha256(content).digest(), _WORD in content)
+    return Seen(folder, stamp, hashlib.sha256(content).digest(), _names_us(content), is_ignored)
 
 
-def _python_files(folder: Path, on_error: _OnError) -> Iterator[Path]:
-    for place, files in _walk(folder, on_error):
-        for name in files:
-            yield place / name
+def _names_us(content: bytes) -> bool:
+    return any(word in content for word in _WORDS)
 
 
-def _walk(folder: Path, on_error: _OnError) -> Iterator[tuple[Path, list[str]]]:
+class _Place(msgspec.Struct, frozen=True):
+    """A folder, with the names of its Python files."""
+
+    path: Path
+    files: list[str]
+    ignored: Ignored
+
+
+def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
     """Give each folder with its Python files, through links too, but never in a circle."""
-    waiting: list[tuple[Path, frozenset[_Inode]]] = [(folder, frozenset())]
+    waiting: list[tuple[Path, frozenset[_Inode], Ignored]] = [(folder, frozenset(), Ignored())]
     while waiting:
-        place, above = waiting.pop()
+        place, above, ignored = waiting.pop()
         try:
             status = place.stat()
             inode = (status.st_dev, status.st_ino)
             if inode in above:
                 continue
-            folders, files = _list(place, on_error)
+            folders, files, has_patterns = _list(place, on_error)
         except _GONE:
             continue
         except OSError as exc:
             on_error(place, exc)
             continue
-        yield place, files
-        waiting += [(place / name, above | {inode}) for name in reversed(folders)]
+        path = "" if place == folder else place.relative_to(folder).as_posix()
+        if has_patterns:
+            ignored = ignored.below(place, path, on_error)
+        yield _Place(place, files, ignored)
+        prefix = f"{path}/" if path else ""
+        waiting += [
+            (place / name, above | {inode}, ignored)
+            for name in reversed(folders)
+            if not ignored.hides(f"{prefix}{name}/")
+        ]
 
 
-def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str]]:
-    folders, files = [], []
+def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
+    """Return the folders and Python files in a folder, and whether it has patterns of its own."""
+    folders, files, has_patterns = [], [], False
     with os.scandir(place) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name == NAME:
+                has_patterns = True
             if entry.name.startswith(".") or entry.name == "__pycache__":
                 continue
             try:
@@ -182,7 +258,7 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str]]:
                 folders.append(entry.name)
             elif entry.name.endswith(".py"):
                 files.append(entry.name)
-    return folders, files
+    return folders, files, has_patterns
 
 
 def _is_below(name: str, places: AbstractSet[str]) -> bool:

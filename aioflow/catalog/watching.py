@@ -9,6 +9,8 @@ from pathlib import Path
 
 import anyio
 
+from aioflow.catalog.ignoring import NAME
+
 __all__ = ("watch",)
 
 _logger = logging.getLogger(__name__)
@@ -18,7 +20,7 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     """Call ``notice`` whenever something may have changed in these folders.
 
     Nothing is promised: network file systems tell nothing, and the kernel forgets when too
-    much happens. New folders are found whenever something changes.
+    much happens. New folders are found whenever something but a Python file changes.
 
     Args:
         folders: Lists what to watch, now.
@@ -26,25 +28,40 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     """
     if sys.platform != "linux":
         return
-    from asyncinotify import InitFlags, Inotify, Mask
+    from asyncinotify import Event, InitFlags, Inotify, Mask
 
-    interesting = (
-        Mask.CLOSE_WRITE | Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CREATE | Mask.DELETE
-    ) | (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ATTRIB | Mask.ONLYDIR)
-    flags = InitFlags.CLOEXEC | InitFlags.NONBLOCK
+    written = Mask.CLOSE_WRITE | Mask.ATTRIB
+    named = Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CREATE | Mask.DELETE
+    own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
+
+    def is_python(event: Event) -> bool:
+        return event.name is not None and event.name.suffix == ".py"
+
+    def matters(event: Event) -> bool:
+        """Whether it may be about DAGs: data that is written beside them is not."""
+        is_ours = is_python(event) or event.name is None or event.name.name == NAME
+        return is_ours or bool(event.mask & Mask.ISDIR) or not event.mask & written
+
     try:
-        inotify = Inotify(flags, sync_timeout=0)
+        inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)
     except OSError as exc:  # all of this user's are taken
         _logger.warning("changes of DAG files are noticed by the sweep alone: %s", exc)
         return
     with inotify as kernel:
+        has_new_folders = True
         while True:
-            for folder in await folders():
-                try:
-                    kernel.add_watch(folder, interesting)  # again is no second watch
-                except OSError as exc:
-                    _logger.info("changes in %s are noticed late: %s", folder, exc)
+            if has_new_folders:
+                for folder in await folders():
+                    try:
+                        kernel.add_watch(folder, written | named | own)  # again is no second one
+                    except OSError as exc:
+                        _logger.info("changes in %s are noticed late: %s", folder, exc)
             await anyio.wait_readable(kernel.fd)
-            while kernel.sync_get() is not None:
-                pass
-            notice()
+            events = []
+            while (event := kernel.sync_get()) is not None:
+                events.append(event)
+            found = [event for event in events if matters(event)]
+            # A link may be to a folder, whatever it is called.
+            has_new_folders = any(not is_python(event) for event in found)
+            if found:
+                notice()

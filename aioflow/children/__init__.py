@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskStatus
 
-from aioflow.children.endings import OomCounter
+from aioflow.children.endings import OomCounter, describe_ending
 from aioflow.children.environment import MARK, child_environment
 from aioflow.children.leftovers import boot_id, home_mark, kill_marked, sweep
 from aioflow.children.process import Child, Footprint, Plumbing, write_record
@@ -31,7 +31,7 @@ from aioflow.clock import Clock, SystemClock
 from aioflow.messages import Report
 from aioflow.threads import in_thread
 
-__all__ = ("PROGRAM", "Child", "Children", "NoRoom")
+__all__ = ("PROGRAM", "Child", "Children", "NoRoom", "describe_ending")
 
 PROGRAM = (sys.executable, "-P", "-m", "aioflow.host")
 """Without the working directory on the path: a file there must not shadow a library."""

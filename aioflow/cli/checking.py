@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from aioflow.cli.output import hint, print_json, safe
 from aioflow.clock import SystemClock
 from aioflow.errors import DuplicateDag
 from aioflow.findings import DagFailure, Parsed
+from aioflow.settings import Settings
 
-__all__ = ("Checked", "check", "folder_of", "parse_files")
+__all__ = ("Checked", "check", "folders_of", "parse_files", "place_of")
 
 
 class Checked(msgspec.Struct, kw_only=True):
@@ -35,7 +37,7 @@ class Checked(msgspec.Struct, kw_only=True):
 
 def check(arguments: argparse.Namespace) -> int:
     """Print what is wrong with the files; 1 if anything is."""
-    found = anyio.run(_check_files, arguments.files, arguments.dags)
+    found = anyio.run(_check_files, arguments.files, folders_of(arguments))
     if arguments.json:
         print_json([_shown(checked) for checked in found])
     else:
@@ -65,8 +67,8 @@ def _shown(checked: Checked) -> dict[str, object]:
     }
 
 
-async def _check_files(files: Sequence[str], folder: str | None) -> list[Checked]:
-    parsed = await parse_files([Path(file) for file in files], folder)
+async def _check_files(files: Sequence[str], folders: Sequence[Path]) -> list[Checked]:
+    parsed = await parse_files([Path(file) for file in files], folders)
     found: list[Checked] = []
     first: dict[str, str] = {}
     for file, result in zip(files, parsed, strict=True):
@@ -82,12 +84,12 @@ async def _check_files(files: Sequence[str], folder: str | None) -> list[Checked
     return found
 
 
-async def parse_files(files: Iterable[Path], folder: str | None) -> list[Parsed]:
+async def parse_files(files: Iterable[Path], folders: Sequence[Path]) -> list[Parsed]:
     """Return what each file defines.
 
     Args:
         files: Which.
-        folder: The DAG folder they belong to; told from where they lie by default.
+        folders: The DAG folders, see ``place_of``.
     """
     results: list[Parsed] = []
     with tempfile.TemporaryDirectory(prefix="aioflow-check-") as home:
@@ -95,24 +97,35 @@ async def parse_files(files: Iterable[Path], folder: str | None) -> list[Parsed]
         parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
         async with anyio.create_task_group() as group:
             await group.start(children.run)
-            results += [await _parse(parser, file, folder) for file in files]
+            await group.start(parser.run)
+            results += [await _parse(parser, file, folders) for file in files]
             group.cancel_scope.cancel()
     return results
 
 
-async def _parse(parser: Parser, file: Path, folder: str | None) -> Parsed:
-    path = Path(await anyio.Path(file).resolve())
-    if not await anyio.Path(path).is_file():
+async def _parse(parser: Parser, file: Path, folders: Sequence[Path]) -> Parsed:
+    if not await anyio.Path(file).is_file():
         return Parsed((), (DagFailure("file.missing", "there is no such file", 0),), ())
-    below = folder_of(path, folder)
-    return await parser.parse(below, path.relative_to(below).as_posix())
+    folder, name = place_of(file, folders)
+    return await parser.parse(folder, name)
 
 
-def folder_of(path: Path, folder: str | None) -> Path:
-    """Return the DAG folder of a file: the one given, ``./dags``, or where the file lies."""
-    for candidate in (folder, "dags"):
-        if candidate is not None:
-            below = Path(candidate).resolve()
-            if path.is_relative_to(below):
-                return below
-    return path.parent
+def folders_of(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the DAG folders that a command is about: the one given, else those of the daemon."""
+    if arguments.dags is not None:
+        return (Path(arguments.dags).absolute(),)
+    return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
+
+
+def place_of(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:
+    """Return the DAG folder of a file, and its path in there; else the folder it lies in.
+
+    A daemon does not resolve links: what it finds in a folder has the name it has there. So
+    does this, by whatever way the folder itself was come to.
+    """
+    path = Path(os.path.normpath(file.absolute()))
+    for folder in folders:
+        for above in path.parents:
+            if above == folder or (folder.is_dir() and above.samefile(folder)):
+                return folder, path.relative_to(above).as_posix()
+    return path.parent, path.name

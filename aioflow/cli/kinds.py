@@ -47,6 +47,7 @@ async def _look_at_all() -> list[PlugIn]:
         parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
         async with anyio.create_task_group() as group:
             await group.start(children.run)
+            await group.start(parser.run)
             found += [await look_at(plug_in, parser) for plug_in in plug_ins()]
             group.cancel_scope.cancel()
     return found

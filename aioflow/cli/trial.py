@@ -13,7 +13,7 @@ import anyio
 
 from aioflow import log
 from aioflow.cli.board import Board
-from aioflow.cli.checking import folder_of, parse_files
+from aioflow.cli.checking import folders_of, parse_files, place_of
 from aioflow.cli.guest import Guest, with_daemon
 from aioflow.cli.output import hint, print_json, safe, task_name
 from aioflow.cli.watching import exit_status
@@ -35,11 +35,10 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 async def _test(arguments: argparse.Namespace, folder: Path) -> int:
-    path = Path(await anyio.Path(arguments.file).resolve())
-    (parsed,) = await parse_files([path], arguments.dags)
+    path, folders = Path(arguments.file), folders_of(arguments)
+    (parsed,) = await parse_files([path], folders)
     dag_id = _chosen(parsed, arguments.dag, arguments.file)
-    below = folder_of(path, arguments.dags)
-    _copy(parsed, below, folder / "dags")
+    _copy(parsed, place_of(path, folders)[0], folder / "dags")
     settings = Settings.read(folder / "home", {"dags": [str(folder / "dags")], "web.port": 0})
 
     async def visit(guest: Guest, ready: Ready) -> int:

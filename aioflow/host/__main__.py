@@ -48,9 +48,9 @@ def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket
     set_default_tries(welcome.default_tries)
     match welcome.role:
         case "parser":
-            from aioflow.host.parse import parse_one
+            from aioflow.host.forking import Forking
 
-            parse_one(link, first)
+            Forking(link, sock).run(first)
         case "slot":
             from aioflow.host.slot import Slot
 

@@ -8,13 +8,43 @@ seen only if they have happened.
 from __future__ import annotations
 
 import ast
+import os.path
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ("UNREADABLE", "named_files", "reachable")
+__all__ = ("UNREADABLE", "Reach", "named_files", "reachable")
 
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 """What keeps a file from being read as Python; whoever imports it will say so."""
+
+
+class Reach:
+    """Local files, and all that their imports lead to; each is read once.
+
+    Attributes:
+        files: Relative to the folder.
+        wanted: Where imports looked in vain, without the suffix: once something comes to such a
+            place, they lead there.
+
+    Args:
+        folder: Where imports begin, as the first entry of ``sys.path``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.files: set[str] = set()
+        self.wanted: set[str] = set()
+        self._folder = folder
+
+    def add(self, files: Iterable[str]) -> None:
+        """Follow the imports of these files."""
+        pending = set(files) - self.files
+        while pending:
+            file = pending.pop()
+            self.files.add(file)
+            for name in set(_imports(_tree(self._folder / file), _package(file))):
+                found, missing = _look(self._folder, name)
+                pending |= found - self.files
+                self.wanted |= missing
 
 
 def reachable(folder: Path, files: Iterable[str]) -> set[str]:
@@ -24,13 +54,9 @@ def reachable(folder: Path, files: Iterable[str]) -> set[str]:
         folder: Where imports begin, as the first entry of ``sys.path``.
         files: Relative to it, as are those returned.
     """
-    found: set[str] = set()
-    pending = set(files)
-    while pending:
-        file = pending.pop()
-        found.add(file)
-        pending |= named_files(folder, _tree(folder / file), _package(file)) - found
-    return found
+    reach = Reach(folder)
+    reach.add(files)
+    return reach.files
 
 
 def _package(file: str) -> tuple[str, ...]:
@@ -43,7 +69,7 @@ def named_files(folder: Path, tree: ast.AST, package: tuple[str, ...]) -> set[st
     Args:
         package: The folders the module is in.
     """
-    return {file for name in _imports(tree, package) for file in _files(folder, name)}
+    return {file for name in _imports(tree, package) for file in _look(folder, name)[0]}
 
 
 def _tree(path: Path) -> ast.AST:
@@ -72,10 +98,25 @@ def _base(node: ast.ImportFrom, package: tuple[str, ...]) -> tuple[str, ...]:
     return (*package[: len(package) - node.level + 1], *named) if node.level else named
 
 
-def _files(folder: Path, name: tuple[str, ...]) -> Iterator[str]:
-    """Yield what is executed to import a module: it, and the packages it is in."""
+def _look(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    """Return what is executed to import a module, and where it looked in vain.
+
+    It is the module itself, and the packages it is in.
+    """
+    found: set[str] = set()
+    missing: set[str] = set()
     for length in range(1, len(name) + 1):
-        place = Path(*name[:length])
-        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-            if (folder / file).is_file():
-                yield file.as_posix()
+        place = "/".join(name[:length])
+        path = os.path.join(folder, place)  # noqa: PTH118 - some hundred times for each file
+        is_folder = os.path.isdir(path)  # noqa: PTH112
+        is_file = os.path.isfile(f"{path}.py")  # noqa: PTH113
+        if is_file:
+            found.add(f"{place}.py")
+        if is_folder and os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
+            found.add(f"{place}/__init__.py")
+        elif is_folder:
+            missing.add(f"{place}/__init__")
+        elif not is_file:
+            missing.add(place)
+            break
+    return found, missing

@@ -26,6 +26,7 @@ __all__ = (
     "BlockingLink",
     "Link",
     "child_link",
+    "complete_frames",
     "daemon_link",
     "frames",
     "packed",
@@ -97,6 +98,24 @@ def _checked_length(header: bytes | bytearray) -> int:
     return length
 
 
+def complete_frames(buffer: bytearray) -> list[bytes]:
+    """Take the frames that are complete out of what has come, without their lengths.
+
+    Raises:
+        LinkClosed: If one is too long.
+    """
+    frames, start, size = [], 0, len(buffer)
+    while size - start >= _HEADER.size:
+        length = _checked_length(buffer[start : start + _HEADER.size])
+        end = start + _HEADER.size + length
+        if end > size:
+            break
+        frames.append(bytes(buffer[start + _HEADER.size : end]))
+        start = end
+    del buffer[:start]
+    return frames
+
+
 class Link(asyncio.Protocol, Generic[Incoming]):
     """One end of a link on an event loop. Made by ``daemon_link`` and ``child_link``.
 
@@ -155,7 +174,7 @@ class Link(asyncio.Protocol, Generic[Incoming]):
         messages: list[Incoming] = []
         problem = None
         try:
-            for frame in self._complete_frames():
+            for frame in complete_frames(self._buffer):
                 messages += self._decoder.decode(frame)
         except (LinkClosed, msgspec.DecodeError) as exc:
             problem = str(exc)
@@ -163,18 +182,6 @@ class Link(asyncio.Protocol, Generic[Incoming]):
             self._on_messages(messages)
         if problem is not None:
             self._end(problem)
-
-    def _complete_frames(self) -> list[bytes]:
-        frames, start, size = [], 0, len(self._buffer)
-        while size - start >= _HEADER.size:
-            length = _checked_length(self._buffer[start : start + _HEADER.size])
-            end = start + _HEADER.size + length
-            if end > size:
-                break
-            frames.append(bytes(self._buffer[start + _HEADER.size : end]))
-            start = end
-        del self._buffer[:start]
-        return frames
 
     def pause_writing(self) -> None:
         """Called by the loop."""

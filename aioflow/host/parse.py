@@ -1,66 +1,84 @@
-"""The role ``parser``: imports one DAG file or plug-in, says what it defines, and is gone."""
+"""Imports one DAG file or plug-in in a process of its own, and says what it defines."""
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.author.advice import advice
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
-from aioflow.errors import AioflowError, LinkClosed
-from aioflow.findings import DagFailure, Inspected, Parsed
+from aioflow.errors import AioflowError
+from aioflow.findings import DagFailure, Inspected, Named, Parsed
 from aioflow.host.failures import failure_of, print_traceback
-from aioflow.host.imports import reachable
+from aioflow.host.imports import Reach
 from aioflow.host.link import BlockingLink
 from aioflow.host.loader import CodeMissing, WholeProcess
 from aioflow.host.plug_in import look_at
-from aioflow.host.process import limit_parser
-from aioflow.host.streams import flush, line_by_line
+from aioflow.host.shared_state import SharedState, shown
+from aioflow.host.streams import flush
 from aioflow.host.trigger_code import trigger_digests
-from aioflow.orders import Inspect, Order, Parse
+from aioflow.orders import Inspect, Parse
 
-__all__ = ("parse", "parse_one")
+__all__ = ("look",)
+
+_HALF_MADE = "partially initialized module"
+_UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "Non-UTF-8", "BOM")
 
 
-def parse_one(link: BlockingLink, first: Sequence[Order] = ()) -> None:
-    """Take one order, answer it, end."""
-    line_by_line()
-    limit_parser()
-    order = (first or link.receive())[0]
+def look(order: Parse | Inspect, link: BlockingLink, shared: SharedState) -> None:
+    """Do what was ordered, and report it.
+
+    Args:
+        shared: What a file must leave as it is.
+    """
     found: Parsed | Inspected
     match order:
         case Parse():
-            found = parse(Path(order.folder), order.file)
+            folder = Path(order.folder)
+            reach = Reach(folder)
+            reach.add([order.file])
+            # Before anything is run: whoever does not come back leaves at least that.
+            link.send([Named(*_reached(reach))])
+            found = _parse(folder, order.file, reach, shared)
         case Inspect():
             found = look_at(order.entry_point)
-        case _:
-            raise LinkClosed(f"a parser was ordered {type(order).__name__}")
     flush()
     link.send([found])
-    # Threads that the file started, and what it registered for the end, have no say in this.
-    os._exit(0)
 
 
-def parse(folder: Path, file: str) -> Parsed:
+def _parse(folder: Path, file: str, reach: Reach, shared: SharedState) -> Parsed:
     """Import a DAG file and return its DAGs, or why there are none.
 
     Whatever the file does on the way, up to ``sys.exit`` and running out of memory, becomes a
     failure of its own. One wrong DAG does not take the others of the file with it.
     """
+    problem: BaseException | None = None
     try:
         WholeProcess(folder).load_file(file)
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
-        failure = _failure(exc, folder)
-        print_traceback(exc)
-        return Parsed((), (failure,), _modules(folder, file, exc))
-    return _described(folder, file)
+        problem = exc
+    # Before anything else is called: what was replaced need not work.
+    changed = shared.put_back()
+    failures = [_changed(changed)] if changed else []
+    if problem is not None:
+        failures.append(_failure(problem, folder))
+        print_traceback(problem)
+    if failures:
+        _follow(reach, folder, problem)
+        modules, wanted = _reached(reach)
+        return Parsed((), tuple(failures), modules, wanted=wanted)
+    return _described(folder, file, reach)
 
 
-def _described(folder: Path, file: str) -> Parsed:
+def _changed(names: list[str]) -> DagFailure:
+    message = f"importing the file replaces {shown(names)}, which all DAGs share"
+    return DagFailure("patched", message)
+
+
+def _described(folder: Path, file: str, reach: Reach) -> Parsed:
     dags, failures, odd = [], [], []
     for dag in registered(str(folder / file)):
         try:
@@ -73,9 +91,10 @@ def _described(folder: Path, file: str) -> Parsed:
         failures += wrong
         if spec is not None:
             dags.append(spec)
-    modules = _modules(folder, file, None)
+    _follow(reach, folder, None)
+    modules, wanted = _reached(reach)
     digests = trigger_digests(folder)
-    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd))
+    return Parsed(tuple(dags), tuple(failures), modules, digests, tuple(odd), wanted)
 
 
 def _failure(problem: BaseException, folder: Path) -> DagFailure:
@@ -84,10 +103,12 @@ def _failure(problem: BaseException, folder: Path) -> DagFailure:
     match problem:
         case AioflowError():
             return DagFailure(problem.code, message, line)
+        case SyntaxError() if _is_undecodable(problem):
+            return DagFailure("encoding", problem.msg or message, problem.lineno or line)
         case SyntaxError():
             return DagFailure("syntax_error", problem.msg or message, problem.lineno or line)
-        case UnicodeDecodeError():
-            return DagFailure("syntax_error", f"the file is not UTF-8: {message}", line)
+        case ValueError() if "null bytes" in message:
+            return DagFailure("syntax_error", message, line)
         case SystemExit():
             return DagFailure("exit", message, line)
         case MemoryError():
@@ -96,6 +117,8 @@ def _failure(problem: BaseException, folder: Path) -> DagFailure:
             return DagFailure("gone", message, line)
         case RecursionError():
             return DagFailure("recursion", message, line)
+        case ImportError() | AttributeError() if _HALF_MADE in message:
+            return DagFailure("import_cycle", message, line)
         case ImportError():
             return DagFailure("import_error", message, line)
         case _:
@@ -111,18 +134,28 @@ def _line(problem: BaseException, folder: Path) -> int:
     return line
 
 
-def _modules(folder: Path, file: str, problem: BaseException | None) -> tuple[str, ...]:
-    """Return the local files that went into this or may be imported when a task runs.
+def _is_undecodable(problem: SyntaxError) -> bool:
+    return any(words in (problem.msg or "") for words in _UNDECODABLE)
+
+
+def _reached(reach: Reach) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(sorted(reach.files)), tuple(sorted(reach.wanted))
+
+
+def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
+    """Add what was imported in fact, and where something was looked for in vain.
 
     A helper that does not import is in no ``sys.modules``, but mending it must lead to
     another parse.
     """
-    found = {file}
+    found = set()
     for name in [*_imported(), *_on_the_way(problem)]:
         path = Path(name)
         if path.suffix == ".py" and path.is_relative_to(folder) and path.is_file():
             found.add(path.relative_to(folder).as_posix())
-    return tuple(sorted(reachable(folder, found)))
+    reach.add(found)
+    if isinstance(problem, ImportError) and problem.name:
+        reach.wanted.add(problem.name.replace(".", "/"))
 
 
 def _imported() -> Iterator[str]:

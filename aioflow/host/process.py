@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
 import signal
 import socket
+from pathlib import Path
 
 __all__ = (
     "PARSER_CPU_SECONDS",
-    "PARSER_MEMORY_BYTES",
+    "adopt_orphans",
     "die_with_parent",
     "limit_parser",
+    "stand_back",
     "take_socket",
 )
-
-PARSER_MEMORY_BYTES = 1536 * 1024 * 1024
-"""Address space a DAG file may fill while it is imported."""
 
 PARSER_CPU_SECONDS = 60
 """Processor time of a parser. Its parent's wall clock normally strikes long before."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_NICE = 10
+_OOM_SCORE = "500"
 
 
 def die_with_parent() -> None:
@@ -32,15 +35,39 @@ def die_with_parent() -> None:
     means the *thread* that started this process: a daemon that starts children from a thread
     of a pool loses them with that thread.
     """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a child of this process leaves, at any remove.
+
+    Nothing below this process gets away from it then, whatever session it makes for itself.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def stand_back() -> None:
+    """Leave processor and memory to others where they are short."""
+    os.nice(_NICE)
+    # Where the kernel has no such file it chooses by itself.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
 
-def limit_parser() -> None:
-    """Bound what importing one DAG file may cost this machine."""
-    _lower(resource.RLIMIT_AS, PARSER_MEMORY_BYTES)
+def limit_parser(memory_bytes: int) -> None:
+    """Bound what importing one DAG file may cost this machine.
+
+    Args:
+        memory_bytes: Address space it may fill.
+    """
+    _lower(resource.RLIMIT_AS, memory_bytes)
     _lower(resource.RLIMIT_CPU, PARSER_CPU_SECONDS)
     _lower(resource.RLIMIT_CORE, 0)
 

@@ -1,0 +1,139 @@
+"""Whose turn it is among files to parse: no file that takes long holds up those that do not.
+
+Files are begun in the quick lane, by rank. One that is not through soon goes on in the slow lane
+and gives its place to the next; if there is none in the slow lane it begins anew when there is.
+So whatever waits in the quick lane waits for a few moments, however many files never end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from aioflow.clock import Clock
+from aioflow.findings import Parsed
+
+__all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "Lanes", "Rank")
+
+QUICK = 2
+"""Files that are parsed at once in the quick lane."""
+
+SLOW = 4
+"""In the slow one. They have less of the processor than anything else."""
+
+QUICK_SECONDS = 2.0
+
+
+class Rank(IntEnum):
+    """What is parsed first."""
+
+    CHANGED = 0
+    NEW = 1
+    AGAIN = 2
+
+
+class _Job(msgspec.Struct):
+    """A file that is parsed; ``is_slow`` moves when it changes lanes."""
+
+    file: str
+    is_slow: bool
+    begins_anew: bool = False
+
+
+class Lanes:
+    """Files that wait, and those that are parsed.
+
+    Args:
+        parse: Says what is in a file; may be cancelled.
+        conclude: Takes what came of it, and whether it took long.
+        on_empty: Called when nothing is left to do.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[str], Awaitable[Parsed | None]],
+        conclude: Callable[[str, Parsed | None, bool], Awaitable[None]],
+        on_empty: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self.files: set[str] = set()
+        self._parse = parse
+        self._conclude = conclude
+        self._on_empty = on_empty
+        self._clock = clock
+        self._quick: list[tuple[Rank, int, str]] = []
+        self._slow: deque[str] = deque()
+        self._running = {False: 0, True: 0}
+        self._numbers = itertools.count()
+        self._group: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Parse what is put in, until cancelled."""
+        async with anyio.create_task_group() as self._group:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def put(self, file: str, rank: Rank, *, is_slow: bool = False) -> None:
+        """Have a file parsed. Does nothing while it is in ``files``, those waiting or parsed."""
+        if file in self.files:
+            return
+        self.files.add(file)
+        if is_slow:
+            self._slow.append(file)
+        else:
+            heapq.heappush(self._quick, (rank, next(self._numbers), file))
+        self._begin()
+
+    def _begin(self) -> None:
+        assert self._group is not None  # noqa: S101 - it runs
+        while self._quick and self._running[False] < QUICK:
+            self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
+        while self._slow and self._running[True] < SLOW:
+            self._start(_Job(self._slow.popleft(), is_slow=True))
+
+    def _start(self, job: _Job) -> None:
+        assert self._group is not None  # noqa: S101 - it runs
+        self._running[job.is_slow] += 1
+        self._group.start_soon(self._serve, job)
+
+    async def _serve(self, job: _Job) -> None:
+        try:
+            parsed = await self._look(job)
+            if not job.begins_anew:
+                await self._conclude(job.file, parsed, job.is_slow)
+        finally:
+            self._running[job.is_slow] -= 1
+        if job.begins_anew:
+            self._slow.append(job.file)
+        else:
+            self.files.discard(job.file)
+        self._begin()
+        if not self.files:
+            self._on_empty()
+
+    async def _look(self, job: _Job) -> Parsed | None:
+        parsed: Parsed | None = None
+        async with anyio.create_task_group() as looking:
+            if not job.is_slow:
+                looking.start_soon(self._change_lanes, job, looking.cancel_scope)
+            parsed = await self._parse(job.file)
+            looking.cancel_scope.cancel()
+        return parsed
+
+    async def _change_lanes(self, job: _Job, looking: anyio.CancelScope) -> None:
+        await self._clock.sleep(QUICK_SECONDS)
+        if self._running[True] >= SLOW:
+            job.begins_anew = True
+            looking.cancel()
+            return
+        self._running[False] -= 1
+        self._running[True] += 1
+        job.is_slow = True
+        self._begin()

@@ -1,0 +1,92 @@
+"""What all code of a process shares, and whether a DAG file has changed it.
+
+A DAG file that replaces ``json.dumps`` or ``time.sleep`` does so for each DAG that is hosted in
+the same process. It is found out while it is parsed, in a process where that does no harm, and
+is not let in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+__all__ = ("SharedState", "shown")
+
+_WATCHED = (
+    "asyncio",
+    "asyncio.events",
+    "asyncio.locks",
+    "asyncio.tasks",
+    "builtins",
+    "datetime",
+    "json",
+    "json.decoder",
+    "json.encoder",
+    "os",
+    "random",
+    "threading",
+    "time",
+)
+_INNER = frozenset({"__build_class__", "__import__"})
+"""Of Python's names with an underscore only these; others it changes itself, in a fork."""
+
+_OURS = "aioflow"
+_NOTHING = object()
+_SHOWN = 5
+
+# As they are before any DAG file is imported.
+_setattr, _type = setattr, type
+
+
+class SharedState:
+    """The names of some modules of Python and of all of ours, as they are now.
+
+    What a module gains is nobody's harm, so only names that are there already are looked at.
+    """
+
+    def __init__(self) -> None:
+        modules = {name: sys.modules[name] for name in sys.modules if _is_watched(name)}
+        self._modules = modules
+        self._table = sys.modules
+        self._kept = [
+            (owner, vars(owner), where, name, value)
+            for owner, where in _owners(modules)
+            for name, value in list(vars(owner).items())
+            if where.startswith(_OURS) or not name.startswith("_") or name in _INNER
+        ]
+
+    def put_back(self) -> list[str]:
+        """Undo what was changed; return the names of that."""
+        changed = []
+        for owner, scope, where, name, value in self._kept:
+            if scope.get(name, _NOTHING) is not value:
+                changed += [where + "." + name]
+                _setattr(owner, name, value)
+        for name, module in self._modules.items():
+            if self._table.get(name) is not module:
+                changed += [name]
+                self._table[name] = module
+        return changed
+
+
+def shown(changed: list[str]) -> str:
+    """Return some of these names as text."""
+    more = len(changed) - _SHOWN
+    return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_watched(name: str) -> bool:
+    return name in _WATCHED or name == _OURS or name.startswith(f"{_OURS}.")
+
+
+def _owners(modules: dict[str, ModuleType]) -> Iterator[tuple[Any, str]]:
+    """Yield the modules, and the classes that ours define."""
+    for name, module in modules.items():
+        yield module, name
+        if not name.startswith(_OURS):
+            continue
+        for value in list(vars(module).values()):
+            if isinstance(value, _type) and value.__module__ == name:
+                yield value, f"{name}.{value.__qualname__}"
