@@ -1,0 +1,124 @@
+"""How long does a folder of thousands of DAG files take to be read, and a change to be noticed?
+
+Claims under test: 5,000 files, 100 of them broken, in 90 s; the daemon below 400 MiB; a file that
+changes among them is live within 1 s.
+
+Method: a daemon is started on the whole folder; its database says how many files it has read.
+Then one file is written anew, and later another, and the database says when its DAG has another
+version. Memory is that of the daemon's own process, unshared. Yardstick: a bare interpreter for
+each file, two at a time, which is what a fresh process for each would cost at the very least.
+
+    python -m benchmarks.dag_files --files 5000
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
+from benchmarks.harness import Figure, command, median, report
+from benchmarks.yardsticks import bare_start_ms
+
+FULL = {"files": 5_000, "broken": 100, "changes": 10}
+TINY = {"files": 10, "broken": 1, "changes": 1}
+
+_GOOD = """
+from aioflow import dag, task
+from helpers import ANSWER
+
+@task
+def extract() -> int:
+    return ANSWER + {value}
+
+@task
+def load(rows: int) -> None:
+    print(rows)
+
+@dag(schedule="0 3 * * *")
+def flow_{number}() -> None:
+    load(extract())
+"""
+_BROKEN = "import aioflow\nimport nowhere_{number}\n"
+_AT_ONCE = 2
+_PATIENCE_SECONDS = 3600.0
+
+
+def _write(folder: Path, files: int, broken: int) -> None:
+    folder.mkdir()
+    (folder / "helpers.py").write_text("ANSWER = 42\n")
+    for number in range(files):
+        _place(folder, number).parent.mkdir(exist_ok=True)
+        text = _BROKEN if number < broken else _GOOD
+        _place(folder, number).write_text(text.format(number=number, value=0))
+
+
+def _place(folder: Path, number: int) -> Path:
+    return folder / f"team_{number % 50}" / f"flow_{number}.py"
+
+
+def _read(daemon: DaemonProcess) -> int:
+    with daemon.database() as database:
+        count: int = database.execute("SELECT count(*) FROM dag_file").fetchone()[0]
+        return count
+
+
+def _version(daemon: DaemonProcess, number: int) -> str:
+    with daemon.database() as database:
+        row = database.execute("SELECT version FROM dag WHERE dag_id = ?", (f"flow_{number}",))
+        return str(row.fetchone()[0])
+
+
+def _change(daemon: DaemonProcess, folder: Path, number: int) -> float:
+    """Write a file anew; return after how many seconds its DAG has another version."""
+    before, place = _version(daemon, number), _place(folder, number)
+    temporary = place.with_suffix(".new")
+    temporary.write_text(_GOOD.format(number=number, value=1))
+    temporary.rename(place)
+    began = time.monotonic()
+    eventually(lambda: _version(daemon, number) != before, 60.0)
+    return time.monotonic() - began
+
+
+def measure(folder: Path, *, files: int, broken: int, changes: int) -> dict[str, Any]:
+    """Have a daemon read the folder, change some files, report."""
+    dags = folder / "dags"
+    _write(dags, files, broken)
+    daemon = DaemonProcess(folder / "home", dags, flags=("--cpu-slots", "2"))
+    began = time.monotonic()
+    with daemon:
+        eventually(lambda: _read(daemon) == files, _PATIENCE_SECONDS, look_seconds=0.1)
+        took = time.monotonic() - began
+        memory = psutil.Process(daemon.process.pid).memory_full_info().uss / 2**20
+        noticed = [_change(daemon, dags, files - 1 - number) for number in range(changes)]
+        peak = psutil.Process(daemon.process.pid).memory_full_info().uss / 2**20
+    bare = bare_start_ms(5) / 1000
+    figures = [
+        Figure(
+            "all files read",
+            round(took, 1),
+            "s",
+            round(bare * files / _AT_ONCE, 1),
+            "a bare interpreter for each file, two at a time",
+            at_most=90.0,
+        ),
+        Figure("the daemon after that", round(memory, 1), "MiB", at_most=400),
+        Figure("a change is live, median", round(median(noticed), 2), "s", at_most=1.0),
+        Figure("a change is live, the latest", round(max(noticed), 2), "s", at_most=2.0),
+    ]
+    return report(
+        "dag_files",
+        figures=figures,
+        files=files,
+        broken=broken,
+        fsync_ms=fsync_ms(folder),
+        noticed_seconds=[round(seconds, 3) for seconds in noticed],
+        memory_mib_at_the_end=round(peak, 1),
+    )
+
+
+if __name__ == "__main__":
+    command(__doc__, measure, FULL)
