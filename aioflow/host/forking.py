@@ -28,7 +28,6 @@ from aioflow.host.parse import look
 from aioflow.host.process import adopt_orphans, die_with_parent, limit_parser, stand_back
 from aioflow.host.shared_state import SharedState
 from aioflow.host.streams import line_by_line
-from aioflow.messages import Report
 from aioflow.orders import Inspect, Order, Parse, ParserLimits
 
 __all__ = ("Forking",)
@@ -37,6 +36,7 @@ LOOK_SECONDS = 0.1
 """How often somebody looks whether there are too many processes."""
 
 _FAULT = 70
+_decoder = msgspec.msgpack.Decoder(list[Parsed | Inspected | Named])
 _LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
 
@@ -113,7 +113,6 @@ class _Watch:
         self._limits = limits
         self._until = time.monotonic() + limits.wall_seconds
         self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._tasks = offspring.tasks_of_machine()
         self._printed = 0
         self._last_words = b""
@@ -183,7 +182,7 @@ class _Watch:
             data = self._sock.recv(_CHUNK * 16, socket.MSG_DONTWAIT)
             self._buffer += data
             for frame in complete_frames(self._buffer):
-                for report in self._decoder.decode(frame):
+                for report in _decoder.decode(frame):
                     self._take(report)
         except BlockingIOError:
             return True
@@ -191,12 +190,11 @@ class _Watch:
             return False  # the file wrote to a descriptor that is not its own
         return bool(data)
 
-    def _take(self, report: Report) -> None:
-        match report:
-            case Named():
-                self._named = report
-            case Parsed() | Inspected() if self._answer is None:
-                self._answer = report
+    def _take(self, report: Parsed | Inspected | Named) -> None:
+        if isinstance(report, Named):
+            self._named = report
+        elif self._answer is None:
+            self._answer = report
 
     def _count_processes(self) -> None:
         limit = self._limits.processes

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -233,6 +234,12 @@ async def _connect(
     return link
 
 
+@cache
+def _order_decoder() -> msgspec.msgpack.Decoder[list[Order]]:
+    """Making one takes as long as parsing a small DAG file, which needs none."""
+    return msgspec.msgpack.Decoder(list[Order])
+
+
 class BlockingLink:
     """A child's end without an event loop: slot workers and parsers.
 
@@ -241,7 +248,6 @@ class BlockingLink:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._decoder = msgspec.msgpack.Decoder(list[Order])
 
     def send(self, messages: Sequence[object]) -> None:
         """Send them in as few frames as may be; blocks until the daemon's buffer has taken them.
@@ -262,7 +268,7 @@ class BlockingLink:
             LinkClosed: If the daemon is gone.
         """
         length = _checked_length(self._exactly(_HEADER.size))
-        return self._decoder.decode(self._exactly(length))
+        return _order_decoder().decode(self._exactly(length))
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

@@ -42,25 +42,29 @@ def kill_all() -> int:
 
     This process has to be the one that adopts orphans: then nothing is missed.
     """
-    _wait_for_end(PATIENCE_SECONDS)
     killed: set[int] = set()
     until = time.monotonic() + DEATH_SECONDS
-    while (found := _living()) and time.monotonic() < until:
+    is_over = _wait_for_end(PATIENCE_SECONDS)
+    while not is_over and time.monotonic() < until:
+        found = _living()
         # First stopped, all of them: what runs may start others faster than they are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         killed.update(found)
-        _wait_for_end(_LOOK_SECONDS)
+        is_over = _wait_for_end(_LOOK_SECONDS)
     return len(killed)
 
 
-def _wait_for_end(seconds: float) -> None:
-    """Reap what has ended, until there is nothing left or some time has passed."""
+def _wait_for_end(seconds: float) -> bool:
+    """Reap what has ended, for some time at most; return whether there is nothing left."""
     until = time.monotonic() + seconds
-    while _reap() and time.monotonic() < until:
+    while _reap():
+        if time.monotonic() > until:
+            return False
         time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def _reap() -> bool:

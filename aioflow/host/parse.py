@@ -148,12 +148,13 @@ def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
     A helper that does not import is in no ``sys.modules``, but mending it must lead to
     another parse.
     """
-    found = set()
-    for name in [*_imported(), *_on_the_way(problem)]:
-        path = Path(name)
-        if path.suffix == ".py" and path.is_relative_to(folder) and path.is_file():
-            found.add(path.relative_to(folder).as_posix())
-    reach.add(found)
+    below = f"{folder}/"
+    found = [
+        name
+        for name in (*_imported(), *_on_the_way(problem))
+        if name.startswith(below) and name.endswith(".py") and Path(name).is_file()
+    ]
+    reach.add(name.removeprefix(below) for name in found)
     if isinstance(problem, ImportError) and problem.name:
         reach.wanted.add(problem.name.replace(".", "/"))
 

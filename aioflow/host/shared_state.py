@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 __all__ = ("SharedState", "shown")
@@ -54,7 +54,7 @@ class SharedState:
             (owner, vars(owner), where, name, value)
             for owner, where in _owners(modules)
             for name, value in list(vars(owner).items())
-            if where.startswith(_OURS) or not name.startswith("_") or name in _INNER
+            if _counts(name, value, where)
         ]
 
     def put_back(self) -> list[str]:
@@ -79,6 +79,18 @@ def shown(changed: list[str]) -> str:
 
 def _is_watched(name: str) -> bool:
     return name in _WATCHED or name == _OURS or name.startswith(f"{_OURS}.")
+
+
+def _counts(name: str, value: object, where: str) -> bool:
+    """Whether a name is looked at: each one costs every file a glance.
+
+    Of Python's modules that is what is public, of ours whatever they define.
+    """
+    if where == _OURS or not where.startswith(_OURS):
+        return not name.startswith("_") or name in _INNER
+    if isinstance(value, FunctionType | type):
+        return where.startswith(value.__module__)  # what it only imports is looked at elsewhere
+    return isinstance(value, classmethod | staticmethod | property)
 
 
 def _owners(modules: dict[str, ModuleType]) -> Iterator[tuple[Any, str]]:
