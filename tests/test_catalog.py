@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import Catalog, Limits
+from aioflow.catalog import Catalog, Limits, lanes, scanning
 from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import version_of, write_snapshot
 from aioflow.children import Children
@@ -236,6 +236,154 @@ async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path):
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         it.write("a.py", "from aioflow import task")
         assert await it.reported(2) == FileGone("a.py")
+
+
+async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "AGAIN_SECONDS", 0.2)
+    came = tmp_path / "came"
+    source = f"import os\nif not os.path.exists({str(came)!r}): raise RuntimeError\n" + GOOD
+    async with watched(tmp_path, {"a.py": source}) as it:
+        assert it.reports[0].reason == "raised"
+        came.touch()
+        assert isinstance(await it.reported(2), FileParsed)
+
+
+async def test_a_change_that_is_nothing_to_a_bad_file_does_not_have_it_parsed(tmp_path):
+    count = tmp_path / "count"
+    source = f"import aioflow\nopen({str(count)!r}, 'a').write('x')\nimport not_there_at_all"
+    async with watched(tmp_path, {"bad.py": source}) as it:
+        for number in range(3):
+            it.write("other.py", DAG.format(name="good", value=number))
+            await it.reported(2 + number)
+
+    assert count.read_text() == "x"
+
+
+async def test_a_module_that_takes_the_place_of_another_parses_those_that_named_it(tmp_path):
+    source = "try:\n    from extra import VALUE\nexcept ImportError:\n    VALUE = 0\n" + GOOD
+    async with watched(tmp_path, {"a.py": source}) as it:
+        assert set(it.reports[0].sources) == {"a.py"}
+        it.write("extra.py", "VALUE = 1")
+        again = await it.reported(2)
+
+    assert set(again.sources) == {"a.py", "extra.py"}
+
+
+async def test_a_module_that_comes_while_a_file_is_parsed_is_in_its_snapshot(tmp_path):
+    maker = """
+from pathlib import Path
+Path(__file__).with_name("made.py").write_text("VALUE = 1")
+import importlib
+importlib.invalidate_caches()
+from made import VALUE
+"""
+    async with watched(tmp_path, {"a.py": maker + GOOD}) as it:
+        await it.reported(1)
+        parsed = it.reports[0]
+
+    assert isinstance(parsed, FileParsed)
+    assert set(parsed.sources) == {"a.py", "made.py"}
+
+
+async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "FILE_LIMIT_BYTES", 1000)
+    async with watched(tmp_path, {"a.py": GOOD + "#" * 1000, "b.py": GOOD}) as it:
+        reports = {report.file: report for report in it.reports}
+
+    assert reports["a.py"].reason == "too_large"
+    assert isinstance(reports["b.py"], FileParsed)
+
+
+async def test_half_of_a_file_that_was_good_is_not_told(tmp_path):
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        (it.folder / "a.py").write_text(GOOD[:-20] + "(")
+        it.write("b.py", DAG.format(name="b", value=1))
+        assert (await it.reported(2)).file == "b.py"
+        (it.folder / "a.py").write_text(DAG.format(name="good", value=2))
+        assert isinstance(await it.reported(3), FileParsed)
+
+
+async def test_what_stays_broken_is_told_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.2)
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        it.write("a.py", BAD["syntax"])
+        assert (await it.reported(2)).reason == "syntax_error"
+
+
+async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(lanes, "QUICK_SECONDS", 0.5)
+    async with watched(tmp_path, {"z.py": GOOD}) as it:
+        for number in range(8):
+            it.write(f"{number}.py", BAD["loop"])
+        await until(lambda: len(it.catalog._lanes.files) == 8)
+        it.write("z.py", DAG.format(name="good", value=2))
+        assert (await it.reported(2)).file == "z.py"
+
+
+async def test_a_file_that_replaces_what_all_share_is_not_let_in(tmp_path):
+    source = "import json\njson.dumps = len\n" + GOOD
+    async with watched(tmp_path, {"a.py": source}) as it:
+        [broken] = it.reports
+
+    assert broken.reason == "patched"
+    assert "json.dumps" in broken.message
+
+
+async def test_a_file_that_starts_too_many_processes_is_killed_with_them(tmp_path):
+    source = "import aioflow, os, time\nfor _ in range(6): os.fork()\ntime.sleep(100)"
+    async with watched(tmp_path, {"a.py": source}, limits=Limits(processes=20)) as it:
+        [broken] = it.reports
+
+    assert broken.reason == "processes"
+
+
+async def test_a_dag_whose_file_leaves_a_process_is_active_and_told(tmp_path):
+    source = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n" + GOOD
+    async with watched(tmp_path, {"a.py": source}) as it:
+        [parsed] = it.reports
+
+    assert [dag.dag_id for dag in parsed.dags] == ["good"]
+    assert [failure.reason for failure in parsed.failures] == ["processes"]
+
+
+# ── files that are left out ─────────────────────────────────────────────────────────────
+
+
+async def test_ignored_files_are_no_dag_files_but_may_be_imported(tmp_path):
+    it = Watched(tmp_path)
+    it.write(".aioflowignore", "drafts/\nlib_*.py\n!lib_kept.py\n")
+    it.write("lib_amount.py", "VALUE = 1\n" + DAG.format(name="never", value=1))
+    it.write("lib_kept.py", DAG.format(name="kept", value=1))
+    it.write("drafts/draft.py", DAG.format(name="draft", value=1))
+    it.write("a.py", "from lib_amount import VALUE\nimport drafts.draft\n" + GOOD)
+    async with running(it.children, it.catalog):
+        await it.swept()
+        parsed = {report.file: report for report in it.reports}
+        assert set(parsed) == {"a.py", "lib_kept.py"}
+        assert set(parsed["a.py"].sources) == {"a.py", "lib_amount.py", "drafts/draft.py"}
+        it.write(".aioflowignore", "lib_*.py\n")
+        await until(lambda: {"drafts/draft.py", "lib_kept.py"} <= {r.file for r in it.reports[2:]})
+
+    assert [report for report in it.reports[2:] if report.file == "lib_kept.py"] == [
+        FileGone("lib_kept.py")
+    ]
+
+
+def test_patterns_of_a_deeper_folder_have_the_last_word(tmp_path):
+    (tmp_path / "team" / "old").mkdir(parents=True)
+    (tmp_path / ".aioflowignore").write_text("*_old.py\n/top.py\n")
+    (tmp_path / "team" / ".aioflowignore").write_text("!kept_old.py\n/old/\n# nothing\n\n")
+    for name in ("top.py", "a_old.py", "team/top.py", "team/kept_old.py", "team/b_old.py"):
+        (tmp_path / name).write_text("aioflow")
+    (tmp_path / "team" / "old" / "x.py").write_text("aioflow")
+
+    files = scan([tmp_path], {}).files
+
+    assert {name for name, seen in files.items() if not seen.is_ignored} == {
+        "team/kept_old.py",
+        "team/top.py",
+    }
+    assert "team/old/x.py" not in files
 
 
 # ── versions ────────────────────────────────────────────────────────────────────────────

@@ -204,7 +204,7 @@ class Catalog:
             self._let_go(file)
         elif known is None:
             if seen.has_dags or file in self._told:
-                self._lanes.put(file, Rank.CHANGED if self.first_sweep_done.is_set() else Rank.NEW)
+                self._lanes.put(file, Rank.NEW)
         elif self._is_changed(known):
             self._lanes.put(file, Rank.CHANGED)
         elif is_time:

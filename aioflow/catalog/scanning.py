@@ -107,7 +107,7 @@ def scan(
         blind = _Blind(folder)
         _look_below(folder, files, before, blind)
         for name in sorted(followed - files.keys()):
-            seen = _look(folder, folder / name, before.get(name), True, blind.note)
+            seen = _look(folder, name, before.get(name), True, blind.note)
             if seen is not None:
                 files[name] = seen
         for name, seen in before.items():
@@ -127,8 +127,7 @@ def _look_below(
             name = prefix + file
             if name in files:
                 continue
-            hidden = place.ignored.hides(name)
-            seen = _look(folder, place.path / file, before.get(name), hidden, blind.note)
+            seen = _look(folder, name, before.get(name), place.ignored.hides(name), blind.note)
             if seen is not None:
                 files[name] = seen
 
@@ -177,10 +176,11 @@ def read_sources(folder: Path, names: Sequence[str]) -> tuple[dict[str, bytes], 
 
 
 def _look(
-    folder: Path, path: Path, before: Seen | None, is_ignored: bool, on_error: _OnError
+    folder: Path, name: str, before: Seen | None, is_ignored: bool, on_error: _OnError
 ) -> Seen | None:
+    path = f"{folder}/{name}"  # a Path takes longer to make than to look at
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         if before is not None and (before.folder, before.stamp) == (folder, stamp):
             is_same = before.is_ignored == is_ignored
@@ -189,13 +189,13 @@ def _look(
             return None
         if status.st_size > FILE_LIMIT_BYTES:
             digest = hashlib.sha256(repr(stamp).encode()).digest()
-            with path.open("rb") as file:
+            with Path(path).open("rb") as file:
                 return Seen(folder, stamp, digest, _names_us(file.read(_CHUNK)), is_ignored)
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except _GONE:
         return None
     except OSError as exc:
-        on_error(path, exc)
+        on_error(Path(path), exc)
         return None
     return Seen(folder, stamp, hashlib.sha256(content).digest(), _names_us(content), is_ignored)
 

@@ -34,13 +34,15 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     named = Mask.MOVED_FROM | Mask.MOVED_TO | Mask.CREATE | Mask.DELETE
     own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
-    def is_python(event: Event) -> bool:
-        return event.name is not None and event.name.suffix == ".py"
+    def is_folder(event: Event) -> bool:
+        """Whether there may be another folder now; a link to one is none to the kernel."""
+        is_one = event.name is None or bool(event.mask & Mask.ISDIR)
+        return is_one or (not event.mask & written and _is_link(event.path))
 
     def matters(event: Event) -> bool:
         """Whether it may be about DAGs: data that is written beside them is not."""
-        is_ours = is_python(event) or event.name is None or event.name.name == NAME
-        return is_ours or bool(event.mask & Mask.ISDIR) or not event.mask & written
+        name = "" if event.name is None else event.name.name
+        return name.endswith(".py") or name == NAME or is_folder(event)
 
     try:
         inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)
@@ -61,7 +63,10 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
             while (event := kernel.sync_get()) is not None:
                 events.append(event)
             found = [event for event in events if matters(event)]
-            # A link may be to a folder, whatever it is called.
-            has_new_folders = any(not is_python(event) for event in found)
+            has_new_folders = any(is_folder(event) for event in found)
             if found:
                 notice()
+
+
+def _is_link(path: Path | None) -> bool:
+    return path is None or path.is_symlink()

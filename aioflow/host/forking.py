@@ -206,8 +206,8 @@ class _Watch:
             self._went_beyond = ("processes", message)
 
     def _kill(self) -> None:
-        """Kill its session at once, which stops most of what multiplies."""
-        for kill in (os.killpg, os.kill):
+        """Kill it; and what went too far with all its session at once, before it multiplies."""
+        for kill in (os.kill,) if self._answer is not None else (os.killpg, os.kill):
             # It may have made no session yet, and is a zombie at least until it is waited for.
             with contextlib.suppress(ProcessLookupError):
                 kill(self._pid, signal.SIGKILL)

@@ -117,7 +117,7 @@ def _failure(problem: BaseException, folder: Path) -> DagFailure:
             return DagFailure("gone", message, line)
         case RecursionError():
             return DagFailure("recursion", message, line)
-        case ImportError() | AttributeError() if _HALF_MADE in message:
+        case ImportError() | AttributeError() if _HALF_MADE in message or _is_cycle(problem):
             return DagFailure("import_cycle", message, line)
         case ImportError():
             return DagFailure("import_error", message, line)
@@ -132,6 +132,13 @@ def _line(problem: BaseException, folder: Path) -> int:
         if frame.f_code.co_filename.startswith(f"{folder}/"):
             line = number
     return line
+
+
+def _is_cycle(problem: ImportError | AttributeError) -> bool:
+    """Whether a name was asked of a file that had not come to it yet."""
+    path = getattr(problem, "path", None)
+    frames = traceback.walk_tb(problem.__traceback__)
+    return path is not None and any(frame.f_code.co_filename == path for frame, _ in frames)
 
 
 def _is_undecodable(problem: SyntaxError) -> bool:
@@ -155,7 +162,7 @@ def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
         if name.startswith(below) and name.endswith(".py") and Path(name).is_file()
     ]
     reach.add(name.removeprefix(below) for name in found)
-    if isinstance(problem, ImportError) and problem.name:
+    if isinstance(problem, ModuleNotFoundError) and problem.name:
         reach.wanted.add(problem.name.replace(".", "/"))
 
 
