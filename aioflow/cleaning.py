@@ -1,4 +1,4 @@
-"""Has what was kept for long enough deleted: ended runs, named events, the journal, logs.
+"""Has what was kept for long enough deleted: ended runs, events, the journal, logs, versions.
 
 Once an hour it asks for what is old, a few rows and a few runs at a time, with rests in between.
 Nothing is remembered: what is old stands in the rows, so it may be cut short anywhere. Runs are
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import anyio
 import msgspec
@@ -17,13 +17,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.api.views import CleanedView
+from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.core.aging import Aged, may_go, old_numbers
 from aioflow.core.line import order_of
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model import Instant, RunNo
-from aioflow.requests import EVENTS, JOURNAL, DeleteRun, EraseOld
+from aioflow.requests import EVENTS, JOURNAL, DeleteRun, EraseOld, EraseVersions
 from aioflow.rows import RunRow
 from aioflow.store import Store
 from aioflow.tasklog import RUNS_IN_BLOCK, TaskLog
@@ -47,6 +48,10 @@ _SHARE = 4
 _DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
 """How far it looks for what would go."""
 
+_VERSIONS_AT_ONCE = 500
+_CODE_SECONDS = 600.0
+"""Code lies there a moment before its version is known; it lies there for so long at least."""
+
 _DAY_US = 86_400_000_000
 
 _log = structlog.get_logger(__name__)
@@ -65,25 +70,34 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     events_days: float
     journal_days: float
     logs_days: float
+    versions_days: float = 0.0
 
 
 class Cleaning:
     """The service."""
 
     def __init__(
-        self, engine: Engine, store: Store, tasklog: TaskLog, clock: Clock, kept: Kept
+        self,
+        engine: Engine,
+        store: Store,
+        tasklog: TaskLog,
+        clock: Clock,
+        kept: Kept,
+        snapshots: Snapshots,
     ) -> None:
         self._engine = engine
         self._store = store
         self._tasklog = tasklog
         self._clock = clock
         self._kept = kept
+        self._snapshots = snapshots
         self._next_block = 0
         self._parts: dict[str, _Part] = {
             "runs": self._delete_runs,
             "events": partial(self._erase, EVENTS),
             "journal": partial(self._erase, JOURNAL),
             "logs": self._delete_logs,
+            "versions": self._delete_versions,
         }
         self._locks = {kind: anyio.Lock() for kind in self._parts}
 
@@ -135,8 +149,11 @@ class Cleaning:
         events = await self._count_rows(EVENTS)
         journal = await self._count_rows(JOURNAL)
         logs, more_logs = await self._count_logs()
-        more = runs >= _DRY_RUNS or max(events, journal) >= _DRY_ROWS or more_logs
-        return CleanedView(runs=runs, events=events, journal=journal, logs=logs, more=more)
+        versions = len(await self._unneeded_versions(_DRY_RUNS))
+        more = max(runs, versions) >= _DRY_RUNS or max(events, journal) >= _DRY_ROWS or more_logs
+        return CleanedView(
+            runs=runs, events=events, journal=journal, logs=logs, versions=versions, more=more
+        )
 
     def _before(self, days: float) -> Instant | None:
         """Return the instant before which something is old; ``None`` if nothing ever is."""
@@ -233,6 +250,47 @@ class Cleaning:
         below = await self._store.oldest_live_run() if table == EVENTS else None
         rows = await self._store.list_numbers(table, after=after, limit=_SLICE_ROWS)
         return old_numbers(rows, before=before, below=below)
+
+    # ── versions ────────────────────────────────────────────────────────────────────────
+
+    async def _delete_versions(self, *, gently: bool) -> tuple[int, bool]:
+        """Delete some versions that nothing refers to, and then code that no version has."""
+        found, count = await self._unneeded_versions(_VERSIONS_AT_ONCE), 0
+        if found:
+            try:
+                count = cast("int", await self._engine.ask(EraseVersions(versions=found)))
+            except StoreUnavailable:
+                raise
+            except AioflowError as exc:  # a run has one of them now
+                _log.info("old versions stay", why=str(exc))
+        if count and len(found) == _VERSIONS_AT_ONCE:
+            return count, True
+        return count, await self._delete_code()
+
+    async def _unneeded_versions(self, limit: int) -> list[str]:
+        before = self._before(self._kept.versions_days)
+        if before is None:
+            return []
+        return await self._store.list_unneeded_versions(before=before, limit=limit)
+
+    async def _delete_code(self) -> bool:
+        """Delete some folders of versions that the database does not know, unless they are new.
+
+        Returns:
+            Whether there are more.
+        """
+        before = self._clock.now() / 1e6 - _CODE_SECONDS
+        folders = await self._snapshots.list_old(before_seconds=before)
+        known: set[str] = set()
+        while folders and (page := await self._store.list_versions(after=max(known, default=""))):
+            known.update(page)
+        stray = [version for version in folders if version not in known]
+        stored = self._engine.memory.stored_versions
+        first = stray[:_VERSIONS_AT_ONCE]
+        count = await self._snapshots.discard(first, stored.__contains__)
+        if count:
+            _log.info("deleted code of old versions", count=count)
+        return count > 0 and len(stray) > len(first)
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
 

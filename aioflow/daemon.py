@@ -21,7 +21,7 @@ from aioflow.api import Api
 from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
-from aioflow.catalog.snapshot import write_snapshot
+from aioflow.catalog.snapshot import Snapshots, write_snapshot
 from aioflow.children import Children
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock, SystemClock
@@ -193,7 +193,10 @@ class _Node:
             role: Triggerer(wiring, role=role, health_seconds=health, capacity=capacity)
             for role in (TRIGGERS, QUARANTINE)
         }
-        self._cleaning = Cleaning(engine, store, self._tasklog, clock, _kept(settings))
+        self._snapshots = Snapshots(settings.code_folder)
+        self._cleaning = Cleaning(
+            engine, store, self._tasklog, clock, _kept(settings), self._snapshots
+        )
         self._api = Api(
             engine,
             store,
@@ -263,6 +266,7 @@ class _Node:
                 default_deferrable=self._settings.default_deferrable,
                 default_tries=self._settings.default_tries,
             ),
+            snapshots=self._snapshots,
         )
         for version in await self._store.list_needed_versions():
             if not (self._settings.code_folder / version.version).exists():
@@ -389,6 +393,7 @@ def _kept(settings: Settings) -> Kept:
         events_days=settings.keep_events_days,
         journal_days=settings.keep_journal_days,
         logs_days=settings.keep_logs_days,
+        versions_days=settings.keep_versions_days,
     )
 
 

@@ -20,6 +20,7 @@ __all__ = (
     "EmitEvent",
     "EraseOld",
     "EraseRows",
+    "EraseVersions",
     "Explain",
     "FireTrigger",
     "Mark",
@@ -125,6 +126,15 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     table: str
     numbers: list[int]
+
+
+class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete versions that nothing refers to any more. Answered with how many those are.
+
+    Whoever asks has seen that no run of the database has one of them.
+    """
+
+    versions: list[str]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -252,6 +262,7 @@ Request: TypeAlias = (
     | DeleteRun
     | EraseRows
     | EraseOld
+    | EraseVersions
     | SetPaused
     | SetPool
     | ShowPools

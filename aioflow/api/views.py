@@ -308,6 +308,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
         events: Named events.
         journal: Rows of the journal.
         logs: Runs whose logs went.
+        versions: Versions of DAG files that nothing refers to any more.
         more: Whether that was a part of it only.
     """
 
@@ -315,6 +316,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     events: int = 0
     journal: int = 0
     logs: int = 0
+    versions: int = 0
     more: bool = False
 
 

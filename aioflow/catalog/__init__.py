@@ -30,7 +30,7 @@ from aioflow.catalog.scanning import (
     read_sources,
     scan,
 )
-from aioflow.catalog.snapshot import version_of, write_snapshot
+from aioflow.catalog.snapshot import Snapshots, version_of
 from aioflow.catalog.watching import watch
 from aioflow.children import Children, NoRoom
 from aioflow.clock import Clock
@@ -90,6 +90,7 @@ class Catalog:
         code: Folder of the version snapshots.
         known: The files the database knows: what is gone by now is reported so.
         limits: What parsing one file may take.
+        snapshots: Those in ``code``, where somebody else has to do with them.
     """
 
     def __init__(
@@ -102,10 +103,11 @@ class Catalog:
         *,
         known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
         self._folders = tuple(folder.absolute() for folder in folders)
-        self._code = code
+        self._snapshots = snapshots or Snapshots(code)
         self._report = report
         self._clock = clock
         limits = limits or Limits()
@@ -146,7 +148,7 @@ class Catalog:
 
     async def restore(self, row: VersionRow) -> None:
         """Make the snapshot folder of a version again, if it is missing, from its row."""
-        await in_thread(write_snapshot, self._code, row.version, row.sources, limiter=self._threads)
+        await self._snapshots.restore(row.version, row.sources)
 
     async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
         """Wait for a change, but not less than a sweep rests; or for the next sweep."""
@@ -342,7 +344,7 @@ class Catalog:
             return None
         if parsed.dags:
             version = version_of(file, sources, self._told_by)
-            await in_thread(write_snapshot, self._code, version, sources, limiter=self._threads)
+            await self._snapshots.keep(file, version, sources)
             return _parsed(file, version, parsed, sources)
         if parsed.failures:
             return _broken(file, parsed.failures)

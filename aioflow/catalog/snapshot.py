@@ -1,4 +1,4 @@
-"""Versions: the hash of a file with what it imports, and the folder that keeps them for ever."""
+"""Versions: the hash of a file with what it imports, and the folder that keeps their code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,93 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-__all__ = ("version_of", "write_snapshot")
+import anyio
+
+from aioflow.threads import in_thread
+
+__all__ = ("Snapshots", "version_of", "write_snapshot")
+
+
+_GONE = ".gone"
+
+
+class Snapshots:
+    """The folder of the versions, for those who keep some and those who have others go.
+
+    A version that is being kept, or that a file has now, does not go, whatever the database says:
+    the engine may be about to hear of it.
+
+    Args:
+        folder: One folder in it for each version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._newest: dict[str, str] = {}
+        self._threads = anyio.CapacityLimiter(2)
+
+    async def keep(self, file: str, version: str, sources: Mapping[str, bytes]) -> None:
+        """Have the code of the newest version of a file on the disk, durably."""
+        self._newest[file] = version
+        await self.restore(version, sources)
+
+    async def restore(self, version: str, sources: Mapping[str, bytes]) -> None:
+        """Have the code of a version on the disk; files of it that are missing come back."""
+        write = partial(write_snapshot, self.folder, version, sources)
+        await in_thread(write, limiter=self._threads)
+
+    async def list_old(self, *, before_seconds: float) -> list[str]:
+        """Return the versions whose folders were made before an instant of the wall clock."""
+        old = partial(_old_folders, self.folder, before_seconds)
+        return await in_thread(old, limiter=self._threads)
+
+    async def discard(self, versions: Sequence[str], is_needed: Callable[[str], bool]) -> int:
+        """Delete the code of versions; return of how many.
+
+        Each is put aside first and looked at once more, so that one that somebody began to keep
+        meanwhile comes back or is made anew.
+        """
+        count = 0
+        for version in versions:
+            if self._is_newest(version) or is_needed(version):
+                continue
+            aside = self.folder / f".{version}{_GONE}"
+            put_aside = partial((self.folder / version).rename, aside)
+            await in_thread(put_aside, limiter=self._threads)
+            if self._is_newest(version) or is_needed(version):
+                put_back = partial(_put_back, aside, self.folder / version)
+                await in_thread(put_back, limiter=self._threads)
+                continue
+            await in_thread(partial(shutil.rmtree, aside), limiter=self._threads)
+            count += 1
+        return count
+
+    def _is_newest(self, version: str) -> bool:
+        return version in self._newest.values()
+
+
+def _old_folders(code: Path, before_seconds: float) -> list[str]:
+    """Return old folders; clear away what was put aside when a daemon died."""
+    found = []
+    for entry in os.scandir(code):
+        if entry.name.endswith(_GONE):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        elif not entry.name.startswith(".") and entry.stat().st_mtime < before_seconds:
+            found.append(entry.name)
+    return sorted(found)
+
+
+def _put_back(aside: Path, place: Path) -> None:
+    try:
+        aside.rename(place)
+    except OSError:
+        if not place.exists():  # else it was made anew
+            raise
+        shutil.rmtree(aside)
 
 
 def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
@@ -30,10 +113,15 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
 
 
 def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> None:
-    """Make ``<code>/<version>/`` durably, all at once; one that is there is kept as it is."""
+    """Make ``<code>/<version>/`` durably, all at once; one that is there is kept as it is.
+
+    One in which a file is missing is made anew.
+    """
     target = code / version
     if target.exists():
-        return
+        if all((target / name).exists() for name in sources):
+            return
+        shutil.rmtree(target)
     code.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = code / f".{version}.{secrets.token_hex(4)}.part"
     try:

@@ -15,6 +15,7 @@ _KINDS = {
     "events": "named events",
     "journal": "rows of the journal",
     "logs": "runs' logs",
+    "versions": "versions of DAG files",
 }
 
 

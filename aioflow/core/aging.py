@@ -10,10 +10,10 @@ import msgspec
 from aioflow.core.draft import Draft
 from aioflow.errors import RequestError
 from aioflow.model import Instant, RunNo
-from aioflow.requests import EVENTS, EraseOld
+from aioflow.requests import EVENTS, EraseOld, EraseVersions
 from aioflow.rows import RunRow
 
-__all__ = ("Aged", "erase_old", "may_go", "old_numbers")
+__all__ = ("Aged", "erase_old", "erase_versions", "may_go", "old_numbers")
 
 
 class Aged(msgspec.Struct, frozen=True):
@@ -76,6 +76,21 @@ def erase_old(request: EraseOld, draft: Draft) -> None:
             raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
         _forget_requests(set(numbers), draft)
     draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
+
+
+def erase_versions(request: EraseVersions, draft: Draft) -> int:
+    """Delete versions, but none that a file, a DAG or a live run has by now; return how many go.
+
+    A parse that brings one of them back finds it missing, and stores it anew.
+    """
+    memory = draft.memory
+    needed = {row.version for row in memory.dags.values()}
+    needed |= {row.version for row in memory.files.values() if row.version is not None}
+    needed |= {version for version, _ in memory.plans}
+    gone = [version for version in request.versions if version not in needed]
+    memory.stored_versions.difference_update(gone)
+    draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)
+    return len(gone)
 
 
 def _forget_requests(numbers: set[int], draft: Draft) -> None:

@@ -34,6 +34,7 @@ from aioflow.requests import (
     EmitEvent,
     EraseOld,
     EraseRows,
+    EraseVersions,
     Explain,
     FireTrigger,
     Mark,
@@ -67,6 +68,8 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 named_values.keep(request, draft)
             case EraseOld() as request:
                 aging.erase_old(request, draft)
+            case EraseVersions() as request:
+                said = aging.erase_versions(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
             case Explain() | CountTasks() | ShowPools() as request:

@@ -62,6 +62,9 @@ def file_parsed(parsed: FileParsed, draft: Draft, pools: Mapping[str, PoolRow]) 
 def file_broken(broken: FileBroken, draft: Draft) -> None:
     """A file gives nothing; its last good version stays active."""
     known = draft.memory.files.get(broken.file)
+    if known is not None and known.version is not None and known.reason is None:
+        message = f"{broken.file} gives nothing any more, its DAGs go on as they were"
+        draft.owing.alert(broken.reason, f"{message}: {broken.message}", run_id="")
     _put_file(
         DagFileRow(
             file=broken.file,

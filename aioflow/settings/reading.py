@@ -112,6 +112,7 @@ class _Retention(_Section):
     events_days: _Days = 90.0
     journal_days: _Days = 7.0
     logs_days: _Days = 30.0
+    versions_days: _Days = 30.0
 
 
 class _Document(BaseSettings):
@@ -223,6 +224,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         keep_events_days=document.retention.events_days,
         keep_journal_days=document.retention.journal_days,
         keep_logs_days=document.retention.logs_days,
+        keep_versions_days=document.retention.versions_days,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

@@ -286,6 +286,12 @@ class Store(Protocol):
         A look at an index for each.
         """
 
+    async def list_unneeded_versions(self, *, before: Instant, limit: int) -> list[str]:
+        """Return versions made before an instant that no DAG, file or run has, the oldest first."""
+
+    async def list_versions(self, *, after: str = "", limit: int = 1000) -> list[str]:
+        """Return a page of all versions, in order."""
+
     async def oldest_live_run(self) -> RunNo | None:
         """Return the lowest number of a run that has not ended."""
 

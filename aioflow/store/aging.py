@@ -1,4 +1,4 @@
-"""What has been kept for long: ended runs of a DAG, named events and the journal, the oldest first.
+"""What has been kept for long: ended runs, events, the journal, versions; the oldest first.
 
 A look at an index for each page; nothing is counted, and no body is read.
 """
@@ -76,6 +76,27 @@ _FIRST_LIVE = (
 )
 
 
+_version = tables.version
+_UNNEEDED = (
+    select(_version.c.version)
+    .where(
+        _version.c.created_at < _number("before"),
+        *(
+            ~select(literal_column("1")).where(column == _version.c.version).exists()
+            for column in (tables.dag.c.version, tables.dag_file.c.version, _run.c.version)
+        ),
+    )
+    .order_by(_version.c.created_at, _version.c.version)
+    .limit(_number("limit"))
+)
+_FROM_VERSION = (
+    select(_version.c.version)
+    .where(_version.c.version > bindparam("after", type_=_version.c.version.type))
+    .order_by(_version.c.version)
+    .limit(_number("limit"))
+)
+
+
 @cache
 def _numbers(name: str) -> Select[Any]:
     """Return the numbers and instants of a table from behind a number on."""
@@ -130,3 +151,11 @@ class AgingReader:
         """See ``Store``."""
         statement = _numbers(table)
         return await self._all(lambda row: (row[0], row[1]), statement, after=after, limit=limit)
+
+    async def list_unneeded_versions(self, *, before: Instant, limit: int) -> list[str]:
+        """See ``Store``."""
+        return await self._all(lambda row: str(row[0]), _UNNEEDED, before=before, limit=limit)
+
+    async def list_versions(self, *, after: str = "", limit: int = 1000) -> list[str]:
+        """See ``Store``."""
+        return await self._all(lambda row: str(row[0]), _FROM_VERSION, after=after, limit=limit)

@@ -272,5 +272,5 @@ KINDS: tuple[Kind, ...] = (
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),
-    *map(_erased, (*erasing.ERASED, *erasing.AGED)),
+    *map(_erased, (*erasing.ERASED, *erasing.AGED, tables.version)),
 )

@@ -157,6 +157,7 @@ run = Table(
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
+Index("run_by_version", run.c.version)
 Index("run_by_dag", run.c.dag_id, run.c.run_no)
 Index("run_by_key", run.c.dag_id, run.c.key, unique=True)
 _dated = run.c.logical_date.is_not(None)
