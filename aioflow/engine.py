@@ -50,6 +50,7 @@ from aioflow.inputs import (
     WakeAt,
     Warn,
 )
+from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure, TaskState
 from aioflow.outlets import Outlets, send
 from aioflow.recalling import Recalling
@@ -392,6 +393,7 @@ class Engine:
         memory = self.memory
         undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         owing.begin(memory, snapshot.outbox, snapshot.owed)
+        memory.standing.restore(snapshot.dag_triggers)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)
             for spec in version.dags:
@@ -459,6 +461,11 @@ class Engine:
             later = self._clock.now() + _SLOT_AGAIN_US
             _log.error("a slot could not be made, trying again", dag_id=entry.dag_id)
             self.timers.arm(entry, at=later)
+            return
+        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
+            failure = Failure(type="Refused", message=str(exc)[:1000], reason="refused")
+            at = (entry.trigger_no, entry.hosting, entry.at)
+            self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
             return
         undo.free_place(entry, self.memory, self.slots)
         held = undo.blamed(entry, draft, self.memory)

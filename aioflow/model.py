@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.schedules import Missed, ScheduleSpec
 
 __all__ = (
@@ -456,12 +457,14 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         deadline_us: By when a run should have ended, counted from when it was made.
         retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
         if_paused: Whether its parked triggers ``stay`` with their hosts then, or ``stop``.
+        trigger: Whose events start runs, in place of a schedule.
     """
 
     dag_id: str
     file: str
     tasks: tuple[TaskSpec, ...]
     schedule: ScheduleSpec | None = None
+    trigger: DagTriggerSpec | None = None
     timezone: str = "UTC"
     start_date: Instant | None = None
     end_date: Instant | None = None

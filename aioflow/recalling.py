@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import anyio
 import structlog
 
-from aioflow.core import lanes, mark, past, taken
+from aioflow.core import event_runs, lanes, mark, past, taken
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.live import Run
@@ -20,7 +20,8 @@ from aioflow.core.resealing import PAGE
 from aioflow.core.restoring import Restoring
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.inputs import Asked, Continue, Input, LookBack, ReadOwed
-from aioflow.model import DagSpec, RunState, TaskNo, ValueKind
+from aioflow.messages import Fired
+from aioflow.model import DagSpec, RunState, TaskNo, TriggerNo, ValueKind
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
 from aioflow.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.store import Store
@@ -77,6 +78,7 @@ class Recalling:
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
         memory.taken, memory.taken_keys = {}, {}
+        memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
         reading = [entry for entry in inputs if isinstance(entry, _READING)]
@@ -180,6 +182,19 @@ async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bo
     for dag_id, of_dag in keys.items():
         found += await store.find_taken_keys(dag_id, of_dag)
     return found
+
+
+async def _known_keys(
+    inputs: Sequence[Input], store: Store, memory: Memory
+) -> set[tuple[TriggerNo, str | None]]:
+    """Return which keys of events that DAGs' triggers report were there before."""
+    if not memory.standing:
+        return set()
+    fired = [entry for entry in inputs if isinstance(entry, Fired)]
+    known: set[tuple[TriggerNo, str | None]] = set()
+    for number, keys in event_runs.asked_keys(fired, memory).items():
+        known |= {(number, key) for key in await store.find_event_keys(number, keys)}
+    return known
 
 
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:

@@ -9,6 +9,7 @@ import msgspec
 from aioflow.model import Instant, RunNo, TaskState, TriggerNo, ValueKind
 
 __all__ = (
+    "DAG_EVENTS",
     "EVENTS",
     "JOURNAL",
     "OF_RUN",
@@ -40,6 +41,7 @@ OF_RUN = "@run"
 
 EVENTS = "named_event"
 JOURNAL = "journal"
+DAG_EVENTS = "dag_event"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -120,7 +122,7 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete rows that belong to no run and have been kept for long enough. Answered ``None``.
 
     Attributes:
-        table: ``EVENTS`` or ``JOURNAL``.
+        table: ``EVENTS``, ``DAG_EVENTS`` or ``JOURNAL``.
         numbers: The keys of the rows.
     """
 

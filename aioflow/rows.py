@@ -1,9 +1,10 @@
-"""What a database row holds, what a batch changes, and what a restart reads."""
+"""What a database row holds, and what a batch changes."""
 
 from __future__ import annotations
 
 import msgspec
 
+from aioflow.dag_triggers import DagTriggerChanges
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -105,7 +106,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        cause: ``manual``, ``schedule``, or ``task`` for one that ``run_dag`` made.
+        cause: ``manual``, ``schedule``, ``event``, or ``task`` for one that ``run_dag`` made.
         logical_date: The slot it stands for; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
@@ -438,8 +439,7 @@ class Batch(msgspec.Struct, kw_only=True):
         number: This node's commit number, one more than the last.
         at: When it was decided.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
-        labels: ``(task_no, run_no, label)``; replace what an earlier try said.
-        results: Replace what an earlier try of the task left.
+        labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values: Whole rows, inserted or replaced; values also deleted.
         gone_files, gone_pools: Those whose row is deleted.
         resealed: Triggers whose fields are the same, sealed anew.
@@ -450,6 +450,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_results: Tasks whose results are deleted, if they have any.
         gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
         new_deletions: Ended runs that nobody is to see any more.
+        of_dags: What becomes of the triggers that start runs.
         erased: Keys of rows that go with deleted runs, by table.
     """
 
@@ -491,10 +492,9 @@ class Batch(msgspec.Struct, kw_only=True):
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
+    of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
 
     @property
     def is_empty(self) -> bool:
         """Whether committing it would change nothing."""
-        return not any(
-            getattr(self, name) for name in self.__struct_fields__ if name not in {"number", "at"}
-        )
+        return not any(getattr(self, name) for name in self.__struct_fields__[2:])

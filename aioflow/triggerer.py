@@ -38,6 +38,9 @@ REHOST_SECONDS = 50e-6
 """What another host in place of this one costs those that wait, and each one more of them. A
 step that has stood for as long may well stand for as long again."""
 
+_SHOWN_BYTES = 2_000
+"""Of what is printed and belongs to no task."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -310,8 +313,13 @@ class Triggerer:
         """Add what a trigger printed to the log of its task."""
         number, hosting = output.task_no, output.start_no
         hosted = self._find(number, hosting)
-        if hosted is None or hosted.position < 0:
+        if hosted is None:
             return  # of one that was abandoned
+        if hosted.position < 0:  # it starts runs, and belongs to none
+            shown = self._wiring.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
+            name = self._classes[hosted.class_no]
+            _logger.info("trigger %d, %s, printed: %r", number, name, shown)
+            return
         log = self._logs.get(number)
         if log is None:
             log = self._logs[number] = self._wiring.tasklog.open(hosted.log_key())
@@ -324,7 +332,7 @@ class Triggerer:
 
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no trigger: a library in C, a grandchild."""
-        shown = self._wiring.tasklog.masks.masked(data)[:500]
+        shown = self._wiring.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.dag_triggers import DagTriggerRow
 from aioflow.model import TaskNo
 from aioflow.rows import (
     DagFileRow,
@@ -84,6 +85,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     outbox: list[OutboxRow]
     owed: dict[str, tuple[int, int]] = {}
     stray_triggers: list[TriggerRow] = []
+    dag_triggers: list[DagTriggerRow] = []
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

@@ -28,7 +28,9 @@ from aioflow.author.param import Param
 from aioflow.author.parameters import Parameter, ParameterRef
 from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
+from aioflow.author.trigger import Trigger
 from aioflow.author.unknown import Unknown
+from aioflow.dag_triggers import IfRunning
 from aioflow.errors import DuplicateDag
 from aioflow.model import IfPaused
 from aioflow.schedules import IntervalKind, Missed
@@ -58,10 +60,14 @@ class DagOptions(TypedDict, total=False):
     DAG file; ``data_interval`` is a point, the ``slot``, or begins with the ``previous`` one;
     ``description`` is Airflow's name for ``doc``,
     ``dagrun_timeout`` the one for ``run_timeout``, ``on_failure_callback`` for ``on_failure``.
-    What is called is told of the run, not of its tasks.
+    What is called is told of the run, not of its tasks. ``if_running`` and ``debounce`` go with a
+    trigger as ``schedule``: what becomes of an event while a run goes on, and for how long it has
+    to be quiet before the last event starts one.
     """
 
-    schedule: Schedule
+    schedule: Schedule | Trigger[Any]
+    if_running: IfRunning
+    debounce: Duration | None
     timezone: str
     start_date: datetime | date | None
     end_date: datetime | date | None
@@ -176,7 +182,9 @@ class DAG:
     def _set_times(self, options: DagOptions) -> None:
         self.timezone = options.get("timezone", "UTC")
         zone(self.timezone)
-        self.schedule: Schedule = options.get("schedule")
+        self.schedule = options.get("schedule")
+        self.if_running = options.get("if_running", "queue")
+        self.debounce = options.get("debounce")
         self.start_date = instant(options.get("start_date"), self.timezone, "start_date")
         self.end_date = instant(options.get("end_date"), self.timezone, "end_date")
         self.missed = _missed(options.get("catchup", False))

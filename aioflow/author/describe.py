@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from aioflow.author.binding import Literal
 from aioflow.author.callbacks import callback_spec
 from aioflow.author.dag import DAG
+from aioflow.author.event_schedule import clock_schedule, dag_trigger_spec
 from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
-from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError
+from aioflow.dag_triggers import DagTriggerSpec
+from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
 from aioflow.findings import DagFailure
 from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, ParamSpec, TaskSpec
 from aioflow.schedules import ScheduleSpec
@@ -42,6 +44,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
     if failures:
         return None, failures
     problems: list[DagError] = []
+    trigger = _trigger(dag, problems)
     schedule = _schedule(dag, problems)
     problems += graph.validate(tasks, dag.dag_id)
     problems += _more_problems(dag, schedule)
@@ -52,6 +55,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         file=file or dag.file,
         tasks=tasks,
         schedule=schedule,
+        trigger=trigger,
         timezone=dag.timezone,
         start_date=dag.start_date,
         end_date=dag.end_date,
@@ -159,10 +163,24 @@ def _map_source(source: Source) -> MapSource:
     return MapSource(source.parameter, source.parent.position, -1)
 
 
+def _trigger(dag: DAG, problems: list[DagError]) -> DagTriggerSpec | None:
+    """Return the trigger whose events start runs, if the schedule is one."""
+    try:
+        return dag_trigger_spec(dag.schedule, if_running=dag.if_running, debounce=dag.debounce)
+    except DagError as exc:
+        problems.append(exc)
+    except (Unserializable, ValueError) as exc:
+        problems.append(BadSchedule(f"schedule of DAG {dag.dag_id!r}: {exc}"))
+    return None
+
+
 def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
     try:
         spec = schedule_spec(
-            dag.schedule, timetable.CRON_NAMES, timezone=dag.timezone, anchor=dag.start_date or 0
+            clock_schedule(dag.schedule),
+            timetable.CRON_NAMES,
+            timezone=dag.timezone,
+            anchor=dag.start_date or 0,
         )
     except BadSchedule as exc:
         problems.append(exc)

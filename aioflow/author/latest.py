@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from aioflow.author.context import current
 from aioflow.author.dag import open_dag
+from aioflow.author.event_schedule import clock_schedule
 from aioflow.author.node import Part
 from aioflow.author.ref import Ref
 from aioflow.author.schedule import Schedule, schedule_spec
@@ -32,7 +33,7 @@ def latest_only(task_id: str = "latest_only") -> Ref[bool]:
     part = Part.GENTLE_SHORT_CIRCUIT
     task: TaskFunction[..., bool] = TaskFunction(is_latest, options, is_sensor=False, part=part)
     return task(
-        dag.schedule,
+        clock_schedule(dag.schedule),
         dag.timezone,
         first=dag.start_date,
         last=dag.end_date,

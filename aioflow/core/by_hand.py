@@ -30,6 +30,12 @@ def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, in
     Raises:
         RequestError: If there is no such trigger, or its event cannot be made by hand.
     """
+    of_dag = draft.memory.standing.get(request.trigger_no)
+    if of_dag is not None:
+        raise RequestError(
+            f"trigger {request.trigger_no} starts runs of {of_dag.row.dag_id}; start one yourself "
+            f"with `aioflow dags trigger {of_dag.row.dag_id}`"
+        )
     wait = draft.memory.waits.get(request.trigger_no)
     if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
         raise RequestError(

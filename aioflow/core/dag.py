@@ -17,6 +17,7 @@ from aioflow.core.run import begin
 from aioflow.core.slots import Slots
 from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
+from aioflow.dag_triggers import BY_EVENT
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
@@ -26,6 +27,7 @@ __all__ = (
     "MISSED_SLOTS_AT_ONCE",
     "QUEUED_RUNS",
     "begin_queued",
+    "check_conf",
     "count_runs",
     "create_run",
     "has_slot_due",
@@ -62,6 +64,7 @@ def set_paused(dag_id: str, *, paused: bool, draft: Draft) -> bool:
         row = msgspec.structs.replace(row, paused=paused, told_late=told)
         put_dag(row, draft)
         arm_schedule(row, draft)
+        draft.held_dags.add(dag_id)  # what events have started meanwhile may begin
     return paused
 
 
@@ -95,15 +98,10 @@ def make_run(
         RequestError: If there is no such DAG, or the conf does not fit it. Nothing has changed.
     """
     memory = draft.memory
-    row = memory.dags.get(request.dag_id)
-    if row is None:
-        raise UnknownDag(request.dag_id)
-    if row.gone:
-        raise DagBroken(request.dag_id, f"{row.file} no longer defines it")
-    plan = memory.plans[row.version, row.dag_id]
-    _check_conf(plan.graph.spec, request.conf)
+    check_conf(request, draft)
+    row = memory.dags[request.dag_id]
     return _add_run(
-        plan,
+        memory.plans[row.version, row.dag_id],
         draft,
         slots,
         cause=cause,
@@ -113,6 +111,21 @@ def make_run(
         key=request.key,
         caller=caller,
     )
+
+
+def check_conf(request: CreateRun, draft: Draft) -> None:
+    """Check whether a run could be made.
+
+    Raises:
+        RequestError: As ``make_run``.
+    """
+    memory = draft.memory
+    row = memory.dags.get(request.dag_id)
+    if row is None:
+        raise UnknownDag(request.dag_id)
+    if row.gone:
+        raise DagBroken(request.dag_id, f"{row.file} no longer defines it")
+    _check_conf(memory.plans[row.version, row.dag_id].graph.spec, request.conf)
 
 
 def _check_conf(spec: DagSpec, conf: bytes | None) -> None:
@@ -165,7 +178,8 @@ def _add_run(
     draft.new_run(run)
     _remember_run(run, draft.memory)
     deadlines.owe(run, draft)
-    begin_queued(spec.dag_id, draft, slots)
+    if not _rests(run, draft.memory):
+        begin_queued(spec.dag_id, draft, slots)
     return run
 
 
@@ -237,11 +251,21 @@ def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     waiting = memory.queued_runs.get(dag_id, deque())
     while waiting and memory.active_runs.get(dag_id, 0) < waiting[0].spec.max_active_runs:
-        _begin(waiting.popleft(), draft, slots)
+        run = next((run for run in waiting if not _rests(run, memory)), None)
+        if run is None:
+            break
+        waiting.remove(run)
+        _begin(run, draft, slots)
     needed = past.needed_run(dag_id, memory) if waiting else None
     if needed is not None:
         waiting.remove(needed)
         _begin(needed, draft, slots)
+
+
+def _rests(run: Run, memory: Memory) -> bool:
+    """Whether a run waits until its DAG is resumed: what events start while it is paused."""
+    row = memory.dags.get(run.row.dag_id)
+    return run.row.cause == BY_EVENT and row is not None and row.paused
 
 
 def _begin(run: Run, draft: Draft, slots: Slots) -> None:

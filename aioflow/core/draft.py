@@ -17,6 +17,7 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.owing import Owing
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
+from aioflow.core.standing import StandingChanges
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Due, Effect, TakeEvents, WakeAt
@@ -68,6 +69,7 @@ class Draft:
         runs: Every run it touched, so that they can be read again if it is refused.
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
+        standing: What it does to the triggers that start runs.
         ended_tasks: Tasks that did, where the run behind may have waited for them.
         held_dags: DAGs of which a task was found to wait for a live run before its own, or whose
             line has lost a run: one that is queued may have to begin.
@@ -89,6 +91,7 @@ class Draft:
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
         self.owing = Owing(memory, numbers.take, self.effects)
+        self.standing = StandingChanges(memory.standing)
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
@@ -354,6 +357,7 @@ class Draft:
             self._close_wait(wait.row, None if before is None else before.state)
         for group, width in self._groups.values():
             self._close_group(group, width)
+        self.standing.close(self.batch.of_dags)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
         self.batch.new_outbox.extend(self.owing.new)
         self.batch.done_outbox.extend(self.owing.done)
@@ -382,6 +386,7 @@ class Draft:
         """The batch never was: the memory has the waits, refusals and plans it had before."""
         self.memory.plans.update(self.pruned)
         self.owing.put_back()
+        self.standing.put_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)

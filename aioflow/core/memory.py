@@ -12,9 +12,10 @@ from aioflow.core.live import Live, Run, WaitRecord
 from aioflow.core.parking import Parking, Shelf
 from aioflow.core.plan import Plan
 from aioflow.core.stalls import Stalls
+from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
-from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo
+from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
 from aioflow.owed import CLEAR, Clearing
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.unfinished import LiveRun
@@ -60,6 +61,9 @@ class Memory:
         trigger_code: By version, what the local trigger classes of its file stand on: digests by
             class path. Kept for the versions whose triggers are hosted; not over a restart.
         held: Tasks that have given on items and may go on when there is room, see ``streaming``.
+        standing: The triggers that start runs of DAGs.
+        known_keys: Of the events of these that this turn is told of, the keys that are known:
+            number of the trigger, and key.
         stray_triggers: Rows that nobody needs since their host died with the last daemon.
         outbox: What is owed, kind and body by number: all that the engine works off itself, and
             what is handed out of the rest.
@@ -114,6 +118,8 @@ class Memory:
         self.waits: Shelf[WaitRecord] = self.parking.triggers
         self.trigger_code: dict[str, dict[str, str]] = {}
         self.held: dict[TaskNo, Live] = {}
+        self.standing = Standing()
+        self.known_keys: set[tuple[TriggerNo, str | None]] = set()
         self.stray_triggers: list[TriggerRow] = []
         self.outbox: dict[int, tuple[str, bytes]] = {}
         self.lanes: dict[str, Lane] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core import quarantine, waits
+from aioflow.core import dag_triggers, event_runs, quarantine, waits
 from aioflow.core.attempt import fail_or_retry, interrupt, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import hand_over, host_all
@@ -48,6 +48,7 @@ def _host_up(role: str, draft: Draft) -> None:
     draft.memory.hosts_up.add(role)
     if role != "async":
         host_all(role, draft)
+        dag_triggers.host_all(role, draft)
 
 
 def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
@@ -55,13 +56,14 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     memory.hosts_up.discard(lost.role)
     if lost.role != "async":
         waits.lose_host(lost, draft, slots)
+        event_runs.lose_host(lost, draft)
         return
     memory.parking.lose(lost.role, memory.hosting)
     for live in memory.live.objects.values():
         unpark(live)
     charge = None
     if lost.culprit in memory.live:
-        charge = memory.suspects.failure(lost, memory.live, memory.waits)
+        charge = memory.suspects.failure(lost, memory.live, memory.waits, memory.standing)
     for live in [live for live in memory.live.objects.values() if live.is_hosted]:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
         stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aioflow.core.dag_triggers import place_all
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, role_of
 from aioflow.core.live import WaitRecord
@@ -69,6 +70,7 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         if entry.is_quarantined:
             _alert(found, draft)
     move_next(entry, _misplaced(entry, memory), draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
+    place_all(draft)
 
 
 def _alert(found: Staller, draft: Draft) -> None:
@@ -84,17 +86,18 @@ def blame(lost: HostLost, draft: Draft) -> None:
         draft.effects.append(MoveClass(class_path, is_quarantined=True))
 
 
-def failure_of_culprit(wait: WaitRecord, lost: HostLost, memory: Memory) -> Failure | None:
+def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
     """Return why the trigger fails that was running when its host died; ``None``: it goes on.
 
     One that stood still is given a second chance where it holds up nobody else, and one that
     ran when somebody killed its host has done nothing, see ``suspects``.
     """
     if lost.failure.reason != BLOCKED:
-        return memory.suspects.failure(lost, memory.live, memory.waits)
+        known = (memory.live, memory.waits, memory.standing)
+        return memory.suspects.failure(lost, *known)
     if lost.role != QUARANTINE:
         return None
-    message = f"{wait.row.class_path} held up its host in quarantine too: {lost.failure.message}"
+    message = f"{class_path} held up its host in quarantine too: {lost.failure.message}"
     return Failure(type="Stalled", message=message, reason="stalled")
 
 

@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from aioflow.core.dag_triggers import place_all
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, newest_version
 from aioflow.core.live import WaitRecord
@@ -46,9 +47,11 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     needed = {wait.version for wait in memory.waits.objects.values()}
     needed |= {form.version for form, _ in memory.parking.forms.numbered()}
     needed |= {row.version for row in memory.dags.values()}
+    needed |= {one.version for one in memory.standing}
     for version in memory.trigger_code.keys() - needed:
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
+    place_all(draft)
     if next(_outdated(parsed.version, -1, memory), None) is not None:
         draft.effects.append(Rehost(parsed.file, parsed.version))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioflow.core import dag, deadlines, handling, versions
+from aioflow.core import dag, deadlines, event_runs, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
@@ -116,6 +116,7 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
         if not row.gone:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
+    event_runs.restarted(draft)
     deadlines.arm(draft)
     for kind in list(memory.lanes):
         draft.owing.read_on(kind)

@@ -14,6 +14,8 @@ from aioflow.core import (
     child_runs,
     clearing,
     dag,
+    dag_triggers,
+    event_runs,
     handling,
     pausing,
     processes,
@@ -46,6 +48,7 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
+from aioflow.core.standing import DagTrigger
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
@@ -161,6 +164,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
     while draft.ended_runs:
         run = draft.ended_runs.pop()
         dag.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
+        event_runs.go_on(run.row.dag_id, draft)
         child_runs.ended(run, draft, slots)
         succession.settle(draft, slots)
 
@@ -392,6 +396,10 @@ def _move_triggers(entry: Rehost | MoveClass | StopWaits, draft: Draft) -> None:
 def _take_trigger_report(
     report: Fired | TriggerEnded | RoomChanged, draft: Draft, slots: Slots
 ) -> None:
+    of_dag = draft.memory.standing.get(report.trigger_no)
+    if of_dag is not None:
+        _take_dag_trigger_report(of_dag, report, draft, slots)
+        return
     wait = draft.memory.waits.get(report.trigger_no)
     if wait is None:
         return  # late
@@ -404,9 +412,22 @@ def _take_trigger_report(
             rehosting.room_changed(report, wait)
 
 
+def _take_dag_trigger_report(
+    one: DagTrigger, report: Fired | TriggerEnded | RoomChanged, draft: Draft, slots: Slots
+) -> None:
+    match report:
+        case Fired():
+            event_runs.fire(one, report, draft, slots)
+        case TriggerEnded():
+            dag_triggers.ended(one, report, draft)
+        case RoomChanged():
+            dag_triggers.room_changed(one, report)
+
+
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     if due.dag_id:
         dag.slot_due(due.dag_id, due.at, draft, slots)
+        event_runs.due(due.dag_id, draft, slots)
         return
     if due.run_no >= 0:
         run_due(due.run_no, due.at, draft, slots)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from aioflow.core import timetable
+from aioflow.core.dag_triggers import adopt, place_of
 from aioflow.core.draft import Draft
 from aioflow.core.fitting_pools import too_wide
 from aioflow.core.hosting import is_stopped
@@ -115,6 +116,7 @@ def put_dag(row: DagRow, draft: Draft) -> None:
     now = is_stopped(row.dag_id, draft.memory)
     if was != now:
         draft.effects.append(StopWaits(row.dag_id, is_stopped=now))
+    place_of(row.dag_id, draft)
 
 
 def _put_file(row: DagFileRow, draft: Draft) -> None:
@@ -132,11 +134,18 @@ def _keep_version(parsed: FileParsed, draft: Draft) -> None:
             VersionRow(
                 version=parsed.version,
                 file=parsed.file,
-                dags=parsed.dags,
+                dags=tuple(map(_without_fields, parsed.dags)),
                 sources=parsed.sources,
                 created_at=draft.now,
             )
         )
+
+
+def _without_fields(spec: DagSpec) -> DagSpec:
+    """Return a DAG as it may lie open: the fields of its trigger lie sealed in a row."""
+    if spec.trigger is None:
+        return spec
+    return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
 
 
 def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
@@ -145,7 +154,8 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, draft)):
         begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
-    memory.add_plan(version, spec)
+    memory.add_plan(version, _without_fields(spec))
+    adopt(spec, draft)
     told = draft.now if begun.gone else begun.told_late
     row = msgspec.structs.replace(begun, file=file, version=version, gone=False, told_late=told)
     put_dag(row, draft)

@@ -372,7 +372,7 @@ def lose_host(lost: HostLost, draft: Draft, slots: Slots) -> None:
             unhost(wait)
             if wait.row.trigger_no != lost.culprit:
                 continue
-            failure = quarantine.failure_of_culprit(wait, lost, draft.memory)
+            failure = quarantine.failure_of_culprit(wait.row.class_path, lost, memory)
             if failure is None:
                 continue
             if wait.stream is not None:

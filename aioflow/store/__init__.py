@@ -16,6 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.errors import SettingsError
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
@@ -235,6 +236,17 @@ class Store(Protocol):
 
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs unsealed."""
+
+    async def list_dag_triggers(self) -> list[DagTriggerRow]:
+        """Return the triggers that start runs of DAGs, fields unsealed."""
+
+    async def list_dag_events(
+        self, trigger_no: int, *, before: int, limit: int
+    ) -> list[DagEventRow]:
+        """Return events of a DAG's trigger below a sequence, the latest first."""
+
+    async def find_event_keys(self, trigger_no: int, keys: Collection[str]) -> list[str]:
+        """Return those of many keys that a DAG's trigger has had, as far as that is kept."""
 
     async def list_dags(self) -> list[DagRow]:
         """Return every DAG by name."""

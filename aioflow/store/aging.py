@@ -24,6 +24,7 @@ from sqlalchemy import (
 from aioflow.model import Instant, RunNo
 from aioflow.rows import RunRow
 from aioflow.store import rows, tables
+from aioflow.store.dag_rows import DagTriggerReader
 from aioflow.store.erasing import AGED, not_deleted
 
 __all__ = ("AgingReader",)
@@ -106,7 +107,7 @@ def _numbers(name: str) -> Select[Any]:
     return found.order_by(key).limit(_number("limit"))
 
 
-class AgingReader:
+class AgingReader(DagTriggerReader):
     """The part of a store that knows what is old."""
 
     @abstractmethod

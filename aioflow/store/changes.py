@@ -19,7 +19,7 @@ from aioflow.rows import (
     OutboxRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import catalog_rows, erasing, growth, run_rows, tables, wait_rows
+from aioflow.store import catalog_rows, dag_rows, erasing, growth, run_rows, tables, wait_rows
 from aioflow.store.values import gone_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
@@ -267,6 +267,24 @@ KINDS: tuple[Kind, ...] = (
         wait_rows.record_changes,
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
+    ),
+    _kind("dag trigger", tables.dag_trigger, Action.REPLACE, dag_rows.dag_triggers),
+    _kind(
+        "moved dag trigger",
+        tables.dag_trigger,
+        Action.UPDATE,
+        dag_rows.moved_dag_triggers,
+        columns=("sequence", "event", "event_key", "held", "run_no"),
+        guards=("trigger_no",),
+    ),
+    _kind("new dag event", tables.dag_event, Action.INSERT, dag_rows.new_dag_events),
+    _kind(
+        "fate",
+        tables.dag_event,
+        Action.UPDATE,
+        dag_rows.fates,
+        columns=("fate", "run_no", "reason"),
+        guards=("event_no", "fate"),
     ),
     _kind("new clear", tables.clear_request, Action.INSERT, run_rows.new_clears),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),

@@ -34,7 +34,7 @@ ERASED: tuple[Table, ...] = (
 )
 """The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
 
-AGED: tuple[Table, ...] = (tables.named_event, tables.journal)
+AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal)
 """Tables of which old rows go by their numbers, whatever becomes of runs."""
 
 _TABLES = {table.name: table for table in ERASED}

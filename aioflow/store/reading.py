@@ -33,6 +33,7 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.aging import AgingReader
+from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, dag_trigger_row
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
@@ -45,12 +46,10 @@ AT_ONCE = 500
 """How many keys one statement takes."""
 
 _WIDTHS = (1, 25, AT_ONCE)
-
 Question: TypeAlias = tuple[str, tuple[Any, ...]]
 """SQL and its parameters, in order."""
 
 Row = TypeVar("Row")
-
 
 _WHOLE = (
     selects.ALL_DAGS,
@@ -59,6 +58,7 @@ _WHOLE = (
     selects.ALL_POOLS,
     selects.KEPT_OUTBOX,
     selects.OWED_COUNTS,
+    ALL_DAG_TRIGGERS,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -82,8 +82,7 @@ _OF_ONE_RUN = (
 )
 _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
 """Where the number of the run stands in the answers to ``_OF_LIVE_RUNS``."""
-_TRIGGERS = 3
-"""Which of those are the triggers."""
+_TRIGGERS = 3  # which of those are the triggers
 
 
 class Reading(ErasingReader, AgingReader, ABC):
@@ -111,7 +110,7 @@ class Reading(ErasingReader, AgingReader, ABC):
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -120,6 +119,7 @@ class Reading(ErasingReader, AgingReader, ABC):
             pools=[rows.pool_row(row) for row in pools],
             outbox=[rows.outbox_row(row) for row in outbox],
             owed={kind: (count, first) for kind, count, first in owed},
+            dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
         )
         parts = [
             OfRuns(fetch, column)
@@ -293,8 +293,8 @@ class Reading(ErasingReader, AgingReader, ABC):
 
     async def list_owed(self, kind: str, *, after: int, limit: int) -> list[OutboxRow]:
         """See ``Store``."""
-        page = selects.OWED_PAGE
-        return await self._all(rows.outbox_row, page, kind=kind, after=after, limit=limit)
+        at = {"kind": kind, "after": after, "limit": limit}
+        return await self._all(rows.outbox_row, selects.OWED_PAGE, **at)
 
     async def find_clear(self, run_no: RunNo, key: str) -> int | None:
         """See ``Store``."""

@@ -25,7 +25,9 @@ from sqlalchemy import (
 __all__ = (
     "clear_request",
     "dag",
+    "dag_event",
     "dag_file",
+    "dag_trigger",
     "deletion",
     "event",
     "expansion",
@@ -86,8 +88,8 @@ def _flag(name: str, *, server_default: str | None = None) -> Column[int]:
     return Column(name, _SMALL, check, nullable=False, server_default=server_default)
 
 
-def _state(last: int) -> Column[int]:
-    return Column("state", _SMALL, CheckConstraint(f"state BETWEEN 0 AND {last}"), nullable=False)
+def _state(last: int, name: str = "state") -> Column[int]:
+    return Column(name, _SMALL, CheckConstraint(f"{name} BETWEEN 0 AND {last}"), nullable=False)
 
 
 meta = Table("meta", metadata, _name("name", 100), _text("value"), sqlite_strict=True)
@@ -380,6 +382,47 @@ clear_request = Table(
     PrimaryKeyConstraint("run_no", "key"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
+)
+
+dag_trigger = Table(
+    "dag_trigger",
+    metadata,
+    _key("trigger_no"),
+    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    _text("class_path"),
+    _blob("kwargs"),
+    _number("since"),
+    _number("sequence"),
+    _blob("event", null=True),
+    _text("event_key", null=True),
+    _blob("held", null=True),
+    _number("run_no", null=True),
+    sqlite_strict=True,
+)
+Index("dag_trigger_by_dag", dag_trigger.c.dag_id, unique=True)
+
+dag_event = Table(
+    "dag_event",
+    metadata,
+    _key("event_no"),
+    _number("trigger_no", ForeignKey("dag_trigger.trigger_no")),
+    _number("sequence"),
+    _text("key", null=True),
+    _number("at"),
+    _state(4, "fate"),
+    _number("run_no", null=True),
+    _text("reason", null=True),
+    sqlite_strict=True,
+)
+Index("dag_event_by_place", dag_event.c.trigger_no, dag_event.c.sequence, unique=True)
+_keyed = dag_event.c.key.is_not(None)
+Index(
+    "dag_event_by_key",
+    dag_event.c.trigger_no,
+    dag_event.c.key,
+    unique=True,
+    sqlite_where=_keyed,
+    postgresql_where=_keyed,
 )
 
 outbox = Table(

@@ -20,6 +20,7 @@ from aioflow.core.restoring import Restoring, restore
 from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide
+from aioflow.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
 from aioflow.inputs import (
     Acknowledge,
     Asked,
@@ -90,6 +91,8 @@ class Rows:
         self.was_owed: dict[int, str] = {}
         self.clears: dict[tuple[int, str | None], int] = {}
         self.deletions: dict[int, DeletionRow] = {}
+        self.dag_triggers: dict[int, DagTriggerRow] = {}
+        self.dag_events: dict[int, DagEventRow] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -119,6 +122,7 @@ class Rows:
         for event in batch.named_events:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
+        self._apply_of_dags(batch.of_dags)
         for deletion in batch.new_deletions:
             assert deletion.run_no not in self.deletions
             self.deletions[deletion.run_no] = deletion
@@ -131,6 +135,25 @@ class Rows:
             self.clears[run_no, key] = cleared
         for table, keys in batch.erased.items():
             self.erase(table, set(keys))
+
+    def _apply_of_dags(self, changes: DagTriggerChanges) -> None:
+        for row in changes.triggers:
+            self.dag_triggers[row.trigger_no] = row
+        for row in changes.moved:
+            assert row.trigger_no in self.dag_triggers
+            self.dag_triggers[row.trigger_no] = row
+        for event in changes.events:
+            known = [row for row in self.dag_events.values() if row.trigger_no == event.trigger_no]
+            assert event.event_no not in self.dag_events
+            assert event.sequence == len(known)
+            assert event.key is None or event.key not in {row.key for row in known}
+            self.dag_events[event.event_no] = event
+        for change in changes.fates:
+            held = self.dag_events[change.event_no]
+            assert held.fate is Fate.HELD
+            self.dag_events[change.event_no] = msgspec.structs.replace(
+                held, fate=change.fate, run_no=change.run_no, reason=change.reason
+            )
 
     def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
         """Delete rows by their keys."""
@@ -151,6 +174,7 @@ class Rows:
             "task": self.tasks,
             "expansion": self.expansions,
             "named_event": self.named_events,
+            "dag_event": self.dag_events,
             "journal": {},
             "clear_request": self.clears,
             "run": self.runs,
@@ -323,6 +347,9 @@ class Rows:
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     """What ``recalling`` does with a database."""
     memory.answered = {}
+    memory.known_keys = {
+        (row.trigger_no, row.key) for row in rows.dag_events.values() if row.key is not None
+    }
     run_ids, keys = taken.asked(inputs)
     named = [
         run
@@ -393,6 +420,7 @@ class World:
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:
                 self.memory.add_plan(version.version, spec)
+        self.memory.standing.restore(self.rows.dag_triggers.values())
         unfinished = self.rows.unfinished()
         self.memory.stray_triggers = [
             row for row in self.rows.triggers.values() if row.run_no not in unfinished

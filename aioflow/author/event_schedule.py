@@ -1,0 +1,63 @@
+"""Schedules that are no times: a trigger, each of whose events starts a run."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from aioflow.author.duration import Duration, microseconds
+from aioflow.author.schedule import Schedule
+from aioflow.author.trigger import Trigger, serialize
+from aioflow.dag_triggers import DagTriggerSpec, IfRunning
+from aioflow.errors import BadSchedule
+
+__all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event_schedule")
+
+
+def is_event_schedule(schedule: object) -> bool:
+    """Return whether events start the runs, and no clock does."""
+    return isinstance(schedule, Trigger)
+
+
+def clock_schedule(schedule: Schedule | Trigger[Any]) -> Schedule:
+    """Return a schedule that is times; ``None`` where events start the runs."""
+    return None if isinstance(schedule, Trigger) else schedule
+
+
+def checked_if_running(value: object) -> IfRunning:
+    """Return what becomes of an event while a run goes on.
+
+    Raises:
+        BadSchedule: If it is none of the words for that.
+    """
+    for known in get_args(IfRunning):
+        if value == known:
+            word: IfRunning = known
+            return word
+    known_words = ", ".join(map(repr, get_args(IfRunning)))
+    raise BadSchedule(f"if_running={value!r} is none of {known_words}")
+
+
+def dag_trigger_spec(
+    schedule: Any, *, if_running: object = "queue", debounce: Duration | None = None
+) -> DagTriggerSpec | None:
+    """Return how events start runs; ``None`` for a schedule that is a time, or none.
+
+    Args:
+        schedule: What the author wrote.
+        if_running: See ``model.IfRunning``.
+        debounce: How long it has to be quiet before the last event starts a run.
+
+    Raises:
+        BadSchedule: If one of them makes no sense, or not for such a schedule.
+        Unserializable: If the trigger cannot be stored.
+    """
+    word = checked_if_running(if_running)
+    quiet_us = None if debounce is None else microseconds(debounce, "debounce")
+    if not is_event_schedule(schedule):
+        if word != "queue" or quiet_us is not None:
+            raise BadSchedule("if_running and debounce go with schedule=<a trigger> alone")
+        return None
+    if quiet_us == 0:
+        raise BadSchedule("debounce must be longer than nothing")
+    path, kwargs = serialize(schedule)
+    return DagTriggerSpec(class_path=path, kwargs=kwargs, if_running=word, debounce_us=quiet_us)

@@ -1,0 +1,206 @@
+"""Triggers that start runs of DAGs: which of them a host has, and made of what.
+
+There is one for each DAG whose file says so, as a row that stays when the file says otherwise, so
+that its place and the keys it has had are known when it says so again. It is hosted as the newest
+version has it. One that ends, or fails, is hosted again after a while.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
+from aioflow.core.memory import Memory
+from aioflow.core.standing import DagTrigger
+from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
+from aioflow.inputs import EndHosting, HostTrigger, RoomChanged
+from aioflow.messages import TriggerEnded
+from aioflow.model import DagSpec, Failure
+from aioflow.orders import End, Host
+
+__all__ = (
+    "FIRST_WAIT_US",
+    "LONGEST_WAIT_US",
+    "WINDOW",
+    "adopt",
+    "ended",
+    "fail",
+    "host_all",
+    "place",
+    "place_all",
+    "place_of",
+    "room_changed",
+    "spec_of",
+)
+
+WINDOW = 64
+"""Events such a trigger may be ahead of the store."""
+
+FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
+"""Until one that has ended is hosted again; twice as long each time it ends without an event."""
+
+_GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
+
+
+def adopt(spec: DagSpec, draft: Draft) -> None:
+    """A file says of what a DAG's trigger is made."""
+    said = spec.trigger
+    if said is None or said.kwargs is None:
+        return
+    one = draft.memory.standing.of(spec.dag_id)
+    if one is None:
+        row = DagTriggerRow(
+            trigger_no=draft.numbers.take(),
+            dag_id=spec.dag_id,
+            class_path=said.class_path,
+            kwargs=said.kwargs,
+            since=draft.now,
+        )
+        draft.standing.add(DagTrigger(row))
+        return
+    row = one.row
+    if (row.class_path, row.kwargs) == (said.class_path, said.kwargs):
+        return
+    draft.standing.note(one)
+    one.failures, one.failure, one.retry_at = 0, None, None
+    if row.class_path != said.class_path:  # what the other saw last says nothing to this one
+        row = msgspec.structs.replace(row, since=draft.now, event=None, event_key=None)
+    one.row = msgspec.structs.replace(row, class_path=said.class_path, kwargs=said.kwargs)
+
+
+def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
+    """Return how a DAG wants its events taken; ``None`` where it wants none of this trigger."""
+    row = memory.dags.get(one.row.dag_id)
+    if row is None or row.gone:
+        return None
+    plan = memory.plans.get((row.version, row.dag_id))
+    return None if plan is None else plan.graph.spec.trigger
+
+
+def place_of(dag_id: str, draft: Draft) -> None:
+    """As ``place``, of the trigger of a DAG, if it has one."""
+    one = draft.memory.standing.of(dag_id)
+    if one is not None:
+        place(one, draft)
+
+
+def place_all(draft: Draft) -> None:
+    """As ``place``, of all: something has changed that many may go by."""
+    for one in draft.memory.standing:
+        place(one, draft)
+
+
+def place(one: DagTrigger, draft: Draft) -> None:
+    """Have the right host have it, or none; whatever has changed, a second time changes nothing."""
+    memory = draft.memory
+    if spec_of(one, memory) is None:
+        _leave(one, _GONE, draft)
+    elif is_stopped(one.row.dag_id, memory):
+        _leave(one, _PAUSED, draft)
+    elif one.hosting:
+        if _is_outdated(one, memory):
+            _leave(one, _REASSIGNED, draft)
+    elif one.retry_at is None or one.retry_at <= draft.now:
+        _host(one, draft)
+
+
+def host_all(role: str, draft: Draft) -> None:
+    """A host is ready: hand it what is its own. What it was handed before it has not."""
+    memory = draft.memory
+    for one in memory.standing:
+        if one.hosting and one.role == role:
+            draft.standing.note(one)
+            one.unhost()
+        if role_of(one.row.class_path, memory) == role:
+            place(one, draft)
+
+
+def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
+    """A host has let go of it: as it was told, or because it came to an end, or failed."""
+    if report.hosting != one.hosting:
+        return
+    draft.standing.note(one)
+    has_fired = one.index > 0
+    one.unhost()
+    if report.reason:
+        place(one, draft)
+        return
+    failure = report.failure
+    if failure is None and not has_fired:
+        message = f"{one.row.class_path} ended without an event"
+        failure = Failure(type="TriggerFailed", message=message, reason="trigger_ended")
+    fail(one, failure, draft)
+
+
+def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
+    """It has ended by itself, and is hosted again after a while. People are told of a failure."""
+    draft.standing.note(one)
+    is_news = failure is not None and one.failure is None
+    wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
+    one.failures += 1
+    one.failure = failure
+    one.retry_at = draft.now + wait_us
+    draft.wake_dag(one.row.dag_id, one.retry_at)
+    if is_news and failure is not None:
+        message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
+        draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
+
+
+def room_changed(one: DagTrigger, entry: RoomChanged) -> None:
+    """It waits for room in its host, or no longer does."""
+    if one.hosting == entry.hosting:
+        one.has_room = entry.has_room
+
+
+def _host(one: DagTrigger, draft: Draft) -> None:
+    memory, row = draft.memory, one.row
+    role = role_of(row.class_path, memory)
+    if row.kwargs is None or (role not in memory.hosts_up and role != QUARANTINE):
+        return
+    draft.standing.note(one)
+    one.hosting, one.role = memory.next_hosting(), role
+    one.version = memory.dags[row.dag_id].version
+    one.made_of = (row.class_path, row.kwargs)
+    one.index = one.taken = 0
+    one.retry_at = None
+    last = None if row.event is None else (row.event, row.event_key)
+    host = Host(
+        trigger_no=row.trigger_no,
+        hosting=one.hosting,
+        # Named events count from the trigger's number on, as they do from that of a run.
+        run_no=row.trigger_no,
+        task_no=-1,
+        version=one.version,
+        class_path=row.class_path,
+        kwargs=row.kwargs,
+        since=row.since,
+        logical_date=None,
+        window=WINDOW,
+        last=last,
+    )
+    draft.effects.append(HostTrigger(host, None, role))
+
+
+def _leave(one: DagTrigger, reason: str, draft: Draft) -> None:
+    """Ask its host to let go of it, unless that has been done."""
+    if not one.hosting or one.leaving:
+        return
+    draft.standing.note(one)
+    if one.role not in draft.memory.hosts_up:
+        one.unhost()
+        return
+    one.leaving = reason
+    draft.effects.append(EndHosting(End(one.row.trigger_no, one.hosting, reason), one.role))
+
+
+def _is_outdated(one: DagTrigger, memory: Memory) -> bool:
+    """Whether it would be made of something else now, or elsewhere."""
+    path = one.row.class_path
+    if one.made_of != (path, one.row.kwargs) or one.role != role_of(path, memory):
+        return True
+    version = memory.dags[one.row.dag_id].version
+    code = memory.trigger_code.get(version, {}).get(path)
+    if one.version == version or code is None:
+        return False
+    return memory.trigger_code.get(one.version, {}).get(path) != code

@@ -1,0 +1,147 @@
+"""The triggers that start runs of DAGs, in memory: what is stored of them, and where they live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+
+from aioflow.dag_triggers import DagTriggerChanges, DagTriggerRow
+from aioflow.model import Failure, Instant, TriggerNo
+
+__all__ = ("DagTrigger", "Standing", "StandingChanges")
+
+
+class DagTrigger:
+    """The trigger of one DAG.
+
+    Attributes:
+        row: What is stored.
+        hosting: The present one; 0 for none.
+        role: Of its host.
+        version: Whose code it is hosted as.
+        made_of: Class and fields it is hosted with.
+        leaving: Why it was told to end; empty if it was not.
+        has_room: Its host has taken it.
+        index: The event of this hosting that comes next.
+        taken: Up to which the host was told that its events are stored.
+        failures: Hostings that ended by themselves since there was an event.
+        failure: Why the last of them did; ``None`` where it had come to its end.
+        retry_at: When it is hosted again; ``None`` if nothing has to pass before.
+    """
+
+    __slots__ = (
+        "failure",
+        "failures",
+        "has_room",
+        "hosting",
+        "index",
+        "leaving",
+        "made_of",
+        "retry_at",
+        "role",
+        "row",
+        "taken",
+        "version",
+    )
+
+    def __init__(self, row: DagTriggerRow) -> None:
+        self.row = row
+        self.hosting = 0
+        self.role = ""
+        self.version = ""
+        self.made_of: tuple[str, bytes | None] = ("", None)
+        self.leaving = ""
+        self.has_room = True
+        self.index = 0
+        self.taken = 0
+        self.failures = 0
+        self.failure: Failure | None = None
+        self.retry_at: Instant | None = None
+
+    def unhost(self) -> None:
+        """No host has it."""
+        self.hosting = 0
+        self.leaving = ""
+        self.has_room = True
+
+
+class Standing:
+    """All of them, by number and by DAG."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[TriggerNo, DagTrigger] = {}
+        self._by_dag: dict[str, DagTrigger] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[DagTrigger]:
+        return iter(self._by_number.values())
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._by_number
+
+    def get(self, number: TriggerNo) -> DagTrigger | None:
+        """Return the one of that number."""
+        return self._by_number.get(number)
+
+    def of(self, dag_id: str) -> DagTrigger | None:
+        """Return that of a DAG."""
+        return self._by_dag.get(dag_id)
+
+    def add(self, one: DagTrigger) -> None:
+        """Know another one."""
+        self._by_number[one.row.trigger_no] = self._by_dag[one.row.dag_id] = one
+
+    def remove(self, one: DagTrigger) -> None:
+        """Forget one."""
+        del self._by_number[one.row.trigger_no]
+        del self._by_dag[one.row.dag_id]
+
+    def restore(self, rows: Iterable[DagTriggerRow]) -> None:
+        """Know those of these rows; no host has them."""
+        for row in rows:
+            self.add(DagTrigger(row))
+
+
+class StandingChanges:
+    """What a turn changes of them."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._before: dict[TriggerNo, DagTrigger | None] = {}
+
+    def add(self, one: DagTrigger) -> None:
+        """One begins to exist."""
+        self._standing.add(one)
+        self._before[one.row.trigger_no] = None
+
+    def note(self, one: DagTrigger) -> None:
+        """It is about to change."""
+        if one.row.trigger_no not in self._before:
+            self._before[one.row.trigger_no] = copy(one)
+
+    def close(self, changes: DagTriggerChanges) -> None:
+        """Say what of it is to be stored."""
+        for number, before in self._before.items():
+            one = self._standing.get(number)
+            if one is None:
+                continue
+            if before is None or _made_of(before.row) != _made_of(one.row):
+                changes.triggers.append(one.row)
+            elif before.row != one.row:
+                changes.moved.append(one.row)
+
+    def put_back(self) -> None:
+        """None of it ever was."""
+        for number, before in self._before.items():
+            one = self._standing.get(number)
+            if one is not None and before is None:
+                self._standing.remove(one)
+            elif one is not None:
+                for name in DagTrigger.__slots__:
+                    setattr(one, name, getattr(before, name))
+
+
+def _made_of(row: DagTriggerRow) -> tuple[str, bytes | None, Instant]:
+    return row.class_path, row.kwargs, row.since

@@ -1,0 +1,168 @@
+"""The triggers that start runs of DAGs, and their events: as rows, and found again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import BigInteger, Select, bindparam, select
+
+from aioflow.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
+from aioflow.rows import Batch
+from aioflow.secrets import Vault
+from aioflow.store import tables
+from aioflow.store.packing import encode, last_of_each
+
+__all__ = (
+    "ALL_DAG_TRIGGERS",
+    "DagTriggerReader",
+    "dag_trigger_row",
+    "dag_triggers",
+    "fates",
+    "moved_dag_triggers",
+    "new_dag_events",
+)
+
+_TABLE = "dag_trigger"
+"""What sealed fields are bound to, with the number of their row."""
+
+_trigger, _event = tables.dag_trigger, tables.dag_event
+
+ALL_DAG_TRIGGERS = select(_trigger).order_by(_trigger.c.trigger_no)
+_number = bindparam("trigger_no", type_=BigInteger())
+_EVENTS = (
+    select(_event)
+    .where(
+        _event.c.trigger_no == _number,
+        _event.c.sequence < bindparam("before", type_=BigInteger()),
+    )
+    .order_by(_event.c.sequence.desc())
+    .limit(bindparam("limit", type_=BigInteger()))
+)
+
+Row = TypeVar("Row")
+
+_held = msgspec.msgpack.Decoder(Held)
+
+
+@cache
+def _keys(width: int) -> Select[Any]:
+    """Return which of as many keys a trigger has had: ``key_0`` and so on."""
+    keys = [bindparam(f"key_{n}", type_=_event.c.key.type) for n in range(width)]
+    return select(_event.c.key).where(_event.c.trigger_no == _number, _event.c.key.in_(keys))
+
+
+def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are new, or made of other fields, sealed."""
+
+    def values(row: DagTriggerRow) -> tuple[Any, ...]:
+        if row.kwargs is None:
+            raise ValueError(f"the trigger of {row.dag_id!r} has no fields")
+        sealed = vault.seal(_TABLE, row.trigger_no, row.kwargs)
+        return (row.trigger_no, row.dag_id, row.class_path, sealed, row.since, *_place(row))
+
+    return [values(row) for row in last_of_each(batch.of_dags.triggers, lambda row: row.trigger_no)]
+
+
+def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that have come further."""
+    return [(*_place(row), row.trigger_no) for row in batch.of_dags.moved]
+
+
+def _place(row: DagTriggerRow) -> tuple[Any, ...]:
+    held = None if row.held is None else encode(row.held)
+    return (row.sequence, row.event, row.event_key, held, row.run_no)
+
+
+def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the events that have come."""
+
+    def values(row: DagEventRow) -> tuple[Any, ...]:
+        place = (row.event_no, row.trigger_no, row.sequence)
+        return (*place, row.key, row.at, int(row.fate), row.run_no, row.reason)
+
+    return [values(row) for row in batch.of_dags.events]
+
+
+def fates(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return what became of those that were held."""
+    return [
+        (int(change.fate), change.run_no, change.reason, change.event_no, int(Fate.HELD))
+        for change in batch.of_dags.fates
+    ]
+
+
+def dag_trigger_row(values: Sequence[Any], vault: Vault) -> DagTriggerRow:
+    """Return a row of ``dag_trigger``; without its fields where no key at hand opens them."""
+    return DagTriggerRow(
+        trigger_no=values[0],
+        dag_id=values[1],
+        class_path=values[2],
+        kwargs=vault.unseal(_TABLE, values[0], values[3]),
+        since=values[4],
+        sequence=values[5],
+        event=values[6],
+        event_key=values[7],
+        held=None if values[8] is None else _held.decode(values[8]),
+        run_no=values[9],
+    )
+
+
+def _dag_event_row(values: Sequence[Any]) -> DagEventRow:
+    event_no, trigger_no, sequence, key, at, fate, run_no, reason = values
+    return DagEventRow(
+        event_no=event_no,
+        trigger_no=trigger_no,
+        sequence=sequence,
+        key=key,
+        at=at,
+        fate=Fate(fate),
+        run_no=run_no,
+        reason=reason,
+    )
+
+
+class DagTriggerReader:
+    """The part of a store that knows what starts runs of DAGs."""
+
+    _vault: Vault
+
+    @abstractmethod
+    async def _all(
+        self, made: Callable[[Sequence[Any]], Row], statement: Select[Any], **values: Any
+    ) -> list[Row]:
+        """Return the rows of an answer."""
+
+    @abstractmethod
+    async def _each(
+        self,
+        made: Callable[[Sequence[Any]], Row],
+        statement: Callable[[int], Select[Any]],
+        name: str,
+        wanted: Collection[object],
+        **values: Any,
+    ) -> list[Row]:
+        """Return the rows of many keys."""
+
+    async def list_dag_triggers(self) -> list[DagTriggerRow]:
+        """See ``Store``."""
+        return await self._all(
+            lambda values: dag_trigger_row(values, self._vault), ALL_DAG_TRIGGERS
+        )
+
+    async def list_dag_events(
+        self, trigger_no: int, *, before: int, limit: int
+    ) -> list[DagEventRow]:
+        """See ``Store``."""
+        return await self._all(
+            _dag_event_row, _EVENTS, trigger_no=trigger_no, before=before, limit=limit
+        )
+
+    async def find_event_keys(self, trigger_no: int, keys: Collection[str]) -> list[str]:
+        """See ``Store``."""
+        return await self._each(
+            lambda values: str(values[0]), _keys, "key", keys, trigger_no=trigger_no
+        )

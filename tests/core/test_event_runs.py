@@ -1,0 +1,601 @@
+"""Runs that events start: each once, whatever is repeated, refused, paused or killed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.core import event_runs
+from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
+from aioflow.core.event_runs import LONGEST_HOLD, conf_of
+from aioflow.dag_triggers import DagTriggerSpec, Fate
+from aioflow.inputs import (
+    EndHosting,
+    FileGone,
+    FileParsed,
+    HostLost,
+    HostTrigger,
+    HostUp,
+    MoveClass,
+    TakeEvents,
+)
+from aioflow.messages import Fired, TriggerEnded
+from aioflow.model import DagSpec, Failure, TaskSpec
+from aioflow.requests import CancelRun, SetPaused
+from tests.core.world import SECOND, World
+
+BROKEN = Failure(type="OSError", message="no such folder", reason="trigger")
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+CRASHED = Failure(type="Killed", message="SIGSEGV", reason="crashed")
+
+
+def packed(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def said(*, path: str = "m:Ticks", kwargs: bytes | None = b"\x80", **fields: Any) -> DagTriggerSpec:
+    return DagTriggerSpec(class_path=path, kwargs=kwargs, **fields)
+
+
+def of(trigger: DagTriggerSpec | None = None, **fields: Any) -> DagSpec:
+    fields.setdefault("parameters", ("n",))
+    return DagSpec(
+        dag_id="dag",
+        file="dag.py",
+        tasks=(TaskSpec(task_id="t"),),
+        trigger=said() if trigger is None else trigger,
+        **fields,
+    )
+
+
+def waiting(trigger: DagTriggerSpec | None = None, **fields: Any) -> World:
+    """A node whose DAG has a trigger, which its host has."""
+    world = World()
+    world.load(of(trigger, **fields))
+    return world
+
+
+def host(world: World) -> Any:
+    found = [effect.host for effect in world.effects if isinstance(effect, HostTrigger)]
+    return found[-1] if found else None
+
+
+def hostings(world: World) -> int:
+    return sum(isinstance(effect, HostTrigger) for effect in world.effects)
+
+
+def told_to_end(world: World) -> list[str]:
+    return [effect.end.reason for effect in world.effects if isinstance(effect, EndHosting)]
+
+
+def one(world: World) -> Any:
+    return world.memory.standing.of("dag")
+
+
+def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) -> Fired:
+    had = one(world)
+    at = (had.row.trigger_no, had.hosting, had.index + ahead, world.now)
+    return Fired(*at, packed(payload), key)
+
+
+def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
+    """Have the trigger yield these; each has itself as key."""
+    return world.turn(
+        *(
+            fired(world, payload, str(payload) if keys else None, ahead)
+            for ahead, payload in enumerate(payloads)
+        )
+    )
+
+
+def end(world: World, failure: Failure | None = None, reason: str = "") -> list[Any]:
+    had = one(world)
+    return world.turn(TriggerEnded(had.row.trigger_no, had.hosting, world.now, failure, reason))
+
+
+def confs(world: World) -> list[Any]:
+    runs = sorted(world.rows.runs.values(), key=lambda run: run.run_no)
+    return [None if run.conf is None else msgspec.msgpack.decode(run.conf) for run in runs]
+
+
+def states(world: World) -> list[str]:
+    return [run.state.label for _, run in sorted(world.rows.runs.items())]
+
+
+def fates(world: World) -> list[Fate]:
+    rows = sorted(world.rows.dag_events.values(), key=lambda row: row.sequence)
+    return [row.fate for row in rows]
+
+
+# ── what is hosted ──────────────────────────────────────────────────────────────────────
+
+
+def test_the_trigger_of_a_dag_is_hosted_once_its_host_is_there():
+    world = World()
+    world.turn(FileParsed(file="dag.py", version="v1", dags=(of(),), sources={}))
+    assert host(world) is None
+
+    world.turn(HostUp("triggers"))
+
+    order = host(world)
+    assert (order.class_path, order.version, order.window) == ("m:Ticks", "v1", WINDOW)
+    assert order.run_no == order.trigger_no  # named events count from there on
+    assert order.since == world.now
+
+
+def test_its_fields_lie_nowhere_but_in_its_row():
+    world = waiting(said(kwargs=packed({"token": "s3cret"})))
+
+    (version,) = world.rows.versions.values()
+    assert version.dags[0].trigger.kwargs is None
+    (row,) = world.rows.dag_triggers.values()
+    assert b"s3cret" in (row.kwargs or b"")
+
+
+def test_a_restart_hosts_it_again_behind_its_last_event():
+    world = waiting()
+    before = host(world)
+    fire(world, {"n": 1})
+
+    world.restart()
+
+    order = host(world)
+    assert (order.trigger_no, order.since) == (before.trigger_no, before.since)
+    assert order.last == (packed({"n": 1}), "{'n': 1}")
+    assert order.hosting > before.hosting
+
+
+def test_a_version_with_other_fields_has_the_old_one_leave_and_hosts_the_new_one_after_that():
+    world = waiting()
+    fire(world, {"n": 1})
+    world.load(of(said(kwargs=packed({"path": "b"}))), version="v2")
+
+    assert told_to_end(world) == ["reassigned"]
+    assert hostings(world) == 1
+
+    fire(world, {"n": 2})  # what it yields until then counts
+    end(world, reason="reassigned")
+
+    order = host(world)
+    assert (order.kwargs, order.version) == (packed({"path": "b"}), "v2")
+    assert order.last == (packed({"n": 2}), "{'n': 2}")
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_the_same_version_again_changes_nothing():
+    world = waiting()
+    world.load(of())
+    world.load(of(), version="v2")
+
+    assert told_to_end(world) == []
+    assert hostings(world) == 1
+
+
+def test_a_version_whose_class_has_other_code_hosts_it_anew():
+    world = World()
+    parsed = FileParsed(
+        file="dag.py", version="v1", dags=(of(),), sources={}, triggers={"m:Ticks": "a"}
+    )
+    world.turn(parsed, HostUp("triggers"), HostUp("async"))
+    world.turn(msgspec.structs.replace(parsed, version="v2"))
+    assert told_to_end(world) == []
+
+    world.turn(msgspec.structs.replace(parsed, version="v3", triggers={"m:Ticks": "b"}))
+    end(world, reason="reassigned")
+
+    assert told_to_end(world) == ["reassigned"]
+    assert host(world).version == "v3"
+
+
+def test_another_class_begins_anew_but_knows_the_keys_there_were():
+    world = waiting()
+    fire(world, {"n": 1})
+    world.now += SECOND
+    world.load(of(said(path="m:Others")), version="v2")
+    end(world, reason="reassigned")
+
+    assert host(world).last is None
+    assert host(world).since == world.now
+    fire(world, {"n": 1}, {"n": 2})
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_dag_that_is_gone_has_no_trigger_hosted_and_comes_back_with_what_it_knew():
+    world = waiting()
+    fire(world, {"n": 1})
+    world.turn(FileGone("dag.py"))
+    assert told_to_end(world) == ["finished"]
+    fire(world, {"n": 2})  # it is not lost: the trigger goes on behind the one before it
+    end(world, reason="finished")
+    assert confs(world) == [{"n": 1}]
+
+    world.load(of(), version="v2")
+
+    assert host(world).last == (packed({"n": 1}), "{'n': 1}")
+    fire(world, {"n": 1}, {"n": 2})
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_dag_that_turns_to_a_clock_has_its_trigger_let_go():
+    world = waiting()
+    spec = msgspec.structs.replace(of(), trigger=None)
+    world.load(spec, version="v2")
+    end(world, reason="finished")
+
+    assert told_to_end(world) == ["finished"]
+    assert one(world).hosting == 0
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_event_starts_one_run_with_its_mapping_as_conf():
+    world = waiting()
+    fire(world, {"n": 1, "m": 7}, {"n": 2})
+
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+    assert {run.cause for run in world.rows.runs.values()} == {"event"}
+    assert fates(world) == [Fate.RUN, Fate.RUN]
+    runs = {row.run_no for row in world.rows.dag_events.values()}
+    assert runs == set(world.rows.runs)
+
+
+@pytest.mark.parametrize(
+    ("payload", "parameters", "conf"),
+    [
+        ({"a": 1, "b": [2]}, ("a", "b"), {"a": 1, "b": [2]}),
+        ({"a": 1, "b": 2}, ("b", "c"), {"b": 2}),
+        ({"a": 1}, (), None),
+        ({"x": 1}, ("a",), None),
+        (5, ("a",), {"a": 5}),
+        ([1, 2], ("a",), {"a": [1, 2]}),
+        ("text", ("a", "b"), None),
+        (None, ("a",), None),
+    ],
+)
+def test_what_of_an_event_is_the_conf(payload, parameters, conf):
+    made = conf_of(packed(payload), of(parameters=parameters))
+
+    assert (None if made is None else msgspec.msgpack.decode(made)) == conf
+
+
+def test_a_repeated_report_starts_nothing():
+    world = waiting()
+    report = fired(world, {"n": 1})
+    world.turn(report, report)
+    world.turn(report)
+
+    assert confs(world) == [{"n": 1}]
+
+
+def test_a_key_that_was_there_is_known_in_every_later_hosting():
+    world = waiting()
+    fire(world, {"n": 1}, {"n": 1})
+    world.restart()
+    fire(world, {"n": 1}, {"n": 2})
+
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_events_without_a_key_are_each_their_own():
+    world = waiting()
+    fire(world, {"n": 1}, {"n": 1}, keys=False)
+
+    assert confs(world) == [{"n": 1}, {"n": 1}]
+
+
+def test_a_report_of_an_earlier_hosting_is_late():
+    world = waiting()
+    late = fired(world, {"n": 1})
+    world.restart()
+    world.turn(late)
+
+    assert confs(world) == []
+
+
+def test_the_host_goes_on_when_its_events_are_stored():
+    world = waiting()
+    effects = fire(world, {"n": 1}, {"n": 2}, {"n": 3})
+
+    assert [e.taken.upto for e in effects if isinstance(e, TakeEvents)] == [3]
+
+
+def test_a_turn_that_is_refused_is_as_if_it_had_never_been():
+    world = waiting()
+    reports = [fired(world, {"n": n}, str(n), n) for n in range(3)]
+    world.refuse(*reports)
+
+    assert confs(world) == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert one(world).row == next(iter(world.rows.dag_triggers.values()))
+
+
+def test_a_file_whose_turn_is_refused_makes_one_trigger():
+    world = World()
+    world.refuse(FileParsed(file="dag.py", version="v1", dags=(of(),), sources={}))
+    world.turn(HostUp("triggers"))
+
+    assert len(world.rows.dag_triggers) == len(world.memory.standing) == 1
+    assert hostings(world) == 1
+
+
+def test_an_event_of_which_no_run_can_be_made_is_kept_with_the_reason_and_told():
+    world = waiting(parameters=("n",), required=("n",))
+    fire(world, {"m": 1}, {"n": 2})
+
+    refused, _ = sorted(world.rows.dag_events.values(), key=lambda row: row.sequence)
+    assert refused.fate is Fate.REFUSED
+    assert "needs n" in str(refused.reason)
+    assert len(world.alerts()) == 1
+    assert confs(world) == [{"n": 2}]
+
+
+def test_a_key_that_no_database_takes_costs_its_event_alone():
+    world = waiting()
+    world.turn(fired(world, {"n": 1}, "a\0b"))
+    fire(world, {"n": 2})
+
+    assert fates(world) == [Fate.REFUSED, Fate.RUN]
+
+
+# ── while runs go on ────────────────────────────────────────────────────────────────────
+
+
+def test_runs_of_events_wait_for_their_turn():
+    world = waiting(max_active_runs=1)
+    fire(world, {"n": 1}, {"n": 2}, {"n": 3})
+    assert states(world) == ["running", "queued", "queued"]
+
+    world.finish_all()
+    assert states(world) == ["success"] * 3
+
+
+def test_skip_keeps_the_event_and_starts_no_run():
+    world = waiting(said(if_running="skip"))
+    fire(world, {"n": 1}, {"n": 2})
+    assert fates(world) == [Fate.RUN, Fate.SKIPPED]
+
+    world.finish_all()
+    fire(world, {"n": 2}, {"n": 3})  # what was skipped is known all the same
+
+    assert confs(world) == [{"n": 1}, {"n": 3}]
+    assert fates(world) == [Fate.RUN, Fate.SKIPPED, Fate.RUN]
+
+
+def test_cancel_old_leaves_the_newest_alone():
+    world = waiting(said(if_running="cancel_old"), max_active_runs=1)
+    by_hand = world.trigger()
+    fire(world, {"n": 1}, {"n": 2})
+    world.finish_all()
+
+    ended = {run.run_no: run.state.label for run in world.rows.runs.values()}
+    assert ended.pop(by_hand) == "success"
+    assert list(ended.values()) == ["cancelled", "success"]
+
+
+def test_cancel_old_cancels_what_runs_also_after_a_restart():
+    world = waiting(said(if_running="cancel_old"))
+    fire(world, {"n": 1})
+    world.restart()
+    fire(world, {"n": 2})
+
+    assert states(world) == ["cancelled", "running"]
+
+
+def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
+    ahead = 20
+    monkeypatch.setattr(event_runs, "RUNS_AHEAD", ahead)
+    world = waiting(max_active_runs=1)
+    fire(world, *({"n": n} for n in range(ahead)))
+    assert one(world).taken == one(world).index == ahead
+
+    effects = fire(world, {"n": ahead})
+    assert not [e for e in effects if isinstance(e, TakeEvents)]
+    assert len(world.rows.runs) == ahead + 1
+
+    effects = world.succeed("t")
+    effects += world.succeed("t")
+    assert [e.taken.upto for e in effects if isinstance(e, TakeEvents)] == [ahead + 1]
+
+
+# ── paused ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_of_a_paused_dag_are_taken_and_their_runs_wait():
+    world = waiting()
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    fire(world, {"n": 1}, {"n": 2})
+    by_hand = world.trigger()
+
+    assert states(world) == ["queued", "queued", "running"]
+    world.restart()
+    assert states(world) == ["queued", "queued", "running"]
+    assert world.run_state(by_hand) == "running"
+
+    world.ask(SetPaused(dag_id="dag", paused=False))
+    assert states(world) == ["running"] * 3
+
+
+def test_a_paused_dag_that_stops_has_its_trigger_let_go_and_goes_on_where_it_was():
+    world = waiting(if_paused="stop")
+    fire(world, {"n": 1})
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    assert told_to_end(world) == ["paused"]
+    end(world, reason="paused")
+    world.restart()
+    assert one(world).hosting == 0
+
+    world.ask(SetPaused(dag_id="dag", paused=False))
+    assert host(world).last == (packed({"n": 1}), "{'n': 1}")
+
+
+def test_resumed_before_its_host_has_let_go_it_is_hosted_when_that_has():
+    world = waiting(if_paused="stop")
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    world.ask(SetPaused(dag_id="dag", paused=False))
+    assert hostings(world) == 1
+
+    end(world, reason="paused")
+    assert hostings(world) == 2
+
+
+# ── endings ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_trigger_that_fails_is_hosted_again_later_and_later_and_people_are_told_once():
+    world = waiting()
+    wait_us = FIRST_WAIT_US
+    for _ in range(12):
+        end(world, BROKEN)
+        before = hostings(world)
+        world.pass_time((wait_us - 1) / SECOND)
+        assert hostings(world) == before
+        world.pass_time(2 / SECOND)
+        assert hostings(world) == before + 1
+        wait_us = min(2 * wait_us, LONGEST_WAIT_US)
+
+    assert len(world.alerts()) == 1
+    fire(world, {"n": 1})
+    end(world, BROKEN)
+    assert one(world).failures == 1
+
+
+def test_one_that_comes_to_its_end_is_hosted_again_and_nobody_is_told():
+    world = waiting()
+    fire(world, {"n": 1})
+    end(world)
+    world.pass_time(1)
+
+    assert hostings(world) == 2
+    assert world.alerts() == []
+
+
+def test_one_that_ends_without_an_event_has_failed():
+    world = waiting()
+    end(world)
+
+    assert one(world).failure.reason == "trigger_ended"
+
+
+def test_a_saved_file_does_not_wait_for_the_next_attempt():
+    world = waiting()
+    end(world, BROKEN)
+    world.load(of(said(kwargs=packed({"path": "b"}))), version="v2")
+
+    assert hostings(world) == 2
+
+
+def test_a_host_that_dies_leaves_it_to_the_next_one():
+    world = waiting()
+    fire(world, {"n": 1})
+    lost = HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now)
+    world.turn(lost)
+    world.turn(HostUp("triggers"))
+
+    assert hostings(world) == 2
+    assert host(world).last is not None
+    fire(world, {"n": 1}, {"n": 2})
+    assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_the_one_that_took_its_host_down_waits_before_it_is_hosted_again():
+    world = waiting()
+    number = one(world).row.trigger_no
+    world.turn(HostLost(role="triggers", culprit=number, failure=CRASHED, at=world.now))
+    world.turn(HostUp("triggers"))
+    assert hostings(world) == 1
+    assert one(world).failure == CRASHED
+
+    world.pass_time(1)
+    assert hostings(world) == 2
+
+
+def test_a_class_in_quarantine_moves_with_its_events_in_order():
+    world = waiting()
+    world.turn(MoveClass("m:Ticks", is_quarantined=True))
+    assert told_to_end(world) == ["reassigned"]
+    fire(world, {"n": 1})
+    end(world, reason="reassigned")
+
+    moved = [e.role for e in world.effects if isinstance(e, HostTrigger)]
+    assert moved == ["triggers", "quarantine"]
+    world.turn(HostUp("quarantine"))
+    assert host(world).last is not None
+
+
+# ── quiet ───────────────────────────────────────────────────────────────────────────────
+
+
+def quiet() -> World:
+    return waiting(said(debounce_us=10 * SECOND))
+
+
+def test_the_last_event_before_it_is_quiet_starts_one_run():
+    world = quiet()
+    fire(world, {"n": 1})
+    world.pass_time(9)
+    fire(world, {"n": 2})
+    world.pass_time(9)
+    fire(world, {"n": 3})
+    world.pass_time(9.9)
+    assert confs(world) == []
+
+    world.pass_time(0.1)
+    assert confs(world) == [{"n": 3}]
+    assert fates(world) == [Fate.REPLACED, Fate.REPLACED, Fate.RUN]
+    world.pass_time(100)
+    assert len(confs(world)) == 1
+
+
+def test_where_it_is_never_quiet_a_run_starts_all_the_same():
+    world = quiet()
+    for n in range(2 * LONGEST_HOLD):
+        fire(world, {"n": n})
+        world.pass_time(9)
+
+    first = (LONGEST_HOLD * 10) // 9
+    assert confs(world)[0] == {"n": first}
+
+
+def test_what_waits_for_quiet_outlives_a_restart():
+    world = quiet()
+    fire(world, {"n": 1})
+    world.restart()
+    world.now += 10 * SECOND
+    world.restart()
+    world.pass_time(0)
+
+    assert confs(world) == [{"n": 1}]
+    world.restart()
+    world.pass_time(100)
+    assert confs(world) == [{"n": 1}]
+
+
+def test_what_waits_for_quiet_while_its_dag_goes_starts_nothing():
+    world = quiet()
+    fire(world, {"n": 1})
+    world.turn(FileGone("dag.py"))
+    world.pass_time(10)
+
+    assert confs(world) == []
+    assert fates(world) == [Fate.REFUSED]
+
+
+def test_a_timetables_slot_is_the_logical_date_of_its_run():
+    world = waiting(said(is_timetable=True), parameters=())
+    world.turn(fired(world, None, "1700000000000000"))
+
+    (run,) = world.rows.runs.values()
+    assert run.logical_date == 1_700_000_000_000_000
+
+
+def test_a_cancelled_run_of_an_event_is_not_started_again():
+    world = waiting()
+    fire(world, {"n": 1})
+    (run,) = world.rows.runs.values()
+    world.ask(CancelRun(run_id=run.run_id))
+    world.restart()
+    fire(world, {"n": 1})
+
+    assert states(world) == ["cancelled"]
