@@ -14,7 +14,7 @@ from aioflow.core.memory import Memory
 from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
-__all__ = ("Hosted", "Parked", "kind_of", "whereabouts")
+__all__ = ("NODE_NO", "Hosted", "Parked", "detail_of", "kind_of", "whereabouts")
 
 _KINDS = {
     "aioflow_triggers.temporal": "time",
@@ -26,7 +26,9 @@ _KINDS = {
     "aioflow_triggers.objects": "object",
 }
 _DETAIL_LENGTH = 500
-_NODE_NO = 1
+
+NODE_NO = 1
+"""The node of this daemon."""
 
 _STOPPED = "stopped"
 """The state of a trigger that has no host because its DAG is paused, and says so."""
@@ -78,7 +80,7 @@ class Parked:
             if place is not None:
                 task_id = layout.spec.tasks[place.position].task_id
                 where = hosted.get(row.trigger_no, Hosted())
-                found.append(_view(row, run.run_id, task_id, layout.shown(place), where))
+                found.append(_view(row, run, task_id, layout.shown(place), where))
         return found
 
     async def _run(self, run_no: RunNo) -> RunRow | None:
@@ -94,7 +96,7 @@ def whereabouts(rows: Iterable[TriggerRow], memory: Memory) -> dict[TriggerNo, H
 
 def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
     if wait.hosting:
-        return Hosted(_NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+        return Hosted(NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
     is_stopped = hosting.is_stopped(wait.run.row.dag_id, memory)
     has_none = is_stopped and wait.row.class_path not in hosting.HOSTLESS
     return Hosted(None, _STOPPED if has_none else "")
@@ -102,7 +104,7 @@ def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
 
 def _view(
     row: TriggerRow,
-    run_id: str,
+    run: RunRow,
     task_id: str,
     shown: tuple[int, int],
     hosted: Hosted,
@@ -110,7 +112,8 @@ def _view(
     return TriggerView(
         trigger_id=row.trigger_no,
         kind=kind_of(row.class_path),
-        run_id=run_id,
+        dag_id=run.dag_id,
+        run_id=run.run_id,
         task_id=task_id,
         map_index=shown[0],
         round=shown[1],
@@ -119,17 +122,18 @@ def _view(
         node=hosted.node,
         shared_with=None,
         state=hosted.state or row.state.name.lower(),
-        detail=_detail(row),
+        events=None,
+        detail=detail_of(row.class_path, row.kwargs),
     )
 
 
-def _detail(row: TriggerRow) -> str:
+def detail_of(class_path: str, kwargs: bytes | None) -> str:
     """Name the class; its fields too, where they are known to hold no credentials."""
-    module, _, name = row.class_path.partition(":")
+    module, _, name = class_path.partition(":")
     if module not in _KINDS:
-        return row.class_path
-    fields = plain_bytes(row.kwargs)
+        return class_path
+    fields = plain_bytes(kwargs)
     if not isinstance(fields, dict):
-        return row.class_path
+        return class_path
     shown = ", ".join(f"{key}={value!r}" for key, value in fields.items() if value is not None)
     return f"{name}({shown})"[:_DETAIL_LENGTH]

@@ -76,7 +76,7 @@ class RunReader:
                 file=row.file,
                 version=row.version,
                 paused=row.paused,
-                schedule=schedule_text(spec.schedule),
+                schedule=schedule_text(spec),
                 next_run_at=_next_run_at(row, spec),
                 import_error=_import_error(files.get(row.file)),
             )
@@ -97,7 +97,8 @@ class RunReader:
             file=row.file,
             version=row.version,
             paused=row.paused,
-            schedule=schedule_text(spec.schedule),
+            schedule=schedule_text(spec),
+            trigger=None,
             timezone=spec.timezone,
             next_run_at=_next_run_at(row, spec),
             import_error=_import_error(files.get(row.file)),

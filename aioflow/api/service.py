@@ -19,10 +19,12 @@ from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.rotation import Rotation, RotationView
+from aioflow.api.standing import list_standing, merged
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
     CleanedView,
+    DagDetailView,
     EmittedView,
     EventView,
     HealthView,
@@ -333,8 +335,19 @@ class Api(RunActions):
     async def list_triggers(self, *, limit: int = PAGE, after: TriggerNo = -1) -> list[TriggerView]:
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
-        where = {} if self._engine is None else whereabouts(rows, self._running.memory)
-        return await self._parked.views(rows, where)
+        memory = None if self._engine is None else self._running.memory
+        where = {} if memory is None else whereabouts(rows, memory)
+        parked = await self._parked.views(rows, where)
+        standing = await list_standing(self, memory)
+        return merged(parked, standing, after=after, limit=limit)
+
+    async def show_dag(self, dag_id: str) -> DagDetailView:
+        """Return one DAG as its newest version says, and how the trigger of its runs stands."""
+        shown = await super().show_dag(dag_id)
+        memory = None if self._engine is None else self._running.memory
+        standing = await list_standing(self, memory)
+        own = next((view for view in standing if view.dag_id == dag_id), None)
+        return msgspec.structs.replace(shown, trigger=own)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
         """Return one parked wait.

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.author.codec import decode
 from aioflow.errors import RequestError, Unserializable
-from aioflow.model import Instant, Wait
+from aioflow.model import DagSpec, Instant, Wait
 from aioflow.rows import RunRow
 from aioflow.schedules import ScheduleSpec
 
@@ -101,6 +101,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     paused: bool
     schedule: str | None
+    trigger: TriggerView | None
     timezone: str
     next_run_at: str | None
     import_error: str | None
@@ -239,20 +240,23 @@ class ChainView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A parked wait.
+    """A parked wait, or a trigger that starts runs of a DAG: then it has no run and no task.
 
     Attributes:
         kind: ``time``, ``file`` or ``run`` for the standard catalogue, else the class's name.
         node: Which node hosts it; ``None`` if none does right now.
         state: ``waiting``, ``fired``, ``ending``; ``trigger_capacity`` while no host has room;
-            ``stopped`` while its DAG is paused that has ``if_paused="stop"``.
+            ``stopped`` while its DAG is paused that has ``if_paused="stop"``. Of one that starts
+            runs ``waiting``, or what it waits for itself: ``paused`` and the like.
+        events: How many one that starts runs has had.
         shared_with: How many others share its watch; ``None`` where that is not known.
     """
 
     trigger_id: int
     kind: str
-    run_id: str
-    task_id: str
+    dag_id: str
+    run_id: str | None
+    task_id: str | None
     map_index: int
     round: int
     since: str
@@ -260,6 +264,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     node: int | None
     shared_with: int | None
     state: str
+    events: int | None
     detail: str
 
 
@@ -405,12 +410,16 @@ def wait_view(wait: Wait | None) -> WaitView | None:
     )
 
 
-def schedule_text(schedule: ScheduleSpec | None) -> str | None:
-    """Return a schedule as an author would write it."""
-    if schedule is None:
-        return None
+def schedule_text(spec: DagSpec) -> str | None:
+    """Return a schedule as an author would write it; of a trigger its class."""
+    if spec.trigger is not None:
+        return f"each {spec.trigger.class_path.rpartition(':')[2]}"
+    return None if spec.schedule is None else _clock_text(spec.schedule)
+
+
+def _clock_text(schedule: ScheduleSpec) -> str | None:
     if schedule.parts:
-        return ", ".join(schedule_text(part) or "" for part in schedule.parts)
+        return ", ".join(_clock_text(part) or "" for part in schedule.parts)
     if schedule.once or schedule.gap_us is not None:
         return "@once" if schedule.once else "@continuous"
     if schedule.every_us is not None:

@@ -6,7 +6,7 @@ import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
@@ -120,6 +120,10 @@ def _show(arguments: argparse.Namespace) -> int:
     for name in ("dag_id", "file", "version", "schedule", "timezone", "next_run_at", "doc"):
         if found[name]:
             print(f"{name}: {found[name]}")
+    if found["trigger"]:
+        waits = found["trigger"]
+        print(f"trigger: #{waits['trigger_id']} {safe(waits['detail'])}, {waits['state']}")
+        print(f"events: {waits['events']} since {waits['since']}")
     if found["import_error"]:
         hint(f"problem: {found['import_error']}")
     print()

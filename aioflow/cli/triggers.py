@@ -80,8 +80,8 @@ def _list(arguments: argparse.Namespace) -> int:
             (
                 trigger["trigger_id"],
                 trigger["kind"],
-                trigger["run_id"],
-                task_name(trigger),
+                trigger["run_id"] or f"DAG {trigger['dag_id']}",
+                "" if trigger["task_id"] is None else task_name(trigger),
                 trigger["since"],
                 trigger["deadline"],
                 trigger["state"],

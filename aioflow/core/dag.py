@@ -32,6 +32,7 @@ __all__ = (
     "create_run",
     "has_slot_due",
     "make_run",
+    "rests",
     "run_ended",
     "run_reopened",
     "set_paused",
@@ -178,7 +179,7 @@ def _add_run(
     draft.new_run(run)
     _remember_run(run, draft.memory)
     deadlines.owe(run, draft)
-    if not _rests(run, draft.memory):
+    if not rests(run, draft.memory):
         begin_queued(spec.dag_id, draft, slots)
     return run
 
@@ -251,7 +252,7 @@ def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     waiting = memory.queued_runs.get(dag_id, deque())
     while waiting and memory.active_runs.get(dag_id, 0) < waiting[0].spec.max_active_runs:
-        run = next((run for run in waiting if not _rests(run, memory)), None)
+        run = next((run for run in waiting if not rests(run, memory)), None)
         if run is None:
             break
         waiting.remove(run)
@@ -262,10 +263,11 @@ def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
         _begin(needed, draft, slots)
 
 
-def _rests(run: Run, memory: Memory) -> bool:
+def rests(run: Run, memory: Memory) -> bool:
     """Whether a run waits until its DAG is resumed: what events start while it is paused."""
     row = memory.dags.get(run.row.dag_id)
-    return run.row.cause == BY_EVENT and row is not None and row.paused
+    is_waiting = run.state is RunState.QUEUED and run.row.cause == BY_EVENT
+    return is_waiting and row is not None and row.paused
 
 
 def _begin(run: Run, draft: Draft, slots: Slots) -> None:

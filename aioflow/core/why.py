@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core import past
+from aioflow.core.dag import rests
+from aioflow.core.dag_triggers import spec_of
 from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
 from aioflow.core.judging import instances, verdict
 from aioflow.core.live import Group, Live, Run, WaitRecord
@@ -12,6 +14,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
 from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
+from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
 from aioflow.model import (
@@ -25,7 +28,7 @@ from aioflow.model import (
     WaitKind,
 )
 
-__all__ = ("explain_run", "explain_task", "still_waits")
+__all__ = ("explain_dag_trigger", "explain_run", "explain_task", "still_waits")
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
@@ -34,11 +37,34 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
         return Wait(kind=WaitKind.QUARANTINED, detail=run.row.quarantine)
     if run.clearing is not None:
         return Wait(kind=WaitKind.CLEARING, detail="tasks of it that are to begin anew")
+    if rests(run, memory):
+        detail = f"DAG {run.row.dag_id} is paused, and an event has started the run"
+        return Wait(kind=WaitKind.PAUSED, detail=detail, since=run.row.created_at)
     if run.state is RunState.QUEUED:
         active = memory.active_runs.get(run.row.dag_id, 0)
         detail = f"{active} of {run.spec.max_active_runs} runs of {run.row.dag_id} are active"
         return Wait(kind=WaitKind.LIMIT, detail=detail, since=run.row.created_at)
     return None
+
+
+def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
+    """Return what the trigger of a DAG waits for; ``None`` if the DAG wants none."""
+    row = one.row
+    if spec_of(one, memory) is None:
+        return None
+    kind, detail, until = WaitKind.TRIGGER, f"{row.class_path} #{row.trigger_no}", None
+    if row.kwargs is None:
+        kind = WaitKind.UNDECRYPTABLE
+    elif is_stopped(row.dag_id, memory):
+        kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
+    elif one.hosting:
+        kind = WaitKind.TRIGGER if one.has_room else WaitKind.TRIGGER_CAPACITY
+    elif one.retry_at is not None:
+        kind, until = WaitKind.RETRY_AT, one.retry_at
+        detail = "it had come to its end" if one.failure is None else one.failure.message
+    else:
+        kind = WaitKind.HOST
+    return Wait(kind=kind, detail=detail, since=row.since, until=until)
 
 
 def explain_task(

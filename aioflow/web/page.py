@@ -122,6 +122,8 @@ def _triggers(triggers: Sequence[TriggerView], parked: int) -> str:
 def _task_name(trigger: TriggerView) -> str:
     index = "" if trigger.map_index < 0 else f"[{trigger.map_index}]"
     index += f", round {trigger.round}" if trigger.round else ""
+    if trigger.run_id is None:
+        return f"DAG {trigger.dag_id}"
     return f"{trigger.run_id} {trigger.task_id}{index}"
 
 
