@@ -16,7 +16,7 @@ from aioflow.author.asking import (
     run_ending,
     run_start_id,
 )
-from aioflow.author.child_runs import RunOutcome, run_dag
+from aioflow.author.child_runs import RunOutcome, run_dag, start_dag
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
 from aioflow.author.deferrable import default_deferrable
@@ -127,6 +127,7 @@ __all__ = (
     "sensor",
     "setup",
     "sleep",
+    "start_dag",
     "step",
     "stream",
     "task",

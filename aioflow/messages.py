@@ -282,6 +282,7 @@ class RunCalled(TaskReport, frozen=True):
 
     Attributes:
         conf: msgpack of the parameters that were given; ``None`` if none were.
+        waits: Whether it is; else it goes on, answered by ``CallRecorded`` with the run's id.
     """
 
     began_at: Instant
@@ -292,6 +293,7 @@ class RunCalled(TaskReport, frozen=True):
     place: str
     dag_id: str
     conf: bytes | None
+    waits: bool = True
 
 
 class RecordDropped(TaskReport, frozen=True):

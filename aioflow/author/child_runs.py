@@ -10,7 +10,7 @@ from aioflow.author.place import here
 from aioflow.author.waiting import Call, current_calls
 from aioflow.errors import BadConf
 
-__all__ = ("CONF_LIMIT", "RunOutcome", "run_dag")
+__all__ = ("CONF_LIMIT", "RunOutcome", "run_dag", "start_dag")
 
 CONF_LIMIT = 1024 * 1024
 """Bytes of msgpack the parameters may have."""
@@ -46,18 +46,45 @@ async def run_dag(dag: DAG | str, /, **params: object) -> RunOutcome:
         BadConf: If the parameters do not fit it.
         RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
     """
-    dag_id = dag.dag_id if isinstance(dag, DAG) else dag
-    if not isinstance(dag_id, str):
-        raise TypeError(f"run_dag() takes a DAG or its name, not a {type(dag).__name__}")
+    dag_id = _named(dag, "run_dag()")
     made = current_calls("run_dag")
     outcome: RunOutcome = await made.run_dag(Call("run_dag", dag_id, here()), dag_id, _conf(params))
     return outcome
 
 
+async def start_dag(dag: DAG | str, /, **params: object) -> str:
+    """Start a run of another DAG and return its id, without waiting for its end.
+
+    A durable call, as ``run_dag``: it is one run, however often this task runs again from the top.
+
+    Args:
+        dag: The DAG, or its name.
+        params: Its parameters, as they would be given with ``--conf``.
+
+    Raises:
+        UnknownDag: If there is no DAG of that name.
+        DagBroken: If its file no longer defines it.
+        BadConf: If the parameters do not fit it.
+        RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
+    """
+    dag_id = _named(dag, "start_dag()")
+    call = Call("start_dag", dag_id, here())
+    made = current_calls("start_dag")
+    run_id: str = await made.run_dag(call, dag_id, _conf(params), waits=False)
+    return run_id
+
+
+def _named(dag: object, caller: str) -> str:
+    dag_id = dag.dag_id if isinstance(dag, DAG) else dag
+    if not isinstance(dag_id, str):
+        raise TypeError(f"{caller} takes a DAG or its name, not a {type(dag).__name__}")
+    return dag_id
+
+
 def _conf(params: dict[str, object]) -> bytes | None:
     if not params:
         return None
-    conf = codec.encode(dict(sorted(params.items())), "the parameters of run_dag()")
+    conf = codec.encode(dict(sorted(params.items())), "the parameters of the run")
     if len(conf) > CONF_LIMIT:
         raise BadConf(f"the parameters take {len(conf)} bytes; at most {CONF_LIMIT} are allowed")
     return conf

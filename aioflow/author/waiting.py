@@ -104,7 +104,9 @@ class Calls(Protocol):
         """Have a named event stored."""
         ...
 
-    async def run_dag(self, call: Call, dag_id: str, conf: bytes | None) -> Any:
+    async def run_dag(
+        self, call: Call, dag_id: str, conf: bytes | None, *, waits: bool = True
+    ) -> Any:
         """Start a run and park the task until it has ended; return its outcome."""
         ...
 

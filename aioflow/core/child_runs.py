@@ -27,7 +27,7 @@ _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
 def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
-    """A coroutine starts a run of another DAG, and is parked until that has ended.
+    """A coroutine starts a run of another DAG, and is parked until that has ended if it waits.
 
     Where there can be no such run the call has failed, which is recorded, and it goes on.
     """
@@ -36,11 +36,17 @@ def call(live: Live, report: RunCalled, draft: Draft, slots: Slots) -> None:
     number = draft.numbers.take()
     request = CreateRun(dag_id=report.dag_id, conf=report.conf)
     try:
-        run = dag.make_run(request, draft, slots, cause="task", caller=number)
+        caller = number if report.waits else None
+        run = dag.make_run(request, draft, slots, cause="task", caller=caller)
     except RequestError as exc:
         failure, arguments = _refused(exc)
         calls.record(live, report, RecordState.FAILED, draft, answer=arguments, failure=failure)
         calls.confirm(live, report.ordinal, draft, arguments, failure)
+        return
+    if not report.waits:
+        answer = _encode(run.row.run_id)
+        calls.record(live, report, RecordState.ANSWERED, draft, answer=answer)
+        calls.confirm(live, report.ordinal, draft, answer, None)
         return
     calls.park(live, report, draft, slots)
     until = calls.deadline(live, None, draft.now)

@@ -199,15 +199,18 @@ class DurableCalls:
                 self._tell(EventEmitted(*made, name, key, data))
                 await self._answer()
 
-    async def run_dag(self, call: Call, dag_id: str, conf: bytes | None) -> Any:
+    async def run_dag(
+        self, call: Call, dag_id: str, conf: bytes | None, *, waits: bool = True
+    ) -> Any:
         async with self._making(call) as known:
             if known is not None:
                 return self._outcome(known.answer, known.failure)
             start, began_at = self._talk.start, self._talk.began_at
             made = (self._made, call.kind, call.name, self._place(call))
-            self._tell(
-                RunCalled(start.task_no, start.start_no, began_at, now(), *made, dag_id, conf)
-            )
+            told = (*made, dag_id, conf, waits)
+            self._tell(RunCalled(start.task_no, start.start_no, began_at, now(), *told))
+            if not waits:
+                return self._outcome(*await self._answer())
             return self._outcome(*await self._awaited_answer(call))
 
     def answered(

@@ -264,3 +264,20 @@ def test_a_request_in_the_same_turn_as_the_end_sees_one_answer():
 
     assert resumed(world).failure.type == "aioflow.errors:DagRunFailed"
     assert len(of_kind(world.effects, ConfirmCall)) == 0
+
+
+def test_a_run_that_is_only_started_is_one_commit_and_its_caller_goes_on():
+    world, run_no = parent()
+    commits = world.rows.commit_no
+    report = msgspec.structs.replace(call(world), kind="start_dag", waits=False)
+
+    effects = world.turn(report)
+
+    (child,) = children(world)
+    assert world.rows.commit_no == commits + 1
+    assert child.caller is None
+    (told,) = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
+    assert msgspec.msgpack.decode(told.answer) == child.run_id
+    assert world.state(run_no, "c") == "running"
+    world.turn(report)
+    assert len(children(world)) == 1

@@ -7,8 +7,9 @@ import select
 
 import pytest
 
-from aioflow import DAG, Skip
-from aioflow_triggers.operators import BashFailed, BashOperator, EmptyOperator
+from aioflow import DAG, Skip, dag, task
+from aioflow.testing import Sim
+from aioflow_triggers.operators import BashFailed, BashOperator, EmptyOperator, TriggerDagRun
 from tests.triggers.conftest import NOON
 
 CONTEXT = {
@@ -158,3 +159,54 @@ def test_they_are_tasks_of_a_dag():
         first >> second
 
     assert second.node.parents == {0}
+
+
+# ── runs of other DAGs ──────────────────────────────────────────────────────────────────
+
+
+@task(retries=0)
+def divides(by: int) -> float:
+    return 1 / by
+
+
+@dag
+def child(by: int = 1) -> None:
+    divides(by)
+
+
+with DAG("waits") as waits:
+    TriggerDagRun(task_id="t", dag=child, conf={"by": 2}, retries=0)
+
+with DAG("only_starts") as only_starts:
+    TriggerDagRun(task_id="t", dag="child", wait=False)
+
+with DAG("fails") as fails:
+    TriggerDagRun(task_id="t", dag="child", conf={"by": 0}, retries=0)
+
+with DAG("puts_up_with_it") as puts_up_with_it:
+    TriggerDagRun(task_id="t", dag="child", conf={"by": 0}, allowed="failed")
+
+
+@pytest.mark.parametrize(
+    ("parent", "state", "result", "ended"),
+    [
+        (waits, "success", "success", "success"),
+        (only_starts, "success", None, "success"),
+        (fails, "failed", None, "failed"),
+        (puts_up_with_it, "success", "failed", "failed"),
+    ],
+)
+async def test_a_run_of_another_dag_is_started_and_awaited_if_wanted(
+    sim: Sim, parent, state, result, ended
+):
+    run = await sim.start(parent)
+    await run.finished()
+
+    (started,) = sim.runs(child)
+    await started.finished()
+    assert (run["t"].state, started.state) == (state, ended)
+    told = run["t"].result
+    if result is not None:
+        assert (told["state"], told["run_id"]) == (result, started.run_id)
+    elif state == "success":
+        assert told == started.run_id

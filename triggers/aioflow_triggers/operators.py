@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aioflow import Context, Operator, Skip
+from aioflow import DAG, Context, DagRunFailed, Operator, RunOutcome, Skip, run_dag, start_dag
 
-__all__ = ("BashFailed", "BashOperator", "EmptyOperator")
+__all__ = ("BashFailed", "BashOperator", "EmptyOperator", "TriggerDagRun")
 
 _PIECE_BYTES = 65_536
 _PIECES = 64
@@ -28,6 +28,54 @@ class EmptyOperator(Operator):
 
     def execute(self, context: Context) -> None:
         """Do nothing."""
+
+
+class TriggerDagRun(Operator):
+    """Starts a run of another DAG, and waits for its end if it is to. Holds no slot meanwhile.
+
+    It is one run, however often this task is cut short. A further try of the task starts a new one
+    where the run before ended badly. The run goes on if this task is cancelled.
+
+    Args:
+        dag: The DAG, or its name.
+        conf: Its parameters, as after ``--conf``.
+        wait: Whether to wait for its end; else the result is its id.
+        allowed: Final states of the run this task succeeds with. Its result is the state and id.
+
+    Raises:
+        DagRunFailed: If the run ends in another state; retries apply.
+        UnknownDag: If there is no DAG of that name.
+        BadConf: If the parameters do not fit it.
+    """
+
+    def __init__(
+        self,
+        *,
+        dag: DAG | str,
+        conf: Mapping[str, Any] | None = None,
+        wait: bool = True,
+        allowed: Sequence[str] = ("success", "partial"),
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.dag_id = dag.dag_id if isinstance(dag, DAG) else dag
+        self.conf = dict(conf or {})
+        self.wait = wait
+        self.allowed = (allowed,) if isinstance(allowed, str) else tuple(allowed)
+
+    async def execute(self, context: Context) -> RunOutcome | str:
+        """Start it."""
+        if not self.wait:
+            return await start_dag(self.dag_id, **self.conf)
+        try:
+            outcome = await run_dag(self.dag_id, **self.conf)
+        except DagRunFailed as exc:
+            if exc.state not in self.allowed:
+                raise
+            return RunOutcome(state=exc.state, run_id=exc.run_id, result=None)
+        if outcome["state"] not in self.allowed:
+            raise DagRunFailed(self.dag_id, outcome["run_id"], outcome["state"])
+        return outcome
 
 
 class BashFailed(Exception):
