@@ -277,10 +277,15 @@ class Sim:
         if spec is None:
             raise DagError("; ".join(failure.message for failure in failures))
         spec = msgspec.structs.replace(spec, if_paused="stay")  # its schedule rests, nothing else
-        self._shelf.put(dag.dag_id, dag)
+        version = dag.dag_id
+        if spec.trigger is not None and paused:
+            spec = msgspec.structs.replace(spec, trigger=None)
+        elif spec.trigger is not None:
+            version = f"{dag.dag_id}, by events"
+        self._shelf.put(version, dag)
         self._closing.enter_context(also_in(_modules(dag)))
         self._understudies.enter(dag)
-        parsed = FileParsed(file=file, version=dag.dag_id, dags=(spec,), sources={})
+        parsed = FileParsed(file=file, version=version, dags=(spec,), sources={})
 
         async def tell(node: Node) -> None:
             node.engine.report([parsed])

@@ -547,3 +547,36 @@ def test_the_fixture_comes_with_the_plugin_and_nothing_heavy_with_that(tmp_path)
 
     assert imported.returncode == 0
     assert "1 passed" in played.stdout, played.stdout
+
+
+@task
+def note(order: int) -> int:
+    return order
+
+
+@dag(schedule=EventTrigger("ordered"), debounce="10s")
+def orders(data: int) -> None:
+    note(data)
+
+
+async def test_events_start_runs_of_a_dag_whose_schedule_they_are(sim: Sim):
+    await sim.schedule(orders)
+    await sim.emit("ordered", data=1)
+    await sim.advance("9s")
+    await sim.emit("ordered", data=2)
+    await sim.advance("9s")
+    assert sim.runs(orders) == []
+
+    await sim.advance("1s")
+
+    (run,) = sim.runs(orders)
+    await run.finished()
+    assert run["note"].result == 2
+
+
+async def test_its_events_start_none_where_its_schedule_rests(sim: Sim):
+    run = await sim.start(orders, data=7)
+    await sim.emit("ordered", data=1)
+    await sim.advance("1h")
+
+    assert [one.run_id for one in sim.runs(orders)] == [run.run_id]
