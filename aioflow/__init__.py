@@ -16,6 +16,7 @@ from aioflow.author.asking import (
     run_ending,
     run_start_id,
 )
+from aioflow.author.assets import Asset
 from aioflow.author.child_runs import RunOutcome, run_dag, start_dag
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
@@ -64,6 +65,7 @@ from aioflow.model import TriggerRule
 __all__ = (
     "DAG",
     "AioflowError",
+    "Asset",
     "Connection",
     "Context",
     "Continuous",

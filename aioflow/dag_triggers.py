@@ -5,13 +5,17 @@ Numbers and instants are those of ``model``, which stands on this.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
 import msgspec
 
 __all__ = (
+    "ASSET",
+    "ASSETS",
     "BY_EVENT",
+    "AssetCondition",
     "DagEventRow",
     "DagTriggerChanges",
     "DagTriggerRow",
@@ -25,9 +29,37 @@ __all__ = (
 BY_EVENT = "event"
 """The cause of a run that an event has started."""
 
+ASSET = "asset:"
+"""What the name of an event begins with that tells of an asset."""
+
+ASSETS = "assets"
+"""The class path of a trigger that is a condition over assets, and that no host ever has."""
+
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
 """What becomes of an event while a run of the DAG has not ended: its run waits for its turn; there
 is none; or it takes the place of the runs that earlier events have started."""
+
+
+class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
+    """Which assets have to be made anew before a run starts: all of the parts, or any of them.
+
+    Attributes:
+        parts: Names of assets, and conditions.
+    """
+
+    is_all: bool
+    parts: tuple[str | AssetCondition, ...]
+
+    def names(self) -> list[str]:
+        """Return the assets it names, each once, in their order."""
+        return list(dict.fromkeys(self._names()))
+
+    def _names(self) -> Iterator[str]:
+        for part in self.parts:
+            if isinstance(part, str):
+                yield part
+            else:
+                yield from part.names()
 
 
 class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +146,8 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
         sequence: Counts the events of a trigger from 0, without gaps.
         key: Unique in its trigger; ``None`` for an event that says of itself nothing.
         reason: Why it has started none.
+        asset: Which asset it tells of; ``None`` for what a trigger yields.
+        data: msgpack of what a run is told of that.
     """
 
     event_no: int
@@ -124,6 +158,8 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
     fate: Fate
     run_no: int | None = None
     reason: str | None = None
+    asset: str | None = None
+    data: bytes | None = None
 
 
 class FateChange(msgspec.Struct, frozen=True, array_like=True):

@@ -393,7 +393,7 @@ class Engine:
         memory = self.memory
         undo.recall_catalog(memory, snapshot.dags, snapshot.dag_files)
         owing.begin(memory, snapshot.outbox, snapshot.owed)
-        memory.standing.restore(snapshot.dag_triggers)
+        memory.standing.restore(snapshot.dag_triggers, snapshot.held_events)
         for version in snapshot.versions:
             memory.stored_versions.add(version.version)
             for spec in version.dags:

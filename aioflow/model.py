@@ -391,6 +391,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         wait_for_downstream: And so have the tasks that come right after it.
         events: Of an operator that takes every event of its triggers.
         streams: Those that expand over its result take item by item, while it goes on.
+        outlets: Assets that each success of it makes anew, with what it tells along, msgpack.
         values: Which secrets, connections and variables it may be told, each once.
     """
 
@@ -426,6 +427,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     streams: bool = False
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: CallbackSpec | None = None
+    outlets: tuple[tuple[str, bytes], ...] = ()
     doc: str = ""
     line: int = 0
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.dag_triggers import DagTriggerRow
+from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.model import TaskNo
 from aioflow.rows import (
     DagFileRow,
@@ -86,6 +86,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     owed: dict[str, tuple[int, int]] = {}
     stray_triggers: list[TriggerRow] = []
     dag_triggers: list[DagTriggerRow] = []
+    held_events: list[DagEventRow] = []
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypedDict, Unpack, overload
 
 from aioflow.author.annotations import hints
 from aioflow.author.arguments import Taken
+from aioflow.author.assets import AssetSchedule
 from aioflow.author.binding import FromContext, Literal
 from aioflow.author.callbacks import RUN_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.context import ContextValue
@@ -65,7 +66,7 @@ class DagOptions(TypedDict, total=False):
     to be quiet before the last event starts one.
     """
 
-    schedule: Schedule | Trigger[Any]
+    schedule: Schedule | Trigger[Any] | AssetSchedule
     if_running: IfRunning
     debounce: Duration | None
     timezone: str

@@ -125,6 +125,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         retry=(node.retry or Retry()).policy(),
         values=settings.values,
         callbacks=callback_spec(settings.callbacks, settings.values),
+        outlets=settings.outlets,
         pool=settings.pool,
         slots=settings.slots,
         priority=settings.priority,

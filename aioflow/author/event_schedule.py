@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from aioflow.author.assets import Asset, AssetExpression, asset_condition, packed_condition
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
 from aioflow.author.trigger import Trigger, serialize
-from aioflow.dag_triggers import DagTriggerSpec, IfRunning
+from aioflow.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
 from aioflow.errors import BadSchedule
 
 __all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event_schedule")
@@ -15,12 +16,15 @@ __all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event
 
 def is_event_schedule(schedule: object) -> bool:
     """Return whether events start the runs, and no clock does."""
-    return isinstance(schedule, Trigger)
+    if isinstance(schedule, list | tuple):
+        return bool(schedule)
+    return isinstance(schedule, Trigger | Asset | AssetExpression)
 
 
-def clock_schedule(schedule: Schedule | Trigger[Any]) -> Schedule:
+def clock_schedule(schedule: Any) -> Schedule:
     """Return a schedule that is times; ``None`` where events start the runs."""
-    return None if isinstance(schedule, Trigger) else schedule
+    made: Schedule = None if is_event_schedule(schedule) else schedule
+    return made
 
 
 def checked_if_running(value: object) -> IfRunning:
@@ -59,5 +63,11 @@ def dag_trigger_spec(
         return None
     if quiet_us == 0:
         raise BadSchedule("debounce must be longer than nothing")
-    path, kwargs = serialize(schedule)
+    condition = asset_condition(schedule)
+    if condition is None:
+        path, kwargs = serialize(schedule)
+    elif quiet_us is not None:
+        raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")
+    else:
+        path, kwargs = ASSETS, packed_condition(condition)
     return DagTriggerSpec(class_path=path, kwargs=kwargs, if_running=word, debounce_us=quiet_us)

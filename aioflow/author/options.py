@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from aioflow.author.assets import Asset, outlets_of
 from aioflow.author.callbacks import TASK_EVENTS, Callback, Callbacks, callbacks_of
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.place import wrong
@@ -89,6 +90,7 @@ class OperatorOptions(TypedDict, total=False):
     on_failure_callback: Callbacks
     on_retry_callback: Callbacks
     on_skipped_callback: Callbacks
+    outlets: Sequence[Asset]
     doc: str
 
 
@@ -156,6 +158,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_code_change: str = "fail"
     values: tuple[tuple[ValueKind, str], ...] = ()
     callbacks: Mapping[str, tuple[Callback, ...]] = {}
+    outlets: tuple[tuple[str, bytes], ...] = ()
     doc: str = ""
     sensor: SensorSpec | None = None
 
@@ -220,6 +223,7 @@ def settled(options: Mapping[str, Any], *, is_sensor: bool, owner: str) -> Setti
             on_code_change=_one_of(said, "on_code_change", "fail", ("fail", "restart", "keep")),
             values=_values(said),
             callbacks=callbacks_of(said, TASK_EVENTS),
+            outlets=outlets_of(said.get("outlets", ())),
             doc=_text(said, "doc", ""),
             sensor=_sensor(said) if is_sensor else None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import budget, retry, rounds
+from aioflow.core import budget, named_events, retry, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
@@ -143,6 +143,8 @@ def succeed(live: Live, report: Succeeded, draft: Draft, slots: Slots) -> None:
         skips=report.skips,
         again=report.again,
     )
+    if live.spec.outlets:
+        named_events.announce(live, draft)
 
 
 def _keep_at_hand(run: Run, position: int, report: Succeeded) -> bool:

@@ -13,7 +13,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
 from aioflow.core.memory import Memory
 from aioflow.core.standing import DagTrigger
-from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
+from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.inputs import EndHosting, HostTrigger, RoomChanged
 from aioflow.messages import TriggerEnded
 from aioflow.model import DagSpec, Failure
@@ -67,6 +67,7 @@ def adopt(spec: DagSpec, draft: Draft) -> None:
     if row.class_path != said.class_path:  # what the other saw last says nothing to this one
         row = msgspec.structs.replace(row, since=draft.now, event=None, event_key=None)
     one.row = msgspec.structs.replace(row, class_path=said.class_path, kwargs=said.kwargs)
+    draft.memory.standing.index(one)
 
 
 def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
@@ -94,6 +95,8 @@ def place_all(draft: Draft) -> None:
 def place(one: DagTrigger, draft: Draft) -> None:
     """Have the right host have it, or none; whatever has changed, a second time changes nothing."""
     memory = draft.memory
+    if one.pending:
+        draft.placed_dags.append(one.row.dag_id)
     if spec_of(one, memory) is None:
         _leave(one, _GONE, draft)
     elif is_stopped(one.row.dag_id, memory):
@@ -156,7 +159,8 @@ def room_changed(one: DagTrigger, entry: RoomChanged) -> None:
 def _host(one: DagTrigger, draft: Draft) -> None:
     memory, row = draft.memory, one.row
     role = role_of(row.class_path, memory)
-    if row.kwargs is None or (role not in memory.hosts_up and role != QUARANTINE):
+    is_up = role in memory.hosts_up or role == QUARANTINE
+    if not is_up or row.class_path == ASSETS or row.kwargs is None:
         return
     draft.standing.note(one)
     one.hosting, one.role = memory.next_hosting(), role

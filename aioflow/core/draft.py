@@ -37,6 +37,7 @@ from aioflow.rows import (
     ExpansionChange,
     ExpansionRow,
     ItemRow,
+    NamedEventRow,
     PoolRow,
     RecordChange,
     RecordRow,
@@ -70,6 +71,8 @@ class Draft:
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
         standing: What it does to the triggers that start runs.
+        asset_events: What it tells of assets, to be taken by the DAGs that go by them.
+        placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
         ended_tasks: Tasks that did, where the run behind may have waited for them.
         held_dags: DAGs of which a task was found to wait for a live run before its own, or whose
             line has lost a run: one that is queued may have to begin.
@@ -90,6 +93,8 @@ class Draft:
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
+        self.asset_events: list[NamedEventRow] = []
+        self.placed_dags: list[str] = []
         self.owing = Owing(memory, numbers.take, self.effects)
         self.standing = StandingChanges(memory.standing)
         self.ended_tasks: list[tuple[Run, int]] = []

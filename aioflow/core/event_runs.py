@@ -47,6 +47,7 @@ __all__ = (
     "go_on",
     "lose_host",
     "restarted",
+    "start",
 )
 
 RUNS_AHEAD = 10_000
@@ -99,7 +100,7 @@ def _store(
         fate, reason = Fate.REFUSED, "its key holds a NUL character"
         _tell(one, sequence, reason, draft)
     elif spec.debounce_us is None:
-        fate, run_no, reason = _start(one, spec, sequence, report.key, report.payload, draft, slots)
+        fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, draft, slots)
     else:
         _hold(one, spec.debounce_us, event_no, report, draft)
     draft.batch.of_dags.events.append(
@@ -150,7 +151,7 @@ def due(dag_id: str, draft: Draft, slots: Slots) -> None:
         change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
     else:
         of = (held.sequence, held.key, held.payload)
-        change = FateChange(held.event_no, *_start(one, spec, *of, draft, slots))
+        change = FateChange(held.event_no, *start(one, spec, *of, draft, slots))
     draft.batch.of_dags.fates.append(change)
 
 
@@ -161,7 +162,7 @@ def restarted(draft: Draft) -> None:
             draft.wake_dag(one.row.dag_id, one.row.held.due_at)
 
 
-def _start(
+def start(
     one: DagTrigger,
     spec: DagTriggerSpec,
     sequence: int,

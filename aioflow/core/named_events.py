@@ -7,15 +7,36 @@ same series as those of runs and triggers, so an event is later than a run if it
 
 from __future__ import annotations
 
+import msgspec
+
 from aioflow.core.draft import Draft
+from aioflow.core.live import Live
+from aioflow.dag_triggers import ASSET
 from aioflow.model import RunNo
 from aioflow.requests import EmitEvent
 from aioflow.rows import NamedEventRow
 
-__all__ = ("REQUESTS_KEPT", "emit", "store")
+__all__ = ("REQUESTS_KEPT", "MadeAnew", "announce", "emit", "store")
 
 REQUESTS_KEPT = 10_000
 """Idempotency keys of late that are known without asking the database."""
+
+
+class MadeAnew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is told of an asset that a task has made anew."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    extra: msgspec.Raw
+
+
+def announce(live: Live, draft: Draft) -> None:
+    """A task has succeeded: what it makes has been made anew."""
+    row, task_id, index = live.run.row, live.spec.task_id, live.map_index
+    for name, extra in live.spec.outlets:
+        told = MadeAnew(row.run_id, task_id, index, msgspec.Raw(extra))
+        store(f"{ASSET}{name}", None, msgspec.msgpack.encode(told), draft, run_no=row.run_no)
 
 
 def emit(request: EmitEvent, draft: Draft) -> tuple[int, bool]:
@@ -57,4 +78,6 @@ def store(
         request=request,
     )
     draft.batch.named_events.append(row)
+    if name.startswith(ASSET):
+        draft.asset_events.append(row)
     return row.event_no

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
+from typing import NamedTuple
 
-from aioflow.dag_triggers import DagTriggerChanges, DagTriggerRow
+import msgspec
+
+from aioflow.dag_triggers import (
+    ASSETS,
+    AssetCondition,
+    DagEventRow,
+    DagTriggerChanges,
+    DagTriggerRow,
+)
 from aioflow.model import Failure, Instant, TriggerNo
 
-__all__ = ("DagTrigger", "Standing", "StandingChanges")
+__all__ = ("DagTrigger", "Pending", "Standing", "StandingChanges")
+
+_decode = msgspec.msgpack.Decoder(AssetCondition).decode
+
+
+class Pending(NamedTuple):
+    """An event of an asset that waits for others."""
+
+    event_no: int
+    sequence: int
+    data: bytes
 
 
 class DagTrigger:
@@ -27,6 +46,7 @@ class DagTrigger:
         failures: Hostings that ended by themselves since there was an event.
         failure: Why the last of them did; ``None`` where it had come to its end.
         retry_at: When it is hosted again; ``None`` if nothing has to pass before.
+        pending: Of one that is a condition over assets: what it holds, by asset.
     """
 
     __slots__ = (
@@ -37,6 +57,7 @@ class DagTrigger:
         "index",
         "leaving",
         "made_of",
+        "pending",
         "retry_at",
         "role",
         "row",
@@ -57,6 +78,13 @@ class DagTrigger:
         self.failures = 0
         self.failure: Failure | None = None
         self.retry_at: Instant | None = None
+        self.pending: dict[str, tuple[Pending, ...]] = {}
+
+    @property
+    def condition(self) -> AssetCondition | None:
+        """The condition over assets that it is, if it is one."""
+        row = self.row
+        return _decode(row.kwargs) if row.class_path == ASSETS and row.kwargs is not None else None
 
     def unhost(self) -> None:
         """No host has it."""
@@ -71,6 +99,8 @@ class Standing:
     def __init__(self) -> None:
         self._by_number: dict[TriggerNo, DagTrigger] = {}
         self._by_dag: dict[str, DagTrigger] = {}
+        self._indexed: dict[TriggerNo, list[str]] = {}
+        self._takers: dict[str, dict[TriggerNo, DagTrigger]] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -89,19 +119,44 @@ class Standing:
         """Return that of a DAG."""
         return self._by_dag.get(dag_id)
 
+    def takers(self, asset: str) -> list[DagTrigger]:
+        """Return those that go by an asset."""
+        return list(self._takers.get(asset, {}).values())
+
     def add(self, one: DagTrigger) -> None:
         """Know another one."""
         self._by_number[one.row.trigger_no] = self._by_dag[one.row.dag_id] = one
+        self.index(one)
+
+    def index(self, one: DagTrigger) -> None:
+        """It goes by other assets than before, or by none."""
+        number, condition = one.row.trigger_no, one.condition
+        for known in self._indexed.pop(number, ()):
+            del self._takers[known][number]
+            if not self._takers[known]:
+                del self._takers[known]
+        if condition is not None:
+            self._indexed[number] = condition.names()
+            for asset in self._indexed[number]:
+                self._takers.setdefault(asset, {})[number] = one
 
     def remove(self, one: DagTrigger) -> None:
         """Forget one."""
+        one.row = msgspec.structs.replace(one.row, class_path="")
+        self.index(one)
         del self._by_number[one.row.trigger_no]
         del self._by_dag[one.row.dag_id]
 
-    def restore(self, rows: Iterable[DagTriggerRow]) -> None:
-        """Know those of these rows; no host has them."""
+    def restore(self, rows: Iterable[DagTriggerRow], held: Iterable[DagEventRow] = ()) -> None:
+        """Know those of these rows, and what they hold; no host has them."""
         for row in rows:
             self.add(DagTrigger(row))
+        for event in held:
+            one = self.get(event.trigger_no)
+            if one is not None and event.asset is not None:
+                pending = Pending(event.event_no, event.sequence, event.data or b"")
+                before = one.pending.get(event.asset, ())
+                one.pending[event.asset] = (*before, pending)
 
 
 class StandingChanges:
@@ -141,6 +196,7 @@ class StandingChanges:
             elif one is not None:
                 for name in DagTrigger.__slots__:
                     setattr(one, name, getattr(before, name))
+                self._standing.index(one)
 
 
 def _made_of(row: DagTriggerRow) -> tuple[str, bytes | None, Instant]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aioflow.core import (
+    assets,
     calls,
     child_runs,
     clearing,
@@ -151,6 +152,7 @@ def decide(
             _take(entry, draft, slots)
             succession.settle(draft, slots)
             _settle_ended(draft, slots)
+            assets.settle(draft, slots)
         if granting:
             _grant(draft, slots)
             if memory.held and _let_go_on(draft, slots):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core import past
+from aioflow.core.assets import waits_for
 from aioflow.core.dag import rests
 from aioflow.core.dag_triggers import spec_of
 from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
@@ -55,6 +56,8 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     kind, detail, until = WaitKind.TRIGGER, f"{row.class_path} #{row.trigger_no}", None
     if row.kwargs is None:
         kind = WaitKind.UNDECRYPTABLE
+    elif one.condition is not None:
+        kind, detail = WaitKind.EVENT, waits_for(one)
     elif is_stopped(row.dag_id, memory):
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
     elif one.hosting:

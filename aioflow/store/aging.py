@@ -24,8 +24,8 @@ from sqlalchemy import (
 from aioflow.model import Instant, RunNo
 from aioflow.rows import RunRow
 from aioflow.store import rows, tables
-from aioflow.store.dag_rows import DagTriggerReader
 from aioflow.store.erasing import AGED, not_deleted
+from aioflow.store.event_reading import EventReader
 
 __all__ = ("AgingReader",)
 
@@ -107,7 +107,7 @@ def _numbers(name: str) -> Select[Any]:
     return found.order_by(key).limit(_number("limit"))
 
 
-class AgingReader(DagTriggerReader):
+class AgingReader(EventReader):
     """The part of a store that knows what is old."""
 
     @abstractmethod

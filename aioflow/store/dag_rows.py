@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import BigInteger, Select, bindparam, select
+from sqlalchemy import BigInteger, Select, bindparam, literal_column, select
 
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
 from aioflow.rows import Batch
@@ -18,7 +18,9 @@ from aioflow.store.packing import encode, last_of_each
 
 __all__ = (
     "ALL_DAG_TRIGGERS",
+    "HELD_EVENTS",
     "DagTriggerReader",
+    "dag_event_row",
     "dag_trigger_row",
     "dag_triggers",
     "fates",
@@ -32,6 +34,7 @@ _TABLE = "dag_trigger"
 _trigger, _event = tables.dag_trigger, tables.dag_event
 
 ALL_DAG_TRIGGERS = select(_trigger).order_by(_trigger.c.trigger_no)
+HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
 _number = bindparam("trigger_no", type_=BigInteger())
 _EVENTS = (
     select(_event)
@@ -82,7 +85,8 @@ def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
     def values(row: DagEventRow) -> tuple[Any, ...]:
         place = (row.event_no, row.trigger_no, row.sequence)
-        return (*place, row.key, row.at, int(row.fate), row.run_no, row.reason)
+        fate = (int(row.fate), row.run_no, row.reason)
+        return (*place, row.key, row.at, *fate, row.asset, row.data)
 
     return [values(row) for row in batch.of_dags.events]
 
@@ -111,8 +115,9 @@ def dag_trigger_row(values: Sequence[Any], vault: Vault) -> DagTriggerRow:
     )
 
 
-def _dag_event_row(values: Sequence[Any]) -> DagEventRow:
-    event_no, trigger_no, sequence, key, at, fate, run_no, reason = values
+def dag_event_row(values: Sequence[Any]) -> DagEventRow:
+    """Return a row of ``dag_event``."""
+    event_no, trigger_no, sequence, key, at, fate, run_no, reason, asset, data = values
     return DagEventRow(
         event_no=event_no,
         trigger_no=trigger_no,
@@ -122,6 +127,8 @@ def _dag_event_row(values: Sequence[Any]) -> DagEventRow:
         fate=Fate(fate),
         run_no=run_no,
         reason=reason,
+        asset=asset,
+        data=data,
     )
 
 
@@ -158,7 +165,7 @@ class DagTriggerReader:
     ) -> list[DagEventRow]:
         """See ``Store``."""
         return await self._all(
-            _dag_event_row, _EVENTS, trigger_no=trigger_no, before=before, limit=limit
+            dag_event_row, _EVENTS, trigger_no=trigger_no, before=before, limit=limit
         )
 
     async def find_event_keys(self, trigger_no: int, keys: Collection[str]) -> list[str]:

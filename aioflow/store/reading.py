@@ -18,7 +18,6 @@ from aioflow.rows import (
     ExpansionRow,
     ItemRow,
     JournalRow,
-    NamedEventRow,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -33,7 +32,12 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.aging import AgingReader
-from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, dag_trigger_row
+from aioflow.store.dag_rows import (
+    ALL_DAG_TRIGGERS,
+    HELD_EVENTS,
+    dag_event_row,
+    dag_trigger_row,
+)
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
@@ -59,6 +63,7 @@ _WHOLE = (
     selects.KEPT_OUTBOX,
     selects.OWED_COUNTS,
     ALL_DAG_TRIGGERS,
+    HELD_EVENTS,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -110,7 +115,7 @@ class Reading(ErasingReader, AgingReader, ABC):
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags, held = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -120,6 +125,7 @@ class Reading(ErasingReader, AgingReader, ABC):
             outbox=[rows.outbox_row(row) for row in outbox],
             owed={kind: (count, first) for kind, count, first in owed},
             dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
+            held_events=[dag_event_row(row) for row in held],
         )
         parts = [
             OfRuns(fetch, column)
@@ -349,29 +355,6 @@ class Reading(ErasingReader, AgingReader, ABC):
     async def list_tries(self, task_no: TaskNo) -> list[TryRow]:
         """See ``Store``."""
         return await self._all(rows.try_row, selects.TRIES, task_no=task_no)
-
-    # ── named events ────────────────────────────────────────────────────────────────────
-
-    async def list_named_events(
-        self, name: str, *, after: int = -1, limit: int = 1000
-    ) -> list[NamedEventRow]:
-        """See ``Store``."""
-        return await self._all(
-            rows.named_event_row, selects.NAMED_EVENTS_PAGE, name=name, after=after, limit=limit
-        )
-
-    async def latest_named_events(
-        self, *, name: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[NamedEventRow]:
-        """See ``Store``."""
-        page = selects.latest_named_events(of_name=name is not None, before=before is not None)
-        return await self._all(rows.named_event_row, page, name=name, before=before, limit=limit)
-
-    async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
-        """See ``Store``."""
-        return await self._one(
-            rows.named_event_row, selects.NAMED_EVENT_BY_REQUEST, name=name, request=request
-        )
 
     # ── the rest ────────────────────────────────────────────────────────────────────────
 

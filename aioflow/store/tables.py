@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    literal_column,
 )
 
 __all__ = (
@@ -412,8 +413,12 @@ dag_event = Table(
     _state(4, "fate"),
     _number("run_no", null=True),
     _text("reason", null=True),
+    _text("asset", null=True),
+    _blob("data", null=True),
     sqlite_strict=True,
 )
+_held = dag_event.c.fate == literal_column("1")
+Index("dag_event_held", dag_event.c.event_no, sqlite_where=_held, postgresql_where=_held)
 Index("dag_event_by_place", dag_event.c.trigger_no, dag_event.c.sequence, unique=True)
 _keyed = dag_event.c.key.is_not(None)
 Index(

@@ -277,7 +277,7 @@ def test_a_run_that_is_only_started_is_one_commit_and_its_caller_goes_on():
     assert world.rows.commit_no == commits + 1
     assert child.caller is None
     (told,) = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
-    assert msgspec.msgpack.decode(told.answer) == child.run_id
+    assert msgspec.msgpack.decode(told.answer or b"") == child.run_id
     assert world.state(run_no, "c") == "running"
     world.turn(report)
     assert len(children(world)) == 1

@@ -420,7 +420,8 @@ class World:
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:
                 self.memory.add_plan(version.version, spec)
-        self.memory.standing.restore(self.rows.dag_triggers.values())
+        held = [row for row in self.rows.dag_events.values() if row.fate is Fate.HELD]
+        self.memory.standing.restore(self.rows.dag_triggers.values(), held)
         unfinished = self.rows.unfinished()
         self.memory.stray_triggers = [
             row for row in self.rows.triggers.values() if row.run_no not in unfinished

@@ -18,6 +18,7 @@ import pytest
 
 from aioflow import (
     DAG,
+    Asset,
     DagError,
     Operator,
     Retry,
@@ -580,3 +581,34 @@ async def test_its_events_start_none_where_its_schedule_rests(sim: Sim):
     await sim.advance("1h")
 
     assert [one.run_id for one in sim.runs(orders)] == [run.run_id]
+
+
+@task(outlets=[Asset("ledger", extra={"day": 1}), Asset("s3://bucket/books")])
+def books() -> None: ...
+
+
+@dag
+def bookkeeping() -> None:
+    books()
+
+
+@task
+def told(events: dict[str, list[dict[str, Any]]]) -> list[str]:
+    return [
+        f"{name} {event['task_id']} {event['extra']}" for name in events for event in events[name]
+    ]
+
+
+@dag(schedule=Asset("ledger") & (Asset("s3://bucket/books") | Asset("never")))
+def reports(triggering_events: dict[str, list[dict[str, Any]]]) -> None:
+    told(triggering_events)
+
+
+async def test_a_task_that_has_made_assets_starts_the_runs_that_go_by_them(sim: Sim):
+    await sim.schedule(reports)
+    run = await sim.start(bookkeeping)
+    await run.finished()
+
+    (report,) = sim.runs(reports)
+    await report.finished()
+    assert report["told"].result == ["ledger books {'day': 1}", "s3://bucket/books books None"]

@@ -56,7 +56,13 @@ def upgrade() -> None:
         Column("fate", _SMALL, CheckConstraint("fate BETWEEN 0 AND 4"), nullable=False),
         Column("run_no", _NUMBER, nullable=True),
         Column("reason", Text(), nullable=True),
+        Column("asset", Text(), nullable=True),
+        Column("data", LargeBinary(), nullable=True),
         sqlite_strict=True,
+    )
+    held = text("fate = 1")
+    op.create_index(
+        "dag_event_held", "dag_event", ["event_no"], sqlite_where=held, postgresql_where=held
     )
     op.create_index("dag_event_by_place", "dag_event", ["trigger_no", "sequence"], unique=True)
     keyed = text("key IS NOT NULL")

@@ -1,0 +1,119 @@
+"""Assets: what tasks make, by name, and runs that start when it has been made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.author import codec
+from aioflow.dag_triggers import ASSET, AssetCondition
+from aioflow.errors import DagError
+
+__all__ = (
+    "Asset",
+    "AssetExpression",
+    "AssetSchedule",
+    "asset_condition",
+    "outlets_of",
+    "packed_condition",
+)
+
+NAME_LENGTH = 250 - len(ASSET)
+EXTRA_LIMIT = 4_096
+OUTLETS_LIMIT = 64
+
+
+class _Combinable:
+    """What ``&`` and ``|`` put together."""
+
+    def __and__(self, other: Asset | AssetExpression) -> AssetExpression:
+        return AssetExpression(True, (self, other))
+
+    def __or__(self, other: Asset | AssetExpression) -> AssetExpression:
+        return AssetExpression(False, (self, other))
+
+    def __bool__(self) -> bool:
+        raise DagError("an asset is neither true nor false; write & and | in place of and and or")
+
+
+@dataclass(frozen=True)
+class Asset(_Combinable):
+    """Something that tasks make and others go by, such as a table or a file.
+
+    ``@task(outlets=[Asset("orders")])`` says that each success of the task has made it anew;
+    ``@dag(schedule=Asset("orders"))`` starts a run each time. ``a & b``, or ``[a, b]``, waits
+    until all have been made anew since the last run, ``a | b`` for one of them.
+
+    Attributes:
+        name: A name or a URI, at most 244 printable characters.
+        extra: What a task tells along with it; what may travel, at most 4 KiB.
+    """
+
+    name: str
+    extra: object = None
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        good = isinstance(name, str) and 0 < len(name) <= NAME_LENGTH and name.isprintable()
+        if not good:
+            raise DagError(f"the name of an asset is 1 to {NAME_LENGTH} printable characters")
+        if len(codec.encode(self.extra, f"the extra of asset {self.name!r}")) > EXTRA_LIMIT:
+            raise DagError(f"the extra of asset {self.name!r} takes more than {EXTRA_LIMIT} bytes")
+
+
+@dataclass(frozen=True)
+class AssetExpression(_Combinable):
+    """Several assets: all of them, or any."""
+
+    is_all: bool
+    parts: tuple[Any, ...]
+
+
+AssetSchedule: TypeAlias = Asset | AssetExpression | Sequence[Asset | AssetExpression]
+
+
+def asset_condition(schedule: object) -> AssetCondition | None:
+    """Return for which assets a DAG waits; ``None`` for a schedule that is none of assets.
+
+    Raises:
+        DagError: If it is made of assets and something else.
+    """
+    if isinstance(schedule, Asset):
+        return AssetCondition(True, (schedule.name,))
+    if isinstance(schedule, AssetExpression):
+        return AssetCondition(schedule.is_all, tuple(map(_part, schedule.parts)))
+    if isinstance(schedule, list | tuple) and schedule:
+        return AssetCondition(True, tuple(map(_part, schedule)))
+    return None
+
+
+def _part(said: object) -> str | AssetCondition:
+    if isinstance(said, Asset):
+        return said.name
+    condition = asset_condition(said) if isinstance(said, AssetExpression) else None
+    if condition is None:
+        raise DagError(f"{said!r} is no asset; a list as schedule is one of assets")
+    return condition
+
+
+def outlets_of(said: object) -> tuple[tuple[str, bytes], ...]:
+    """Return what a task makes: names, and msgpack of what it tells along.
+
+    Raises:
+        ValueError: If it is not a list of assets.
+    """
+    assets = [said] if isinstance(said, Asset) else said
+    if not isinstance(assets, list | tuple) or not all(isinstance(one, Asset) for one in assets):
+        raise ValueError(f"outlets must be a list of assets, got {said!r}")
+    if len(assets) > OUTLETS_LIMIT:
+        raise ValueError(f"a task may have {OUTLETS_LIMIT} outlets, not {len(assets)}")
+    named = {one.name: codec.encode(one.extra, f"asset {one.name!r}") for one in assets}
+    return tuple(named.items())
+
+
+def packed_condition(condition: AssetCondition) -> bytes:
+    """Return a condition as it is stored."""
+    return msgspec.msgpack.encode(condition)

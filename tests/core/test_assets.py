@@ -1,0 +1,221 @@
+"""Runs that start when assets have been made anew: each event once, all that is held at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.core import assets
+from aioflow.core.assets import is_met
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
+from aioflow.inputs import FileGone
+from aioflow.model import DagSpec, TaskSpec
+from aioflow.requests import EmitEvent, SetPaused
+from tests.core.world import World
+
+A_AND_B = AssetCondition(True, ("a", "b"))
+A_OR_B = AssetCondition(False, ("a", "b"))
+EXTRA = msgspec.msgpack.encode({"rows": 3})
+NOTHING = msgspec.msgpack.encode(None)
+
+
+def packed(value: Any) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def consumer(condition: AssetCondition, **fields: Any) -> DagSpec:
+    spec = DagTriggerSpec(class_path=ASSETS, kwargs=packed(condition), **fields.pop("said", {}))
+    fields.setdefault("parameters", ("triggering_events",))
+    return DagSpec(
+        dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="use"),), trigger=spec, **fields
+    )
+
+
+def world_of(condition: AssetCondition, **fields: Any) -> World:
+    """A DAG that goes by assets, beside one with a task that makes each of them."""
+    world = World()
+    makers = tuple(
+        TaskSpec(task_id=f"make_{name}", outlets=((name, EXTRA if name == "a" else NOTHING),))
+        for name in ("a", "b", "c")
+    )
+    world.load(DagSpec(dag_id="maker", file="maker.py", tasks=makers), file="maker.py")
+    world.load(consumer(condition, **fields), version="v2")
+    return world
+
+
+def tell(world: World, *names: str) -> None:
+    """Have somebody outside say that assets have been made anew."""
+    for name in names:
+        world.ask(EmitEvent(name=f"asset:{name}", key=None, data=NOTHING))
+
+
+def started(world: World) -> list[Any]:
+    """What the runs were told, in their order."""
+    runs = sorted(world.rows.runs.items())
+    return [
+        {} if run.conf is None else msgspec.msgpack.decode(run.conf)["triggering_events"]
+        for _, run in runs
+        if run.dag_id == "dag"
+    ]
+
+
+def counts(world: World) -> list[dict[str, int]]:
+    return [{name: len(events) for name, events in told.items()} for told in started(world)]
+
+
+def fates(world: World) -> list[Fate]:
+    rows = sorted(world.rows.dag_events.values(), key=lambda row: row.sequence)
+    return [row.fate for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("condition", "there", "met"),
+    [
+        (A_AND_B, "", False),
+        (A_AND_B, "a", False),
+        (A_AND_B, "ab", True),
+        (A_OR_B, "", False),
+        (A_OR_B, "b", True),
+        (AssetCondition(True, (A_OR_B, "c")), "a", False),
+        (AssetCondition(True, (A_OR_B, "c")), "c", False),
+        (AssetCondition(True, (A_OR_B, "c")), "bc", True),
+        (AssetCondition(False, (A_AND_B, "c")), "b", False),
+        (AssetCondition(False, (A_AND_B, "c")), "c", True),
+        (AssetCondition(False, (A_AND_B, "c")), "ab", True),
+    ],
+)
+def test_when_a_condition_is_met(condition, there, met):
+    assert is_met(condition, set(there)) is met
+
+
+def test_the_success_of_a_task_starts_the_run_in_the_same_commit():
+    world = world_of(AssetCondition(True, ("a",)))
+    maker = world.trigger("maker")
+    commits = world.rows.commit_no
+
+    world.succeed("make_a")
+
+    assert world.rows.commit_no == commits + 1
+    (told,) = started(world)
+    (event,) = told["a"]
+    of = {"run_id": world.rows.runs[maker].run_id, "task_id": "make_a", "map_index": -1}
+    assert event == {**of, "id": event["id"], "extra": {"rows": 3}}
+    assert event["id"] in world.rows.named_events
+    assert fates(world) == [Fate.RUN]
+
+
+def test_a_task_that_fails_makes_nothing():
+    world = world_of(AssetCondition(True, ("a",)))
+    world.trigger("maker")
+    world.fail("make_a", retryable=False)
+
+    assert started(world) == []
+
+
+def test_all_of_them_start_one_run_with_all_that_was_held():
+    world = world_of(A_AND_B)
+    tell(world, "a", "a", "a")
+    assert started(world) == []
+    tell(world, "b")
+    assert counts(world) == [{"a": 3, "b": 1}]
+
+    tell(world, "b", "b", "a")
+    assert counts(world)[1:] == [{"a": 1, "b": 2}]
+
+
+def test_any_of_them_starts_a_run():
+    world = world_of(A_OR_B)
+    tell(world, "a", "b", "c")
+
+    assert counts(world) == [{"a": 1}, {"b": 1}]
+
+
+def test_what_is_held_outlives_a_restart():
+    world = world_of(A_AND_B)
+    tell(world, "a", "a")
+    world.restart()
+    assert fates(world) == [Fate.HELD, Fate.HELD]
+    tell(world, "b")
+    world.restart()
+
+    assert counts(world) == [{"a": 2, "b": 1}]
+    assert fates(world) == [Fate.RUN] * 3
+
+
+def test_a_turn_that_is_refused_holds_nothing():
+    world = world_of(A_AND_B)
+    tell(world, "a")
+    _, _, draft = world.decide([])
+    world.take_back(draft)
+    one = world.memory.standing.of("dag")
+    before = dict(one.pending)
+    from aioflow.inputs import Asked
+
+    request = EmitEvent(name="asset:b", key=None, data=NOTHING)
+    world.refuse(Asked(77, request))
+
+    assert list(before) == ["a"]
+    assert counts(world) == [{"a": 1, "b": 1}]
+
+
+def test_a_paused_dag_holds_the_run_or_the_events():
+    world = world_of(AssetCondition(True, ("a",)))
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    tell(world, "a")
+    (run,) = world.rows.runs.values()
+    assert run.state.label == "queued"
+
+    stopping = world_of(AssetCondition(True, ("a",)), if_paused="stop")
+    stopping.ask(SetPaused(dag_id="dag", paused=True))
+    tell(stopping, "a", "a")
+    assert started(stopping) == []
+    stopping.ask(SetPaused(dag_id="dag", paused=False))
+    assert counts(stopping) == [{"a": 2}]
+
+
+def test_another_condition_goes_by_what_is_held_already():
+    world = world_of(A_AND_B)
+    tell(world, "a")
+    world.load(consumer(A_OR_B), version="v3")
+
+    assert counts(world) == [{"a": 1}]
+    tell(world, "c")
+    assert len(started(world)) == 1
+
+
+def test_a_dag_that_is_gone_takes_nothing():
+    world = world_of(AssetCondition(True, ("a",)))
+    world.turn(FileGone("dag.py"))
+    tell(world, "a")
+
+    assert started(world) == []
+    assert fates(world) == []
+
+
+def test_a_dag_without_the_parameter_is_not_told_which_they_were():
+    world = world_of(AssetCondition(True, ("a",)), parameters=())
+    tell(world, "a")
+
+    (run,) = world.rows.runs.values()
+    assert run.conf is None
+
+
+def test_of_very_many_events_the_latest_are_held(monkeypatch):
+    monkeypatch.setattr(assets, "PENDING_LIMIT", 3)
+    monkeypatch.setattr(assets, "TOLD_LIMIT", 2)
+    world = world_of(A_AND_B)
+    tell(world, *"aaaaa")
+    assert fates(world) == [Fate.REPLACED] * 2 + [Fate.HELD] * 3
+
+    tell(world, "b")
+    assert counts(world) == [{"a": 2, "b": 1}]
+    assert fates(world) == [Fate.REPLACED] * 2 + [Fate.RUN] * 4
+
+
+def test_skip_takes_what_was_held_with_it():
+    world = world_of(AssetCondition(True, ("a",)), said={"if_running": "skip"})
+    tell(world, "a", "a")
+
+    assert fates(world) == [Fate.RUN, Fate.SKIPPED]
