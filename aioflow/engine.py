@@ -37,6 +37,7 @@ from aioflow.inputs import (
     Continue,
     Due,
     Effect,
+    FillBack,
     HandOver,
     HostTrigger,
     Input,
@@ -336,6 +337,7 @@ class Engine:
                 case (
                     Asked()
                     | Continue()
+                    | FillBack()
                     | HandOver()
                     | LookBack()
                     | MoveClass()
@@ -398,6 +400,7 @@ class Engine:
             memory.stored_versions.add(version.version)
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
+        memory.backfills = {row.backfill_no: row for row in snapshot.backfills}
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:

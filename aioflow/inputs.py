@@ -225,6 +225,12 @@ class LookBack(msgspec.Struct, frozen=True):
     run_no: RunNo
 
 
+class FillBack(msgspec.Struct, frozen=True):
+    """Go on making the runs of a backfill."""
+
+    backfill_no: int
+
+
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
@@ -323,6 +329,7 @@ Input: TypeAlias = (
     | FileGone
     | Due
     | Continue
+    | FillBack
     | LookBack
     | Rehost
     | RoomChanged
@@ -461,6 +468,7 @@ Effect: TypeAlias = (
     | Deliver
     | ForgetRun
     | Continue
+    | FillBack
     | LookBack
     | HandOver
     | MoveClass

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import anyio
 import structlog
 
-from aioflow.core import event_runs, lanes, mark, past, taken
+from aioflow.core import backfilling, event_runs, lanes, mark, past, taken
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.line import Ended, last_rounds, stored_as
 from aioflow.core.live import Run
@@ -19,7 +19,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.resealing import PAGE
 from aioflow.core.restoring import Restoring
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.inputs import Asked, Continue, Input, LookBack, ReadOwed
+from aioflow.inputs import Asked, Continue, FillBack, Input, LookBack, ReadOwed
 from aioflow.messages import Fired
 from aioflow.model import DagSpec, RunState, TaskNo, TriggerNo, ValueKind
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
@@ -31,7 +31,7 @@ __all__ = ("Recalling",)
 
 _log = structlog.get_logger(__name__)
 
-_READING = (Asked, Continue, LookBack, ReadOwed)
+_READING = (Asked, Continue, FillBack, LookBack, ReadOwed)
 """The inputs that may need rows; a turn is full of others."""
 
 _DENSE = 2
@@ -69,7 +69,8 @@ class Recalling:
         That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of whole runs, in
         ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
         and keys are taken, in ``memory.taken``; which run came before another, in
-        ``memory.lines``; what may be handed out, in ``memory.found_owed``; and what is to be
+        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``; what may
+        be handed out, in ``memory.found_owed``; and what is to be
         sealed anew, in ``memory.sealed``.
 
         Raises:
@@ -77,7 +78,8 @@ class Recalling:
         """
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
-        memory.taken, memory.taken_keys = {}, {}
+        memory.found_slots = {}
+        taken.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
             memory.touched.clear()
@@ -108,6 +110,9 @@ class Recalling:
         if numbers:
             memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
         memory.sealed = await _sealed(store, inputs)
+        for number, dag_id, dates in backfilling.wanted(inputs, memory):
+            runs = await store.find_runs_at(dag_id, dates)
+            memory.found_slots[number] = {run.logical_date or 0: run for run in runs}
         for dag_id, orders in past.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.backfills import Reprocess
 from aioflow.model import Instant, RunNo, TaskState, TriggerNo, ValueKind
 
 __all__ = (
@@ -55,6 +56,29 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     conf: bytes | None = None
     logical_date: Instant | None = None
     key: str | None = None
+
+
+class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Make runs for the slots of a range. Answered with its number, and whether it is new.
+
+    Attributes:
+        first, last: Both inclusive.
+        max_active: How many runs of it at once; 0 for the DAG's ``max_active_runs``.
+    """
+
+    dag_id: str
+    first: Instant
+    last: Instant
+    reprocess: Reprocess = "none"
+    max_active: int = 0
+    is_reverse: bool = False
+    conf: bytes | None = None
+
+
+class CancelBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a backfill now, and its runs that go on."""
+
+    backfill_no: int
 
 
 class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -258,6 +282,8 @@ class Resealed(msgspec.Struct, frozen=True):
 
 Request: TypeAlias = (
     CreateRun
+    | StartBackfill
+    | CancelBackfill
     | CancelRun
     | ClearTasks
     | Mark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagTriggerChanges
 from aioflow.model import (
     DagSpec,
@@ -106,12 +107,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        cause: ``manual``, ``schedule``, ``event``, or ``task`` for one that ``run_dag`` made.
+        cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` where ``run_dag`` did.
         logical_date: The slot it stands for; ``None`` if a person started it without one.
         conf: msgpack of the parameters that were given; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
         quarantine: Why the engine holds it still; ``None`` for a healthy run.
         caller: The wait of the durable call that made it.
+        backfill: The number of the backfill that made it.
     """
 
     run_no: RunNo
@@ -129,6 +131,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Instant | None = None
     quarantine: str | None = None
     caller: TriggerNo | None = None
+    backfill: int | None = None
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,7 +443,7 @@ class Batch(msgspec.Struct, kw_only=True):
         at: When it was decided.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
-        dags, dag_files, pools, values: Whole rows, inserted or replaced; values also deleted.
+        dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
         gone_files, gone_pools: Those whose row is deleted.
         resealed: Triggers whose fields are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
@@ -488,6 +491,7 @@ class Batch(msgspec.Struct, kw_only=True):
     pools: list[PoolRow] = msgspec.field(default_factory=list)
     gone_pools: list[str] = msgspec.field(default_factory=list)
     values: list[ValueRow] = msgspec.field(default_factory=list)
+    backfills: list[BackfillRow] = msgspec.field(default_factory=list)
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.model import TaskNo
 from aioflow.rows import (
@@ -75,6 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         outbox: What waits for an instant.
         owed: What else is owed: by kind how many rows there are, and the lowest number of these.
         stray_triggers: Rows of runs that have ended before a host had let go of them.
+        backfills: Those that go on.
     """
 
     dags: list[DagRow]
@@ -87,6 +89,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stray_triggers: list[TriggerRow] = []
     dag_triggers: list[DagTriggerRow] = []
     held_events: list[DagEventRow] = []
+    backfills: list[BackfillRow] = []
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

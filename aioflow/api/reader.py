@@ -89,7 +89,7 @@ class RunReader:
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
-        row = await self._dag(dag_id)
+        row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
         files = {file.file: file for file in await self.store.list_dag_files()}
         return DagDetailView(
@@ -118,7 +118,7 @@ class RunReader:
 
         Those of a DAG that runs again as soon as it has run cannot be known.
         """
-        row = await self._dag(dag_id)
+        row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
         if spec.schedule is None or spec.schedule.gap_us is not None:
             return []
@@ -146,7 +146,12 @@ class RunReader:
         self._specs[version, dag_id] = found
         return found
 
-    async def _dag(self, dag_id: str) -> DagRow:
+    async def dag_row(self, dag_id: str) -> DagRow:
+        """Return a DAG that some file defines.
+
+        Raises:
+            UnknownDag: If none does.
+        """
         for row in await self.store.list_dags():
             if row.dag_id == dag_id and not row.gone:
                 return row

@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from aioflow.api.acting import ASK_SECONDS, RunActions
+from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
 from aioflow.api.events import NamedEvents
@@ -93,6 +94,7 @@ class Api(RunActions):
         clean: Deletes a part of what is old, or says what would go.
 
     Attributes:
+        backfills: Runs for the slots of a range.
         values: Secrets, connections and variables.
     """
 
@@ -118,6 +120,7 @@ class Api(RunActions):
         self._clean = clean
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
+        self.backfills = Backfills(self, clock, self._ask)
         self._events = NamedEvents(store, self._ask)
         self.values = NamedValues(store, self._ask)
         self._rotation = None

@@ -8,13 +8,26 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from aioflow.cli import bench, config, dags, db, demo, events, pools, runs, triggers, up, values
+from aioflow.cli import (
+    backfills,
+    bench,
+    config,
+    dags,
+    db,
+    demo,
+    events,
+    pools,
+    runs,
+    triggers,
+    up,
+    values,
+)
 from aioflow.cli.client import Refused
 from aioflow.errors import AioflowError, SettingsError
 
 __all__ = ("main",)
 
-_NOUNS = (up, demo, dags, runs, triggers, events, pools, values, db, config, bench)
+_NOUNS = (up, demo, dags, runs, backfills, triggers, events, pools, values, db, config, bench)
 _INTERRUPTED = 130
 
 

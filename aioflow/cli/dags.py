@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
+from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -22,6 +23,7 @@ def add_parser(nouns: Nouns) -> None:
     )
     show.add_argument("dag", metavar="DAG")
     _add_trigger(verbs)
+    add_start(verbs)
     for name, run, text in (
         ("pause", _pause, "start no scheduled runs of a DAG"),
         ("resume", _resume, "start scheduled runs of a DAG again"),

@@ -60,6 +60,12 @@ class Source(Protocol):
     def values(self, kind: str) -> Any:
         """``values.list``."""
 
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        """``backfills.list``."""
+
+    def backfill(self, backfill_id: int) -> Any:
+        """``backfills.show``."""
+
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
     """Ask the daemon; where none runs, ask its database.
@@ -138,6 +144,12 @@ class _Daemon:
     def values(self, kind: str) -> Any:
         return self._client.get(f"{kind}s")
 
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        return self._client.get("backfills", dag=dag_id, limit=limit)
+
+    def backfill(self, backfill_id: int) -> Any:
+        return self._client.get("backfills", str(backfill_id))
+
 
 class _Database:
     """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
@@ -199,6 +211,12 @@ class _Database:
         from aioflow.model import ValueKind
 
         return self._ask(lambda api: api.values.list(ValueKind(kind)))
+
+    def backfills(self, dag_id: str | None, limit: int) -> Any:
+        return self._ask(lambda api: api.backfills.list(dag_id=dag_id, limit=limit))
+
+    def backfill(self, backfill_id: int) -> Any:
+        return self._ask(lambda api: api.backfills.show(backfill_id))
 
     def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         from aioflow.cli.database import ask_database

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aioflow.core import (
     aging,
+    backfilling,
     by_hand,
     dag,
     fitting_pools,
@@ -26,6 +27,7 @@ from aioflow.errors import RequestError, UnknownRun
 from aioflow.inputs import Acknowledge, Asked
 from aioflow.model import Wait
 from aioflow.requests import (
+    CancelBackfill,
     CancelRun,
     ClearTasks,
     CountTasks,
@@ -43,6 +45,7 @@ from aioflow.requests import (
     SetPool,
     SetValue,
     ShowPools,
+    StartBackfill,
     Unquarantine,
 )
 
@@ -55,7 +58,14 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
     try:
         match asked.request:
             case (
-                CreateRun() | CancelRun() | ClearTasks() | Mark() | DeleteRun() | EraseRows()
+                CreateRun()
+                | StartBackfill()
+                | CancelBackfill()
+                | CancelRun()
+                | ClearTasks()
+                | Mark()
+                | DeleteRun()
+                | EraseRows()
             ) as request:
                 said = _answer_of_run(request, draft, slots)
             case SetPaused(dag_id=dag_id, paused=paused):
@@ -92,13 +102,24 @@ def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slot
 
 
 def _answer_of_run(
-    request: CreateRun | CancelRun | ClearTasks | Mark | DeleteRun | EraseRows,
+    request: CreateRun
+    | StartBackfill
+    | CancelBackfill
+    | CancelRun
+    | ClearTasks
+    | Mark
+    | DeleteRun
+    | EraseRows,
     draft: Draft,
     slots: Slots,
 ) -> object:
     match request:
         case CreateRun():
             return dag.create_run(request, draft, slots)
+        case StartBackfill():
+            return backfilling.start(request, draft)
+        case CancelBackfill(backfill_no=number):
+            backfilling.cancel_backfill(number, draft, slots)
         case CancelRun(run_id=run_id):
             return cancel(_find(run_id, draft.memory), draft, slots)
         case ClearTasks():

@@ -19,6 +19,7 @@ from aioflow.core.taken import same_run
 from aioflow.core.versions import arm_schedule, put_dag, slot_starts_at
 from aioflow.dag_triggers import BY_EVENT
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
+from aioflow.inputs import FillBack
 from aioflow.model import DagSpec, Instant, RunState, TriggerNo
 from aioflow.requests import CreateRun
 from aioflow.rows import DagRow, RunRow
@@ -88,12 +89,18 @@ def create_run(request: CreateRun, draft: Draft, slots: Slots) -> tuple[str, boo
 
 
 def make_run(
-    request: CreateRun, draft: Draft, slots: Slots, *, cause: str, caller: TriggerNo | None = None
+    request: CreateRun,
+    draft: Draft,
+    slots: Slots,
+    *,
+    cause: str,
+    caller: TriggerNo | None = None,
+    backfill: int | None = None,
 ) -> Run:
     """Make a run that nobody has asked for before.
 
     Args:
-        cause: See ``rows.RunRow``, as for ``caller``.
+        cause: See ``rows.RunRow``, as for ``caller`` and ``backfill``.
 
     Raises:
         RequestError: If there is no such DAG, or the conf does not fit it. Nothing has changed.
@@ -111,6 +118,7 @@ def make_run(
         conf=request.conf,
         key=request.key,
         caller=caller,
+        backfill=backfill,
     )
 
 
@@ -156,6 +164,7 @@ def _add_run(
     conf: bytes | None = None,
     key: str | None = None,
     caller: TriggerNo | None = None,
+    backfill: int | None = None,
 ) -> Run:
     spec = plan.graph.spec
     run_no = draft.numbers.take()
@@ -173,6 +182,7 @@ def _add_run(
         key=key,
         created_at=draft.now,
         caller=caller,
+        backfill=backfill,
     )
     run = Run(row, plan)
     draft.memory.add_run(run)
@@ -180,7 +190,7 @@ def _add_run(
     _remember_run(run, draft.memory)
     deadlines.owe(run, draft)
     if not rests(run, draft.memory):
-        begin_queued(spec.dag_id, draft, slots)
+        begin_queued(run.queue, draft, slots)
     return run
 
 
@@ -203,24 +213,26 @@ def count_runs(memory: Memory) -> None:
 
 def _remember_run(run: Run, memory: Memory) -> None:
     """Count a run into its DAG: among those that run, or that wait to."""
-    dag_id = run.row.dag_id
+    queue = run.queue
     if run.clearing is not None and run.state is RunState.QUEUED:
         return  # it has its turn when all has been cleared
     if run.state is RunState.QUEUED:
-        memory.queued_runs.setdefault(dag_id, deque()).append(run)
+        memory.queued_runs.setdefault(queue, deque()).append(run)
     elif run.state is RunState.RUNNING:
-        memory.active_runs[dag_id] = memory.active_runs.get(dag_id, 0) + 1
+        memory.active_runs[queue] = memory.active_runs.get(queue, 0) + 1
 
 
 def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     """A run of the DAG ended: the next that waits may begin."""
     memory, dag_id = draft.memory, run.row.dag_id
     if was is RunState.RUNNING:
-        memory.active_runs[dag_id] -= 1
+        memory.active_runs[run.queue] -= 1
     else:
         step_back(run, memory)
     deadlines.write_off(run.run_no, draft)
-    begin_queued(dag_id, draft, slots)
+    begin_queued(run.queue, draft, slots)
+    if run.row.backfill is not None:
+        draft.effects.append(FillBack(run.row.backfill))
     row = memory.dags.get(dag_id)
     at = None if row is None else slot_starts_at(row, memory, draft.now)
     if row is None or row.next_run_at is None or at is None:
@@ -233,31 +245,32 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
 
 def step_back(run: Run, memory: Memory) -> None:
     """A run that waits for its turn does not any more."""
-    waiting = memory.queued_runs.get(run.row.dag_id, ())
+    waiting = memory.queued_runs.get(run.queue, ())
     if run in waiting:
-        memory.queued_runs[run.row.dag_id].remove(run)
+        memory.queued_runs[run.queue].remove(run)
 
 
 def run_reopened(run: Run, draft: Draft, slots: Slots) -> None:
     """A run whose tasks were cleared is to go on: it waits behind those that wait already."""
     _remember_run(run, draft.memory)
-    begin_queued(run.row.dag_id, draft, slots)
+    begin_queued(run.queue, draft, slots)
 
 
-def begin_queued(dag_id: str, draft: Draft, slots: Slots) -> None:
+def begin_queued(queue: str, draft: Draft, slots: Slots) -> None:
     """Begin the oldest waiting runs of a DAG, as many as its limit admits.
 
-    And one more, where those that are active wait for it.
+    And one more, where those that are active wait for it. Those of a backfill all begin: no more
+    are made than it may have.
     """
     memory = draft.memory
-    waiting = memory.queued_runs.get(dag_id, deque())
-    while waiting and memory.active_runs.get(dag_id, 0) < waiting[0].spec.max_active_runs:
+    waiting = memory.queued_runs.get(queue, deque())
+    while waiting and _has_turn(waiting[0], memory):
         run = next((run for run in waiting if not rests(run, memory)), None)
         if run is None:
             break
         waiting.remove(run)
         _begin(run, draft, slots)
-    needed = past.needed_run(dag_id, memory) if waiting else None
+    needed = past.needed_run(queue, memory) if waiting else None
     if needed is not None:
         waiting.remove(needed)
         _begin(needed, draft, slots)
@@ -270,9 +283,14 @@ def rests(run: Run, memory: Memory) -> bool:
     return is_waiting and row is not None and row.paused
 
 
+def _has_turn(run: Run, memory: Memory) -> bool:
+    active = memory.active_runs.get(run.queue, 0)
+    return run.row.backfill is not None or active < run.spec.max_active_runs
+
+
 def _begin(run: Run, draft: Draft, slots: Slots) -> None:
-    active, dag_id = draft.memory.active_runs, run.row.dag_id
-    active[dag_id] = active.get(dag_id, 0) + 1
+    active, queue = draft.memory.active_runs, run.queue
+    active[queue] = active.get(queue, 0) + 1
     begin(run, draft, slots)
 
 

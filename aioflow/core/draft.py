@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from aioflow.backfills import BackfillRow
 from aioflow.core import callbacks
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
@@ -103,6 +104,7 @@ class Draft:
         self.judged = 0
         self.strays: list[TriggerRow] = []
         self.pruned: dict[tuple[str, str], Plan] = {}
+        self._backfills: dict[int, BackfillRow | None] = {}
         self._refused: dict[str, dict[str, tuple[DagSpec, str]]] | None = None
         self._tasks: dict[int, Live] = {}
         self._placed: dict[int, Live] = {}
@@ -207,6 +209,14 @@ class Draft:
             raise IllegalMove(f"run {row.run_id} cannot go from {row.state.label} to {state.label}")
         self._run_states.setdefault(run.run_no, row.state)
         return row
+
+    def put_backfill(self, row: BackfillRow) -> None:
+        """A backfill begins, goes on, or is over: then it is no longer remembered."""
+        backfills, number = self.memory.backfills, row.backfill_no
+        self._backfills.setdefault(number, backfills.pop(number, None))
+        if row.state == "running":
+            backfills[number] = row
+        self.batch.backfills.append(row)
 
     def new_wait(self, wait: WaitRecord) -> None:
         """A trigger row begins to exist."""
@@ -395,6 +405,11 @@ class Draft:
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)
+        backfills = self.memory.backfills
+        for backfill_no, backfill in self._backfills.items():
+            backfills.pop(backfill_no, None)
+            if backfill is not None:
+                backfills[backfill_no] = backfill
         if self._refused is not None:
             self.memory.refused = self._refused
         for wait, index, taken in self._streams.values():

@@ -306,6 +306,11 @@ def run_info(row: RunRow, file: str) -> RunInfo:
     )
 
 
+def backfill_queue(backfill_no: int) -> str:
+    """Return the queue of the runs of a backfill; no DAG has such a name."""
+    return f"backfill {backfill_no}"
+
+
 class Run:
     """One live run.
 
@@ -410,6 +415,12 @@ class Run:
     def state(self) -> RunState:
         """Where it stands."""
         return self.row.state
+
+    @property
+    def queue(self) -> str:
+        """Among whose runs it waits for its turn, and counts: its DAG's, or its backfill's."""
+        number = self.row.backfill
+        return self.row.dag_id if number is None else backfill_queue(number)
 
     @property
     def spec(self) -> DagSpec:

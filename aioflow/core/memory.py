@@ -6,6 +6,7 @@ from collections import deque
 
 import msgspec
 
+from aioflow.backfills import BackfillRow
 from aioflow.core.lanes import Lane
 from aioflow.core.line import Line, ended_as, order_of
 from aioflow.core.live import Live, Run, WaitRecord
@@ -51,8 +52,11 @@ class Memory:
         plans: By ``(version, dag_id)``.
         stored_versions: Those the database has.
         refused: By name, the files that define a DAG another file has, with spec and version.
-        queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first.
-        active_runs: How many runs of a DAG are running.
+        queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first; those of a
+            backfill have a queue of their own, see ``Run.queue``.
+        active_runs: How many runs of a queue are running.
+        backfills: Those that go on, by number.
+        found_slots: The newest runs of slots that backfills of this turn look at.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
         lines: Of the DAGs with a task that waits for the run before: which run that is.
@@ -113,6 +117,8 @@ class Memory:
         self._named: dict[str, RunNo] = {}
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
+        self.backfills: dict[int, BackfillRow] = {}
+        self.found_slots: dict[int, dict[Instant, RunRow]] = {}
         self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers

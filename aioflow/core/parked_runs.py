@@ -117,6 +117,7 @@ class ParkedRuns(Kept[Run]):
         return (
             self.objects.get(row.run_no) is run
             and row.state is RunState.RUNNING
+            and row.backfill is None
             and not run.live.objects
             and len(run.live) > 0
             and not run.groups

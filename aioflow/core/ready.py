@@ -3,7 +3,8 @@
 Ready entries wait in one heap per kind of body and pool. An entry is a queued task, or a
 whole group whose fresh children are drawn from it one by one, so a fan-out of a million
 weighs as much as one task. The order is: resumed before fresh, then priority, then whose turn
-it is, see ``fairness``. What keeps its room in a pool while it waits stands before all: what
+it is, see ``fairness``. What begins in a run of a backfill stands behind all that is not of one.
+What keeps its room in a pool while it waits stands before all: what
 it holds, nobody else gets.
 
 What the limits of its run keep from starting is put aside with the run, in the same order,
@@ -76,7 +77,9 @@ class Ready:
         if isinstance(entry, Live) and entry.task_no in self._kept:
             return 0, priority, age, entry
         begins = isinstance(entry, Group) or not (entry.resumed or entry.recorded)
-        return 2 if begins else 1, priority, age, entry
+        if not begins:
+            return 1, priority, age, entry
+        return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
     def unblock(self, live: Live) -> None:
         """A task left its slot: let those come back that its run's limits now admit."""

@@ -17,7 +17,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
-from aioflow.inputs import Due, Input, Restarted, WakeAt
+from aioflow.inputs import Due, FillBack, Input, Restarted, WakeAt
 from aioflow.model import Failure, RunState, TaskState, TriggerState
 from aioflow.rows import RunChange, RunRow, TriggerChange
 
@@ -117,6 +117,7 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
     event_runs.restarted(draft)
+    draft.effects.extend(FillBack(number) for number in memory.backfills)
     deadlines.arm(draft)
     for kind in list(memory.lanes):
         draft.owing.read_on(kind)

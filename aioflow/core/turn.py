@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from aioflow.core import (
     assets,
+    backfilling,
     calls,
     child_runs,
     clearing,
@@ -61,6 +62,7 @@ from aioflow.inputs import (
     FileBroken,
     FileGone,
     FileParsed,
+    FillBack,
     HandOver,
     HostLost,
     HostUp,
@@ -212,12 +214,14 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             processes.take(entry, draft, slots)
-        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack():
+        case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
 
 
 def _take_word(
-    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack, draft: Draft, slots: Slots
+    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack | FillBack,
+    draft: Draft,
+    slots: Slots,
 ) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
@@ -236,6 +240,8 @@ def _take_word(
             _take_continue(entry, draft, slots)
         case LookBack():
             succession.looked_back(entry, draft, slots)
+        case FillBack():
+            backfilling.go_on(entry, draft, slots)
 
 
 def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:

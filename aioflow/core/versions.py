@@ -17,7 +17,7 @@ from aioflow.core.fitting_pools import too_wide
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.errors import DuplicateDag
-from aioflow.inputs import FileBroken, FileGone, FileParsed, StopWaits
+from aioflow.inputs import FileBroken, FileGone, FileParsed, FillBack, StopWaits
 from aioflow.model import DagSpec, Instant
 from aioflow.rows import DagFileRow, DagRow, PoolRow, VersionRow
 from aioflow.schedules import ScheduleSpec
@@ -160,6 +160,9 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     row = msgspec.structs.replace(begun, file=file, version=version, gone=False, told_late=told)
     put_dag(row, draft)
     arm_schedule(row, draft)
+    for backfill in draft.memory.backfills.values():
+        if backfill.dag_id == spec.dag_id:
+            draft.effects.append(FillBack(backfill.backfill_no))
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Instant) -> DagRow:

@@ -42,7 +42,7 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
         detail = f"DAG {run.row.dag_id} is paused, and an event has started the run"
         return Wait(kind=WaitKind.PAUSED, detail=detail, since=run.row.created_at)
     if run.state is RunState.QUEUED:
-        active = memory.active_runs.get(run.row.dag_id, 0)
+        active = memory.active_runs.get(run.queue, 0)
         detail = f"{active} of {run.spec.max_active_runs} runs of {run.row.dag_id} are active"
         return Wait(kind=WaitKind.LIMIT, detail=detail, since=run.row.created_at)
     return None

@@ -80,6 +80,7 @@ from aioflow.errors.daemon import (
     SettingsError,
 )
 from aioflow.errors.requests import (
+    BackfillRefused,
     BadConf,
     BadEvent,
     BadPool,
@@ -89,6 +90,7 @@ from aioflow.errors.requests import (
     RequestError,
     RunBeingDeleted,
     RunExists,
+    UnknownBackfill,
     UnknownDag,
     UnknownRound,
     UnknownRun,
@@ -120,6 +122,7 @@ from aioflow.errors.tasks import (
 
 __all__ = (
     "AioflowError",
+    "BackfillRefused",
     "BadConf",
     "BadEvent",
     "BadPool",
@@ -158,6 +161,7 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
+    "UnknownBackfill",
     "UnknownDag",
     "UnknownParent",
     "UnknownRound",

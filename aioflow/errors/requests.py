@@ -5,6 +5,7 @@ from __future__ import annotations
 from aioflow.errors.root import AioflowError
 
 __all__ = (
+    "BackfillRefused",
     "BadConf",
     "BadEvent",
     "BadPool",
@@ -14,6 +15,7 @@ __all__ = (
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "UnknownBackfill",
     "UnknownDag",
     "UnknownRound",
     "UnknownRun",
@@ -35,6 +37,22 @@ class UnknownDag(RequestError):
     def __init__(self, dag_id: str) -> None:
         super().__init__(f"there is no DAG {dag_id!r}; see `aioflow dags list`")
         self.dag_id = dag_id
+
+
+class BackfillRefused(RequestError):
+    """No such backfill can be made now."""
+
+    code = "request.backfill"
+
+
+class UnknownBackfill(RequestError):
+    """No backfill of that number goes on."""
+
+    code = "request.unknown_backfill"
+
+    def __init__(self, backfill_no: int) -> None:
+        super().__init__(f"there is no backfill {backfill_no}; see `aioflow backfills list`")
+        self.backfill_no = backfill_no
 
 
 class UnknownRun(RequestError):

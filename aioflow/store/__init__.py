@@ -16,6 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.errors import SettingsError
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
@@ -259,6 +260,17 @@ class Store(Protocol):
 
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
+
+    async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
+        """Return the backfill of that number."""
+
+    async def list_backfills(
+        self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[BackfillRow]:
+        """Return backfills, the newest first; ``before`` is the last number of the page before."""
+
+    async def count_runs_of_backfill(self, backfill_no: int) -> dict[RunState, int]:
+        """Return how many of its runs stand how; deleted ones are not among them."""
 
     async def list_deletions(self) -> list[DeletionRow]:
         """Return the runs that are being deleted; others hide them."""

@@ -20,6 +20,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import catalog_rows, dag_rows, erasing, growth, run_rows, tables, wait_rows
+from aioflow.store.backfills import backfills
 from aioflow.store.values import gone_values, new_values
 
 __all__ = ("KINDS", "Action", "Changes", "Kind", "Parameters", "bind")
@@ -169,6 +170,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("dag", tables.dag, Action.REPLACE, catalog_rows.dags),
     _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
     _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.gone_pools, guards=("name",)),
+    _kind("backfill", tables.backfill, Action.REPLACE, backfills),
     _kind("value", tables.named_value, Action.REPLACE, new_values),
     _kind(
         "gone value",

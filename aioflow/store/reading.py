@@ -32,12 +32,8 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.aging import AgingReader
-from aioflow.store.dag_rows import (
-    ALL_DAG_TRIGGERS,
-    HELD_EVENTS,
-    dag_event_row,
-    dag_trigger_row,
-)
+from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
+from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
@@ -64,6 +60,7 @@ _WHOLE = (
     selects.OWED_COUNTS,
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
+    RUNNING_BACKFILLS,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -90,7 +87,7 @@ _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
 _TRIGGERS = 3  # which of those are the triggers
 
 
-class Reading(ErasingReader, AgingReader, ABC):
+class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
@@ -115,7 +112,7 @@ class Reading(ErasingReader, AgingReader, ABC):
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -126,6 +123,7 @@ class Reading(ErasingReader, AgingReader, ABC):
             owed={kind: (count, first) for kind, count, first in owed},
             dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
             held_events=[dag_event_row(row) for row in held],
+            backfills=[rows.backfill_row(row) for row in backfills],
         )
         parts = [
             OfRuns(fetch, column)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.backfills import BackfillRow
 from aioflow.model import DagSpec, Failure, RecordState, RunState, TaskState, TriggerState
 from aioflow.rows import (
     DagFileRow,
@@ -32,6 +33,7 @@ from aioflow.secrets import Vault
 __all__ = (
     "TRIGGER_TABLE",
     "Values",
+    "backfill_row",
     "dag_file_row",
     "dag_row",
     "event_row",
@@ -102,6 +104,12 @@ def version_row(values: Values) -> VersionRow:
     )
 
 
+def backfill_row(values: Values) -> BackfillRow:
+    """Return a row of ``backfill``."""
+    named = dict(zip(BackfillRow.__struct_fields__, values, strict=True))
+    return BackfillRow(**(named | {"is_reverse": bool(named["is_reverse"])}))
+
+
 def run_row(values: Values) -> RunRow:
     """Return a row of ``run``."""
     return RunRow(
@@ -120,6 +128,7 @@ def run_row(values: Values) -> RunRow:
         ended_at=values[12],
         quarantine=values[13],
         caller=values[14],
+        backfill=values[15],
     )
 
 

@@ -39,6 +39,7 @@ def new_runs(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
             row.ended_at,
             row.quarantine,
             row.caller,
+            row.backfill,
         )
         for row in batch.new_runs
     ]

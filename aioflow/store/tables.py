@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 __all__ = (
+    "backfill",
     "clear_request",
     "dag",
     "dag_event",
@@ -157,6 +158,7 @@ run = Table(
     _number("ended_at", null=True),
     _text("quarantine", null=True),
     _number("caller", null=True),
+    _number("backfill", null=True),
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
@@ -184,6 +186,15 @@ _live = run.c.ended_at.is_(None)
 Index("run_live", run.c.run_no, sqlite_where=_live, postgresql_where=_live)
 _ended = run.c.ended_at.is_not(None)
 Index("run_ended", run.c.dag_id, run.c.ended_at, sqlite_where=_ended, postgresql_where=_ended)
+
+_of_backfill = run.c.backfill.is_not(None)
+Index(
+    "run_by_backfill",
+    run.c.backfill,
+    run.c.run_no,
+    sqlite_where=_of_backfill,
+    postgresql_where=_of_backfill,
+)
 
 # No index on the state: nothing asks for it, and it would halve the rate of transitions.
 task = Table(
@@ -371,6 +382,35 @@ named_value = Table(
     PrimaryKeyConstraint("kind", "name"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
+)
+
+backfill = Table(
+    "backfill",
+    metadata,
+    _key("backfill_no"),
+    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    _number("first"),
+    _number("last"),
+    _text("reprocess"),
+    _number("max_active"),
+    _number("is_reverse"),
+    _text("state"),
+    _blob("conf", null=True),
+    _number("next_at", null=True),
+    _number("made"),
+    _number("skipped"),
+    _number("created_at"),
+    _number("ended_at", null=True),
+    _text("failure", null=True),
+    sqlite_strict=True,
+)
+_running = backfill.c.state == "running"
+Index(
+    "backfill_running",
+    backfill.c.dag_id,
+    unique=True,
+    sqlite_where=_running,
+    postgresql_where=_running,
 )
 
 deletion = Table("deletion", metadata, _key("run_no"), _number("at"), sqlite_strict=True)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from aioflow.errors import (
     AioflowError,
+    BackfillRefused,
     BadConf,
     BadEvent,
     BadValue,
@@ -20,6 +21,7 @@ from aioflow.errors import (
     RunBeingDeleted,
     RunExists,
     StoreError,
+    UnknownBackfill,
     UnknownDag,
     UnknownRound,
     UnknownRun,
@@ -32,6 +34,7 @@ __all__ = ("problem", "problem_of", "status_of")
 _RETRY_SECONDS = 5
 
 _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
+    (UnknownBackfill, 404),
     (UnknownDag, 404),
     (UnknownRun, 404),
     (UnknownTask, 404),
@@ -39,6 +42,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (NoSuchValue, 404),
     (RunExists, 409),
     (RunBeingDeleted, 409),
+    (BackfillRefused, 409),
     (DagBroken, 409),
     (BadConf, 422),
     (BadEvent, 422),

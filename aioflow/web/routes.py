@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aioflow.api import Api, instant
 from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
+from aioflow.web.backfills import add_backfills
 from aioflow.web.values import add_values
 
 __all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
@@ -91,6 +92,7 @@ def api_routes(api: Api) -> APIRouter:
     _add_events(router, api)
     _add_pools(router, api)
     _add_database(router, api)
+    add_backfills(router, api, _Json)
     add_values(router, api, _Json)
     return router
 

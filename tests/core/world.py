@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from aioflow.api.layout import absent_state
-from aioflow.core import lanes, mark, owing, past, taken, undo
+from aioflow.backfills import BackfillRow
+from aioflow.core import backfilling, lanes, mark, owing, past, taken, undo
 from aioflow.core.clear import asks, key_of, needed
 from aioflow.core.draft import Draft
 from aioflow.core.line import Ended, last_rounds, order_of, stored_as
@@ -28,6 +29,7 @@ from aioflow.inputs import (
     Deliver,
     Effect,
     FileParsed,
+    FillBack,
     HandOver,
     HostUp,
     Input,
@@ -66,7 +68,7 @@ def _instant(wake: WakeAt) -> int:
     return wake.due.at if wake.at is None else wake.at
 
 
-AGAIN = (Asked, Continue, HandOver, LookBack, MoveClass, ReadOwed, Rehost, StopWaits)
+AGAIN = (Asked, Continue, FillBack, HandOver, LookBack, MoveClass, ReadOwed, Rehost, StopWaits)
 
 
 class Rows:
@@ -93,6 +95,7 @@ class Rows:
         self.deletions: dict[int, DeletionRow] = {}
         self.dag_triggers: dict[int, DagTriggerRow] = {}
         self.dag_events: dict[int, DagEventRow] = {}
+        self.backfills: dict[int, BackfillRow] = {}
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
@@ -123,6 +126,7 @@ class Rows:
             assert event.event_no not in self.named_events
             self.named_events[event.event_no] = event
         self._apply_of_dags(batch.of_dags)
+        self.backfills.update({row.backfill_no: row for row in batch.backfills})
         for deletion in batch.new_deletions:
             assert deletion.run_no not in self.deletions
             self.deletions[deletion.run_no] = deletion
@@ -374,6 +378,10 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
     memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
+    memory.found_slots = {
+        number: {run.logical_date: run for run in rows.seen() if run.dag_id == dag_id}
+        for number, dag_id, _ in backfilling.wanted(inputs, memory)
+    }
     numbers = {run.run_id: run.run_no for run in rows.seen()}
     memory.recalled_runs = {
         request.run_id: rows.live_run(numbers[request.run_id])
@@ -416,6 +424,8 @@ class World:
             list(self.rows.files.values()),
         )
         owing.begin(self.memory, *self.rows.owed())
+        going = (row for row in self.rows.backfills.values() if row.state == "running")
+        self.memory.backfills = {row.backfill_no: row for row in going}
         for version in self.rows.versions.values():
             self.memory.stored_versions.add(version.version)
             for spec in version.dags:

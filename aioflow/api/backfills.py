@@ -1,0 +1,232 @@
+"""Backfills: starting one, or saying what it would do; following and cancelling it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from aioflow.api.checks import packed_conf
+from aioflow.api.reader import RunReader
+from aioflow.api.views import instant, iso, plain_bytes
+from aioflow.backfills import BackfillRow, Reprocess
+from aioflow.clock import Clock
+from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
+from aioflow.errors import RequestError, UnknownBackfill
+from aioflow.model import DagSpec, Instant
+from aioflow.requests import CancelBackfill, Request, StartBackfill
+from aioflow.rows import DagRow, RunRow
+from aioflow.threads import in_thread
+
+__all__ = ("BackfillView", "Backfills", "SlotView")
+
+PREVIEWED = 1_000
+"""Slots that are listed of what a backfill would do."""
+
+
+class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
+    """A backfill.
+
+    Attributes:
+        first, last: Its range, both inclusive; nothing of it lies in the future.
+        state: ``running``, ``done``, ``cancelled``, or ``failed`` with its ``failure``.
+        next_slot: The slot that comes next; ``None`` when all have been dealt with.
+        made: How many runs it has made.
+        skipped: How many slots had a run that was to stay.
+        progress: How much of its range has been dealt with, from 0 to 1.
+        runs: How many of its runs stand how.
+    """
+
+    backfill_id: int
+    dag_id: str
+    first: str
+    last: str
+    reprocess: str
+    max_active: int
+    reverse: bool
+    conf: Any
+    state: str
+    next_slot: str | None
+    made: int
+    skipped: int
+    progress: float
+    runs: dict[str, int]
+    created_at: str
+    ended_at: str | None
+    failure: str | None
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backfill would do about one slot.
+
+    Attributes:
+        run_id: The newest run it has, if any.
+        action: ``run``, or ``skip`` where that run stays the only one.
+    """
+
+    logical_date: str
+    run_id: str | None
+    state: str | None
+    action: str
+
+
+class Backfills:
+    """Asks the engine for backfills, and reads how they fare.
+
+    Args:
+        ask: Asks the engine.
+    """
+
+    def __init__(
+        self, reader: RunReader, clock: Clock, ask: Callable[[Request], Awaitable[object]]
+    ) -> None:
+        self._reader = reader
+        self._store = reader.store
+        self._clock = clock
+        self._ask = ask
+
+    async def start(
+        self,
+        dag_id: str,
+        *,
+        first: str,
+        last: str,
+        reprocess: Reprocess = "none",
+        max_active: int = 0,
+        reverse: bool = False,
+        conf: Mapping[str, Any] | None = None,
+    ) -> tuple[BackfillView, bool]:
+        """Begin a backfill. Returns it, and whether it is new: asked for twice it is one.
+
+        Args:
+            first: An ISO 8601 instant, or a day: then from when that begins in the DAG's zone.
+            last: Likewise; a day counts whole.
+            max_active: How many of its runs are live at once; 0 for the DAG's limit.
+
+        Raises:
+            RequestError: If there is no such DAG, or nothing to fill, or another one goes on.
+        """
+        wanted = StartBackfill(
+            dag_id=dag_id,
+            first=await self._edge(dag_id, first, "from"),
+            last=await self._edge(dag_id, last, "to"),
+            reprocess=reprocess,
+            max_active=max_active,
+            is_reverse=reverse,
+            conf=packed_conf(conf),
+        )
+        number, created = cast("tuple[int, bool]", await self._ask(wanted))
+        return await self.show(number), created
+
+    async def preview(
+        self,
+        dag_id: str,
+        *,
+        first: str,
+        last: str,
+        reprocess: Reprocess = "none",
+        reverse: bool = False,
+    ) -> Sequence[SlotView]:
+        """Say what it would do about the first slots of a range; nothing changes."""
+        request = StartBackfill(
+            dag_id=dag_id,
+            first=await self._edge(dag_id, first, "from"),
+            last=await self._edge(dag_id, last, "to"),
+            reprocess=reprocess,
+            is_reverse=reverse,
+        )
+        dag, spec = await self._dag(dag_id)
+        row = proposed(request, dag, spec, self._clock.now())
+        refuse_order(row, spec)
+        slots = await in_thread(slots_of, row, spec, PREVIEWED)
+        found = {run.logical_date: run for run in await self._store.find_runs_at(dag_id, slots)}
+        return [_slot(slot, found.get(slot), reprocess) for slot in slots]
+
+    async def show(self, backfill_id: int) -> BackfillView:
+        """Return one.
+
+        Raises:
+            UnknownBackfill: If there is none of that number.
+        """
+        row = await self._store.find_backfill(backfill_id)
+        if row is None:
+            raise UnknownBackfill(backfill_id)
+        return await self._view(row)
+
+    async def list(
+        self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
+    ) -> Sequence[BackfillView]:
+        """Return them, the newest first; ``before`` is the last id of the page before."""
+        found = await self._store.list_backfills(dag_id=dag_id, before=before, limit=limit)
+        return [await self._view(row) for row in found]
+
+    async def cancel(self, backfill_id: int) -> BackfillView:
+        """Have it make no more runs, and cancel those that go on; one that is over stays so."""
+        row = await self._store.find_backfill(backfill_id)
+        if row is not None and row.state == "running":
+            try:
+                await self._ask(CancelBackfill(backfill_no=backfill_id))
+            except UnknownBackfill:
+                pass  # it ended while we asked
+        return await self.show(backfill_id)
+
+    async def _view(self, row: BackfillRow) -> BackfillView:
+        counts = await self._store.count_runs_of_backfill(row.backfill_no)
+        return BackfillView(
+            backfill_id=row.backfill_no,
+            dag_id=row.dag_id,
+            first=iso(row.first) or "",
+            last=iso(row.last) or "",
+            reprocess=row.reprocess,
+            max_active=row.max_active,
+            reverse=row.is_reverse,
+            conf=plain_bytes(row.conf),
+            state=row.state,
+            next_slot=iso(row.next_at),
+            made=row.made,
+            skipped=row.skipped,
+            progress=_progress(row),
+            runs={state.label: count for state, count in counts.items()},
+            created_at=iso(row.created_at) or "",
+            ended_at=iso(row.ended_at),
+            failure=row.failure,
+        )
+
+    async def _edge(self, dag_id: str, text: str, what: str) -> Instant:
+        try:
+            day = date.fromisoformat(text)
+        except ValueError:
+            return instant(text, what)
+        _, spec = await self._dag(dag_id)
+        zone = ZoneInfo(spec.timezone)
+        try:
+            begins = datetime.combine(day, time(0), tzinfo=zone)
+            ends = datetime.combine(day + timedelta(days=1), time(0), tzinfo=zone)
+            edges = instant(begins.isoformat(), what), instant(ends.isoformat(), what) - 1
+        except OverflowError:
+            raise RequestError(f"{what} {text!r} is out of every calendar") from None
+        return edges[what == "to"]
+
+    async def _dag(self, dag_id: str) -> tuple[DagRow, DagSpec]:
+        row = await self._reader.dag_row(dag_id)
+        return row, await self._reader.spec(row.version, dag_id)
+
+
+def _slot(slot: Instant, run: RunRow | None, reprocess: Reprocess) -> SlotView:
+    return SlotView(
+        logical_date=iso(slot) or "",
+        run_id=None if run is None else run.run_id,
+        state=None if run is None else run.state.label,
+        action="run" if is_wanted(run, reprocess) else "skip",
+    )
+
+
+def _progress(row: BackfillRow) -> float:
+    if row.next_at is None:
+        return 1.0
+    span = max(1, row.last - row.first)
+    done = row.last - row.next_at if row.is_reverse else row.next_at - row.first
+    return round(done / span, 4)

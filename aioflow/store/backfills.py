@@ -1,0 +1,94 @@
+"""Backfills: what a batch says of them, and what is asked of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import BigInteger, BindParameter, Select, bindparam, func, select
+
+from aioflow.backfills import BackfillRow
+from aioflow.model import RunState
+from aioflow.rows import Batch
+from aioflow.secrets import Vault
+from aioflow.store import rows, tables
+from aioflow.store.erasing import not_deleted
+from aioflow.store.packing import last_of_each
+
+__all__ = ("RUNNING_BACKFILLS", "BackfillReader", "backfills")
+
+Row = TypeVar("Row")
+
+_backfill, _run = tables.backfill, tables.run
+_STATES = tuple(RunState)
+
+
+def _number(name: str) -> BindParameter[int]:
+    return bindparam(name, type_=BigInteger())
+
+
+RUNNING_BACKFILLS = (
+    select(_backfill).where(_backfill.c.state == "running").order_by(_backfill.c.backfill_no)
+)
+_BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == _number("backfill_no"))
+_COUNTS = (
+    select(_run.c.state, func.count())
+    .where(_run.c.backfill == _number("backfill_no"), not_deleted)
+    .group_by(_run.c.state)
+    .order_by(_run.c.state)
+)
+
+
+@cache
+def _page(*, of_dag: bool, before: bool) -> Select[Any]:
+    page = select(_backfill).order_by(_backfill.c.backfill_no.desc()).limit(_number("limit"))
+    if of_dag:
+        page = page.where(_backfill.c.dag_id == bindparam("dag_id", type_=_backfill.c.dag_id.type))
+    if before:
+        page = page.where(_backfill.c.backfill_no < _number("before"))
+    return page
+
+
+def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that begin, go on or end; of one several times the last."""
+
+    def values(row: BackfillRow) -> tuple[Any, ...]:
+        is_reverse = int(row.is_reverse)
+        return msgspec.structs.astuple(msgspec.structs.replace(row, is_reverse=is_reverse))
+
+    return [values(row) for row in last_of_each(batch.backfills, lambda row: row.backfill_no)]
+
+
+class BackfillReader:
+    """The part of a store that knows backfills."""
+
+    @abstractmethod
+    async def _all(
+        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
+    ) -> list[Row]:
+        """Return the rows of an answer."""
+
+    async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
+        """See ``Store``."""
+        found = await self._all(rows.backfill_row, _BY_NUMBER, backfill_no=backfill_no)
+        return found[0] if found else None
+
+    async def list_backfills(
+        self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[BackfillRow]:
+        """See ``Store``."""
+        given = {"dag_id": dag_id, "before": before}
+        cursor = {name: value for name, value in given.items() if value is not None}
+        statement = _page(of_dag=dag_id is not None, before=before is not None)
+        return await self._all(rows.backfill_row, statement, limit=limit, **cursor)
+
+    async def count_runs_of_backfill(self, backfill_no: int) -> dict[RunState, int]:
+        """See ``Store``."""
+        return dict(
+            await self._all(
+                lambda row: (_STATES[row[0]], int(row[1])), _COUNTS, backfill_no=backfill_no
+            )
+        )

@@ -1,0 +1,79 @@
+"""The routes of backfills."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Protocol
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from aioflow.api import Api
+from aioflow.api.reader import PAGE
+
+__all__ = ("BackfillBody", "add_backfills")
+
+_NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
+
+
+class BackfillBody(BaseModel):
+    """Which slots get runs, and how."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    first: Annotated[str, Field(alias="from")]
+    last: Annotated[str, Field(alias="to")]
+    reprocess: Literal["none", "failed", "all"] = "none"
+    max_active: Annotated[int, Field(ge=0, le=1_000)] = 0
+    reverse: bool = False
+    conf: dict[str, Any] | None = None
+    dry_run: bool = False
+
+
+class _Answer(Protocol):
+    def __call__(self, content: Any, status_code: int = 200) -> Response: ...
+
+
+def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
+    """Add them."""
+
+    @router.post("/dags/{dag_id}/backfills", status_code=201)
+    async def start(dag_id: str, body: BackfillBody) -> Response:
+        """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
+        if body.dry_run:
+            slots = await api.backfills.preview(
+                dag_id,
+                first=body.first,
+                last=body.last,
+                reprocess=body.reprocess,
+                reverse=body.reverse,
+            )
+            return json(slots, status_code=200)
+        made, created = await api.backfills.start(
+            dag_id,
+            first=body.first,
+            last=body.last,
+            reprocess=body.reprocess,
+            max_active=body.max_active,
+            reverse=body.reverse,
+            conf=body.conf,
+        )
+        return json(made, status_code=201 if created else 200)
+
+    @router.get("/backfills")
+    async def list_backfills(
+        dag: str | None = None,
+        before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+    ) -> Response:
+        """List them, the newest first; ``before`` is the last id of the page before."""
+        return json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
+
+    @router.get("/backfills/{backfill_id}")
+    async def show_backfill(backfill_id: _NUMBER) -> Response:
+        """Show how one fares."""
+        return json(await api.backfills.show(backfill_id))
+
+    @router.post("/backfills/{backfill_id}/cancel")
+    async def cancel_backfill(backfill_id: _NUMBER) -> Response:
+        """Have it make no more runs, and cancel those that go on."""
+        return json(await api.backfills.cancel(backfill_id))

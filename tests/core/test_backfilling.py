@@ -1,0 +1,333 @@
+"""Backfills: runs for the slots of a range, a few at a time, each slot once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.backfills import BackfillRow
+from aioflow.core import backfilling
+from aioflow.errors import (
+    BackfillRefused,
+    BadConf,
+    DagBroken,
+    RequestError,
+    UnknownBackfill,
+    UnknownDag,
+)
+from aioflow.inputs import FileGone, FillBack
+from aioflow.messages import Deferred
+from aioflow.model import DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.requests import CancelBackfill, CancelRun, ClearTasks, SetPaused, StartBackfill
+from tests.core.world import SECOND, World
+
+MINUTE = 60 * SECOND
+MINUTELY = ScheduleSpec(every_us=MINUTE)
+ONCE = RetryPolicy(tries=1)
+ONLY = (TaskSpec(task_id="only", retry=ONCE),)
+
+
+def dag(*tasks: TaskSpec, **options: Any) -> DagSpec:
+    chosen: dict[str, Any] = {"schedule": MINUTELY, "max_active_runs": 2} | options
+    return DagSpec(dag_id="dag", file="dag.py", tasks=tasks or ONLY, **chosen)
+
+
+def world_of(*tasks, cpu_slots=8, **options):
+    world = World(cpu_slots=cpu_slots)
+    world.now -= world.now % MINUTE - 30 * SECOND
+    world.load(dag(*tasks, **options))
+    return world
+
+
+def backfill(world, minutes=5, **fields):
+    """Fill the slots of the last minutes; return the number."""
+    now = world.now
+    asked = {"dag_id": "dag", "first": now - minutes * MINUTE, "last": now} | fields
+    number, _ = world.ask(StartBackfill(**asked))
+    return number
+
+
+def runs_of(world, number):
+    return [run for run in world.rows.runs.values() if run.backfill == number]
+
+
+def slots(world, number):
+    """Which minutes its runs stand for, counted back from now, in the order they were made."""
+    return [(world.now - run.logical_date) // MINUTE for run in runs_of(world, number)]
+
+
+def live(world, number):
+    return [run for run in runs_of(world, number) if run.ended_at is None]
+
+
+def test_a_backfill_makes_a_run_for_each_slot_in_order_and_no_more_at_once_than_it_may():
+    world = world_of()
+
+    number = backfill(world, max_active=2)
+    most = 0
+    while world.starts:
+        most = max(most, len(live(world, number)))
+        world.succeed("only")
+
+    row = world.rows.backfills[number]
+    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert most == 2
+    assert (row.state, row.made, row.skipped, row.next_at) == ("done", 5, 0, None)
+    assert row.ended_at == world.now
+    assert {run.cause for run in runs_of(world, number)} == {"backfill"}
+
+
+def test_a_reverse_backfill_begins_with_the_latest_slot():
+    world = world_of()
+
+    number = backfill(world, is_reverse=True, max_active=1)
+    world.finish_all()
+
+    assert slots(world, number) == [0, 1, 2, 3, 4]
+
+
+def test_its_runs_do_not_count_for_the_limit_of_its_dag_nor_the_others_for_its_own():
+    world = world_of(max_active_runs=1)
+    own = world.trigger()
+
+    number = backfill(world, max_active=3)
+    waiting = world.trigger()
+
+    assert len(live(world, number)) == 3
+    assert (world.run_state(own), world.run_state(waiting)) == ("running", "queued")
+
+
+def test_what_is_not_of_a_backfill_begins_before_it():
+    world = world_of(cpu_slots=1)
+    number = backfill(world, max_active=5)
+    first = world.started("only").start
+    run = world.trigger()
+
+    world.succeed("only")
+
+    assert first.run_no in {one.run_no for one in runs_of(world, number)}
+    assert world.started("only").start.run_no == run
+
+
+@pytest.mark.parametrize(
+    ("reprocess", "again"),
+    [("none", [1]), ("failed", [4, 3, 1]), ("all", [4, 3, 2, 1])],
+)
+def test_a_slot_that_has_a_run_gets_another_only_as_was_said(reprocess, again):
+    world = world_of(max_active_runs=9)
+    at = world.now - 30 * SECOND
+    bad, cancelled, good, _, going = (
+        world.trigger(logical_date=at - back * MINUTE) for back in (4, 3, 2, 9, 0)
+    )
+    for run in (bad, cancelled, good, going):
+        assert world.run_state(run) == "running"
+    by_run = {effect.start.run_no: key for key, effect in world.starts.items()}
+    for run, end in ((bad, world.fail), (good, world.succeed)):
+        others = {key: one for key, one in world.starts.items() if key != by_run[run]}
+        for key in others:
+            del world.starts[key]
+        end("only")
+        world.starts.update(others)
+    world.ask(CancelRun(run_id=world.rows.runs[cancelled].run_id))
+
+    number = backfill(world, reprocess=reprocess, max_active=9)
+
+    assert slots(world, number) == again
+    assert world.rows.backfills[number].skipped == 5 - len(again)
+
+
+def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_it_goes_on():
+    world = world_of()
+    asked = {"first": world.now - 5 * MINUTE, "last": world.now}
+    number = backfill(world, **asked)
+
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    with pytest.raises(BackfillRefused, match=f"backfill {number} of 'dag' goes on"):
+        backfill(world, reprocess="all")
+    world.finish_all()
+    assert backfill(world, reprocess="all") != number
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "error"),
+    [
+        ({"schedule": None}, {}, BackfillRefused),
+        ({}, {"dag_id": "nobody"}, UnknownDag),
+        ({}, {"first": 2_000_000_000 * SECOND}, BackfillRefused),
+        ({}, {"conf": b"\x81\xa1x\x01"}, BadConf),
+        ({"required": ("day",), "parameters": ("day",)}, {}, BadConf),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(options, asked, error):
+    world = world_of(**options)
+
+    with pytest.raises(error):
+        backfill(world, **asked)
+
+    assert world.rows.backfills == {}
+
+
+@pytest.mark.parametrize("fields", [{"is_reverse": True}, {"reprocess": "failed"}])
+def test_where_a_task_waits_for_the_run_before_runs_are_made_in_order_once_each(fields):
+    world = world_of(TaskSpec(task_id="only", depends_on_past=True))
+
+    with pytest.raises(BackfillRefused, match="wait for the run before"):
+        backfill(world, **fields)
+
+
+def test_what_a_schedule_owes_itself_is_left_to_it():
+    world = World()
+    world.now -= world.now % MINUTE - 30 * SECOND
+    world.load(dag(catchup=True, start_date=world.now - 3 * MINUTE, max_active_runs=1))
+    owed = world.rows.dags["dag"].next_run_at
+    world.ask(SetPaused(dag_id="dag", paused=True))
+
+    number = backfill(world, minutes=10, max_active=99)
+
+    assert max(run.logical_date for run in runs_of(world, number)) == owed - MINUTE
+
+
+def test_a_cancelled_backfill_makes_no_more_and_ends_those_that_go_on():
+    world = world_of()
+    number = backfill(world, max_active=2)
+    own = world.trigger()
+
+    world.ask(CancelBackfill(backfill_no=number))
+    world.succeed("only")
+
+    row = world.rows.backfills[number]
+    assert (row.state, row.made) == ("cancelled", 2)
+    assert {run.state.label for run in runs_of(world, number)} == {"cancelled"}
+    assert world.run_state(own) == "success"
+    with pytest.raises(UnknownBackfill):
+        world.ask(CancelBackfill(backfill_no=number))
+
+
+def test_a_restart_goes_on_where_it_was():
+    world = world_of()
+    number = backfill(world, max_active=2)
+    world.succeed("only")
+    before = slots(world, number)
+
+    world.restart()
+    assert slots(world, number) == before
+    world.finish_all()
+
+    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert world.rows.backfills[number].state == "done"
+
+
+def test_a_turn_that_is_taken_back_makes_each_run_once_all_the_same():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    ended = world.started("only").start
+    world.ask(CancelRun(run_id=world.rows.runs[ended.run_no].run_id))
+    world.starts.pop(ended.task_no, None)
+
+    world.refuse(FillBack(number))
+    world.finish_all()
+
+    assert slots(world, number) == [4, 3, 2, 1, 0]
+
+
+def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    world.turn(FileGone("dag.py"))
+    world.finish_all()
+    waiting = slots(world, number)
+
+    world.load(dag(), version="v2")
+    world.finish_all()
+
+    assert waiting == [4]
+    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert [run.version for run in runs_of(world, number)] == ["v1", *["v2"] * 4]
+    world.turn(FileGone("dag.py"))
+    with pytest.raises(DagBroken):
+        backfill(world)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"schedule": None}, "no schedule any more"),
+        ({"required": ("day",), "parameters": ("day",)}, "needs day"),
+    ],
+)
+def test_it_fails_with_a_reason_when_its_dag_no_longer_takes_such_a_run(changed, why):
+    world = world_of()
+    number = backfill(world, max_active=1)
+
+    world.load(dag(**changed), version="v2")
+    world.succeed("only")
+
+    row = world.rows.backfills[number]
+    assert (row.state, row.made) == ("failed", 1)
+    assert why in row.failure
+
+
+def test_a_run_of_it_that_is_cleared_goes_on_beside_the_others():
+    world = world_of(max_active_runs=1)
+    number = backfill(world, max_active=1)
+    first = runs_of(world, number)[0]
+    world.succeed("only")
+
+    world.ask(ClearTasks(run_id=first.run_id))
+
+    assert len(live(world, number)) == 2
+    world.finish_all()
+    assert slots(world, number) == [4, 3, 2, 1, 0]
+    assert world.rows.backfills[number].state == "done"
+
+
+def test_a_run_of_it_that_only_waits_stays_one_of_its_own():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    start = world.starts.pop(world.started("only").start.task_no).start
+    world.turn(
+        Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "after")
+    )
+
+    world.restart()
+
+    assert len(live(world, number)) == 1
+    assert world.memory.active_runs == {f"backfill {number}": 1}
+
+
+@given(
+    every=st.integers(60, 7200),
+    span=st.integers(0, 40_000),
+    reverse=st.booleans(),
+    limit=st.integers(1, 7),
+)
+def test_the_slots_are_those_of_the_schedule_in_the_range_whatever_the_order(
+    every, span, reverse, limit
+):
+    spec = dag(schedule=ScheduleSpec(every_us=every * SECOND))
+    first = 1_700_000_000 * SECOND
+    row = BackfillRow(
+        backfill_no=1,
+        dag_id="dag",
+        first=first,
+        last=first + span * SECOND,
+        reprocess="none",
+        max_active=1,
+        is_reverse=reverse,
+        next_at=first + span * SECOND if reverse else first,
+    )
+
+    found = backfilling.slots_of(row, spec, limit)
+
+    step = every * SECOND
+    every_slot = list(range(-(-first // step) * step, row.last + 1, step))
+    wanted = every_slot[::-1] if reverse else every_slot
+    assert found == wanted[:limit]
+
+
+def test_a_dag_that_nobody_knows_is_named():
+    with pytest.raises(RequestError, match="nobody"):
+        backfill(world_of(), dag_id="nobody")
