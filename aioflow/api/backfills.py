@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any, cast
@@ -167,10 +168,8 @@ class Backfills:
         """Have it make no more runs, and cancel those that go on; one that is over stays so."""
         row = await self._store.find_backfill(backfill_id)
         if row is not None and row.state == "running":
-            try:
+            with contextlib.suppress(UnknownBackfill):  # it ended while we asked
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
-            except UnknownBackfill:
-                pass  # it ended while we asked
         return await self.show(backfill_id)
 
     async def _view(self, row: BackfillRow) -> BackfillView:

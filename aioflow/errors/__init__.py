@@ -26,6 +26,8 @@
     │   ├── BadPool
     │   ├── BadValue
     │   ├── NoSuchValue
+    │   ├── BackfillRefused
+    │   ├── UnknownBackfill
     │   └── DagBroken
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated

@@ -103,6 +103,11 @@ def halves() -> None:
     after(bad())
 
 
+@dag(schedule="0 5 * * *", timezone="Asia/Kolkata")
+def rolls(n: int = 1) -> None:
+    numbers(n)
+
+
 @dag(schedule="0 3 * * *")
 def waits(path: str = "/nonexistent/file") -> None:
     total([arrived(path)])
@@ -329,6 +334,51 @@ def test_dags_are_listed_with_their_schedule_and_what_is_wrong(daemon):
     assert upcoming == ["2026-01-31T03:00:00Z", "2026-02-01T03:00:00Z"]
 
 
+def test_a_range_of_days_is_filled_once_and_what_would_be_done_is_said_before(daemon):
+    days = ("--from", "2026-01-01", "--to", "2026-01-03")
+    words = ("dags", "backfill", "rolls", *days, "--json")
+    wished = daemon.run(*words, "--dry-run").json
+    made = daemon.run(*words, "--max-active", "2", "--conf", '{"n": 2}').json
+    number = made["backfill_id"]
+
+    def over():
+        found = daemon.run("backfills", "show", number, "--json").json
+        return found if found["state"] != "running" else None
+
+    done = eventually(over, 30)
+    again = daemon.run(*words, "--dry-run").json
+    listed = daemon.run("backfills", "list", "--dag", "rolls")
+    runs = daemon.run("runs", "list", "--dag", "rolls", "--json").json
+
+    slots = [f"{day}T23:30:00Z" for day in ("2025-12-31", "2026-01-01", "2026-01-02")]
+    assert [(one["logical_date"], one["action"]) for one in wished] == [(at, "run") for at in slots]
+    assert (made["state"], made["max_active"], made["conf"]) == ("running", 2, {"n": 2})
+    assert (done["state"], done["made"], done["runs"]) == ("done", 3, {"success": 3})
+    assert done["progress"] == 1
+    assert {one["logical_date"]: one["run_id"] for one in runs} == {
+        one["logical_date"]: one["run_id"] for one in again
+    }
+    assert {one["action"] for one in again} == {"skip"}
+    assert "100%" in listed.out
+    assert "3 success" in listed.out
+
+
+def test_a_backfill_that_goes_on_is_cancelled_with_its_runs(daemon):
+    words = ("dags", "backfill", "waits", "--from", "2026-01-01", "--to", "2026-01-31", "--json")
+    made = daemon.run(*words, "--max-active", "2").json
+    again = daemon.run(*words, "--max-active", "2").json
+    other = daemon.run(*words, "--reverse")
+    gone = daemon.run("backfills", "cancel", made["backfill_id"], "--json").json
+    counts = daemon.run("backfills", "show", made["backfill_id"]).out
+    unknown = daemon.run("backfills", "show", "1")
+
+    assert again["backfill_id"] == made["backfill_id"]
+    assert (other.status, "[request.backfill]" in other.err) == (1, True)
+    assert (gone["state"], gone["made"], gone["runs"]) == ("cancelled", 2, {"cancelled": 2})
+    assert "2 cancelled" in counts
+    assert (unknown.status, "[request.unknown_backfill]" in unknown.err) == (1, True)
+
+
 def test_a_dag_is_paused_and_resumed(daemon):
     assert daemon.run("dags", "pause", "waits", "--json").json == {
         "dag_id": "waits",
@@ -509,6 +559,8 @@ def test_where_nothing_ever_was_a_question_says_how_to_begin(tmp_path):
         ("dags", "trigger", "d", "--conf", "[1]"),
         ("dags", "trigger", "d", "--logical-date", "yesterday"),
         ("dags", "next", "d", "--from", "soon"),
+        ("dags", "backfill", "d", "--from", "2026-01-01"),
+        ("backfills", "show", "mine"),
         ("runs", "show"),
         ("runs", "list", "--limit", "0"),
         ("runs", "list", "--state", "done"),

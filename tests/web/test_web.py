@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aioflow.errors import StoreUnavailable
+from aioflow.model import DagSpec, ScheduleSpec, TaskSpec
 from aioflow.web.app import create_app
 from aioflow.web.guard import BODY_LIMIT, Trusted
 from aioflow.web.tokens import Token
@@ -363,6 +364,52 @@ async def test_a_pool_is_limited_shown_and_lifted(tmp_path):
     assert listed.json == [pool | {"used": 0}]
     assert (plain.json["include_deferred"], plain.json["changed"]) == (False, True)
     assert left.json == []
+
+
+async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
+    hourly = DagSpec(
+        dag_id="hourly",
+        file="hourly.py",
+        tasks=(TaskSpec(task_id="only"),),
+        schedule=ScheduleSpec(cron="0 * * * *"),
+    )
+    path, given = (
+        "/api/v1/dags/hourly/backfills",
+        b'"from": "2026-01-01", "to": "2026-01-01T03:00Z"',
+    )
+    async with app(tmp_path) as (n, web):
+        n.define(hourly)
+        await n.api.set_paused("hourly", paused=False)  # answered once it is known
+        wished = await ask(
+            web, "POST", path, body=b'{%b, "dry_run": true}' % given, headers=BEARER | JSON
+        )
+        body = b'{%b, "max_active": 1}' % given
+        made = await ask(web, "POST", path, body=body, headers=BEARER | JSON)
+        same = await ask(web, "POST", path, body=body, headers=BEARER | JSON)
+        number = made.json["backfill_id"]
+        started = await n.succeed()
+        shown = await ask(web, "GET", f"/api/v1/backfills/{number}", headers=BEARER)
+        gone = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)
+        twice = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)
+        listed = await ask(web, "GET", "/api/v1/backfills?dag=hourly", headers=BEARER)
+        unknown = await ask(web, "GET", "/api/v1/backfills/7", headers=BEARER)
+        odd = await ask(
+            web, "POST", path, body=b'{"from": "0001-01-01", "to": "soon"}', headers=BEARER | JSON
+        )
+        nobody = await ask(
+            web, "POST", path.replace("hourly", "nobody"), body=body, headers=BEARER | JSON
+        )
+
+    assert (wished.status, len(wished.json)) == (200, 4)
+    assert (made.status, same.status, same.json["backfill_id"]) == (201, 200, number)
+    span = (made.json["first"], made.json["last"])
+    assert span == ("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z")
+    assert started.info.cause == "backfill"
+    assert shown.json["state"] == "running"
+    assert (gone.json["state"], twice.json) == ("cancelled", gone.json)
+    assert listed.json == [gone.json]
+    assert (unknown.status, unknown.json["code"]) == (404, "request.unknown_backfill")
+    assert (odd.status, nobody.status) == (400, 404)
 
 
 async def test_what_holds_up_a_loop_is_listed_beside_the_triggers(tmp_path):
