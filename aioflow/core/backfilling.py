@@ -189,7 +189,7 @@ def _fill(row: BackfillRow, spec: DagSpec, draft: Draft, slots: Slots) -> Backfi
     """Deal with the next slots while there is room.
 
     Raises:
-        RequestError: If the DAG no longer takes such a run. Those before it are made.
+        RequestError: If the DAG no longer takes such a run; then it takes none of them.
     """
     upcoming = slots_of(row, spec, SLOTS_AT_ONCE + 1)
     found = draft.memory.found_slots.get(row.backfill_no, {})
