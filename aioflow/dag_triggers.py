@@ -68,12 +68,14 @@ class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kwargs: msgpack of its fields, on their way from the parser; they lie sealed in the row of
             the trigger and nowhere else.
+        name: For people: its class, or the assets it is a condition over.
         debounce_us: How long it has to be quiet before the last event starts a run.
         is_timetable: It is an author's own timetable, whose events are slots.
     """
 
     class_path: str
     kwargs: bytes | None = None
+    name: str = ""
     if_running: IfRunning = "queue"
     debounce_us: int | None = None
     is_timetable: bool = False

@@ -413,7 +413,7 @@ def wait_view(wait: Wait | None) -> WaitView | None:
 def schedule_text(spec: DagSpec) -> str | None:
     """Return a schedule as an author would write it; of a trigger its class."""
     if spec.trigger is not None:
-        return f"each {spec.trigger.class_path.rpartition(':')[2]}"
+        return f"each {spec.trigger.name}"
     return None if spec.schedule is None else _clock_text(spec.schedule)
 
 

@@ -29,6 +29,7 @@ from aioflow.author.param import Param
 from aioflow.author.parameters import Parameter, ParameterRef
 from aioflow.author.place import Place, function_place, here, importing, wrong
 from aioflow.author.schedule import Schedule, instant, zone
+from aioflow.author.timetables import Timetable
 from aioflow.author.trigger import Trigger
 from aioflow.author.unknown import Unknown
 from aioflow.dag_triggers import IfRunning
@@ -66,7 +67,7 @@ class DagOptions(TypedDict, total=False):
     to be quiet before the last event starts one.
     """
 
-    schedule: Schedule | Trigger[Any] | AssetSchedule
+    schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
     if_running: IfRunning
     debounce: Duration | None
     timezone: str

@@ -167,7 +167,14 @@ def _map_source(source: Source) -> MapSource:
 def _trigger(dag: DAG, problems: list[DagError]) -> DagTriggerSpec | None:
     """Return the trigger whose events start runs, if the schedule is one."""
     try:
-        return dag_trigger_spec(dag.schedule, if_running=dag.if_running, debounce=dag.debounce)
+        return dag_trigger_spec(
+            dag.schedule,
+            if_running=dag.if_running,
+            debounce=dag.debounce,
+            catchup=dag.catchup,
+            begin=dag.start_date,
+            end=dag.end_date,
+        )
     except DagError as exc:
         problems.append(exc)
     except (Unserializable, ValueError) as exc:

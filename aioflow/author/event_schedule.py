@@ -7,9 +7,11 @@ from typing import Any, get_args
 from aioflow.author.assets import Asset, AssetExpression, asset_condition, packed_condition
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
+from aioflow.author.timetables import is_timetable, slot_trigger
 from aioflow.author.trigger import Trigger, serialize
 from aioflow.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
 from aioflow.errors import BadSchedule
+from aioflow.model import Instant
 
 __all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event_schedule")
 
@@ -18,7 +20,7 @@ def is_event_schedule(schedule: object) -> bool:
     """Return whether events start the runs, and no clock does."""
     if isinstance(schedule, list | tuple):
         return bool(schedule)
-    return isinstance(schedule, Trigger | Asset | AssetExpression)
+    return isinstance(schedule, Trigger | Asset | AssetExpression) or is_timetable(schedule)
 
 
 def clock_schedule(schedule: Any) -> Schedule:
@@ -42,7 +44,13 @@ def checked_if_running(value: object) -> IfRunning:
 
 
 def dag_trigger_spec(
-    schedule: Any, *, if_running: object = "queue", debounce: Duration | None = None
+    schedule: Any,
+    *,
+    if_running: object = "queue",
+    debounce: Duration | None = None,
+    catchup: bool = False,
+    begin: Instant | None = None,
+    end: Instant | None = None,
 ) -> DagTriggerSpec | None:
     """Return how events start runs; ``None`` for a schedule that is a time, or none.
 
@@ -50,6 +58,9 @@ def dag_trigger_spec(
         schedule: What the author wrote.
         if_running: See ``model.IfRunning``.
         debounce: How long it has to be quiet before the last event starts a run.
+        catchup: Of an own timetable: whether each slot that was missed counts.
+        begin: Its first slot is not before this.
+        end: Its last one is not behind this.
 
     Raises:
         BadSchedule: If one of them makes no sense, or not for such a schedule.
@@ -61,13 +72,27 @@ def dag_trigger_spec(
         if word != "queue" or quiet_us is not None:
             raise BadSchedule("if_running and debounce go with schedule=<a trigger> alone")
         return None
+    if quiet_us is not None and is_timetable(schedule):
+        raise BadSchedule("debounce goes with a trigger; a timetable has slots")
     if quiet_us == 0:
         raise BadSchedule("debounce must be longer than nothing")
     condition = asset_condition(schedule)
-    if condition is None:
+    name = type(schedule).__name__
+    is_own = is_timetable(schedule)
+    if is_own:
+        slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
+        path, kwargs = serialize(slots)
+    elif condition is None:
         path, kwargs = serialize(schedule)
     elif quiet_us is not None:
         raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")
     else:
-        path, kwargs = ASSETS, packed_condition(condition)
-    return DagTriggerSpec(class_path=path, kwargs=kwargs, if_running=word, debounce_us=quiet_us)
+        path, kwargs, name = ASSETS, packed_condition(condition), ", ".join(condition.names())
+    return DagTriggerSpec(
+        class_path=path,
+        kwargs=kwargs,
+        name=name,
+        if_running=word,
+        debounce_us=quiet_us,
+        is_timetable=is_own,
+    )

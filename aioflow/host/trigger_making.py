@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.author.timetables import SlotTrigger
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import print_traceback
@@ -72,11 +73,23 @@ class TriggerMaker:
         if own is None:
             own = self._class(order.version, path)
         enter(CONSTRUCT)
-        return construct(own, kwargs)
+        return self._constructed(order.version, own, kwargs)
+
+    def _constructed(self, version: str, cls: type[Trigger[Any]], kwargs: bytes) -> Trigger[Any]:
+        made = construct(cls, kwargs)
+        if isinstance(made, SlotTrigger):  # of a timetable, whose code is of the version too
+            made.load(lambda path: self._timetable(version, path))
+        return made
+
+    def _timetable(self, version: str, path: str) -> type:
+        found = self._find(version, path)
+        if not isinstance(found, type) or not hasattr(found, "next_after"):
+            raise TriggerWrong(LOAD, f"{path} is no timetable")
+        return found
 
     def _of_newest(self, order: Host, path: str, kwargs: bytes) -> Trigger[Any] | None:
         try:
-            return construct(self._class(order.newest, path), kwargs)
+            return self._constructed(order.newest, self._class(order.newest, path), kwargs)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             print(  # noqa: T201 - into the log of the task
                 f"aioflow: the newest code cannot host {path} #{order.trigger_no}; "

@@ -127,4 +127,4 @@ def test_outlets_that_are_none_are_refused():
 
         @dag("maker")
         def maker() -> None:
-            task(outlets=["a"])(lambda: None)()
+            task(outlets=["a"])(lambda: None)()  # type: ignore[list-item]

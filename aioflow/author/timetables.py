@@ -1,0 +1,152 @@
+"""Authors' own timetables: hosted as triggers whose events are their slots.
+
+A timetable is code of its author, so the daemon never asks it anything. An object with a method
+``next_after(moment)`` is one; its fields are what is stored, as those of a trigger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, cast, runtime_checkable
+
+from aioflow.author.trigger import Trigger, TriggerEvent, construct, serialize
+from aioflow.errors import BadSchedule
+from aioflow.model import Instant
+
+__all__ = ("SlotTrigger", "Timetable", "is_timetable", "slot_trigger")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST_SLEEP_SECONDS = 60.0
+_AT_ONCE = 100
+"""Slots asked for before others on the loop have their turn."""
+
+
+@runtime_checkable
+class Timetable(Protocol):
+    """When runs start, as an author works it out. It has to be a pure function of its fields."""
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Return the first slot later than ``moment``, which is in UTC; ``None`` for none any more.
+
+        With a time zone.
+        """
+        ...
+
+
+def is_timetable(schedule: object) -> bool:
+    """Return whether a schedule is an author's own timetable; ours the daemon works out itself."""
+    is_ours = type(schedule).__module__.startswith("aioflow.")
+    return not is_ours and not isinstance(schedule, type) and isinstance(schedule, Timetable)
+
+
+def slot_trigger(
+    schedule: Timetable, *, catchup: bool, begin: Instant | None, end: Instant | None
+) -> SlotTrigger:
+    """Return the trigger that a timetable is hosted as.
+
+    Raises:
+        Unserializable: If the timetable cannot be stored.
+    """
+    path, fields = serialize(cast("Trigger[Any]", schedule))
+    return SlotTrigger(path, fields, _code_of(type(schedule)), catchup, begin, end)
+
+
+def _code_of(cls: type) -> str:
+    """Return a digest of the module of a timetable: with other code it is hosted anew."""
+    try:
+        source = inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass
+class SlotTrigger(Trigger[None]):
+    """Yields an event at each slot of a timetable; its key is the slot, microseconds since 1970.
+
+    Attributes:
+        timetable: The class path of the timetable.
+        fields: msgpack of its fields.
+        code: What its code was when it was written down.
+        catchup: Whether each slot that was missed counts, or only the latest.
+        begin: Before this there is no slot; ``None`` for when the trigger began.
+        end: Behind this there is none.
+    """
+
+    timetable: str
+    fields: bytes
+    code: str
+    catchup: bool = False
+    begin: Instant | None = None
+    end: Instant | None = None
+
+    def load(self, find: Callable[[str], type]) -> None:
+        """Make the timetable itself, of the class that is found by its path."""
+        cls = cast("type[Trigger[Any]]", find(self.timetable))
+        self._made: Any = construct(cls, self.fields)
+
+    async def run(self) -> AsyncIterator[TriggerEvent[None]]:
+        """Yield the slots, each when it has come."""
+        import asyncio  # a DAG file that only describes tasks does without
+
+        after = self._begins_after()
+        while (slot := await self._next(after)) is not None:
+            await _until(slot)
+            after = slot
+            yield TriggerEvent(None, key=str((slot - _EPOCH) // _MICROSECOND))
+        await asyncio.Event().wait()  # there is none any more, and nothing to begin again
+
+    def _begins_after(self) -> datetime:
+        if self.last is not None and self.last.key is not None:
+            return _EPOCH + timedelta(microseconds=int(self.last.key))
+        since = self.since
+        if self.begin is None:
+            return since
+        first = _EPOCH + timedelta(microseconds=self.begin - 1)
+        return first if self.catchup else max(first, since)
+
+    async def _next(self, after: datetime) -> datetime | None:
+        """Return the next slot that counts."""
+        slot, asked = self._slot(after), 0
+        while slot is not None and not self.catchup:
+            following = self._slot(slot)
+            if following is None or following > _now():
+                break
+            slot, asked = following, asked + 1
+            if asked % _AT_ONCE == 0:
+                await _rest(0)
+        return slot
+
+    def _slot(self, after: datetime) -> datetime | None:
+        slot = self._made.next_after(after)
+        if slot is None:
+            return None
+        if not isinstance(slot, datetime) or slot.tzinfo is None:
+            raise BadSchedule(f"{self.timetable} gave {slot!r}; a slot has a time zone")
+        slot = slot.astimezone(UTC)
+        if slot <= after:
+            raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
+        end = self.end
+        return None if end is not None and (slot - _EPOCH) // _MICROSECOND > end else slot
+
+
+async def _until(moment: datetime) -> None:
+    """Return when a moment has come."""
+    while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
+        # A clock that is set while we sleep must not cost more than a minute.
+        await _rest(min(left, _LONGEST_SLEEP_SECONDS))
+
+
+async def _rest(seconds: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(seconds)  # noqa: TID251 - in a process of user code
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - in a process of user code

@@ -1,0 +1,108 @@
+"""Authors' own timetables, as they are written down, and slot by slot as they are hosted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import msgspec
+import pytest
+
+from aioflow import dag, task
+from aioflow.author.describe import describe
+from aioflow.author.timetables import SlotTrigger, is_timetable, slot_trigger
+from aioflow.author.trigger import construct, prepare
+from aioflow.errors import BadSchedule
+from aioflow.testing import Sim
+
+HOUR = timedelta(hours=1)
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+@dataclass
+class WorkingHours:
+    """Every full hour of working days from nine to five."""
+
+    first: int = 9
+    last: int = 17
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        slot = moment.replace(minute=0, second=0, microsecond=0) + HOUR
+        while slot.weekday() > 4 or not self.first <= slot.hour <= self.last:
+            slot += HOUR
+        return slot
+
+
+@dataclass
+class Broken:
+    back: bool
+
+    def next_after(self, moment):
+        return moment - HOUR if self.back else moment.replace(tzinfo=None) + HOUR
+
+
+@task
+def work() -> None: ...
+
+
+@dag(schedule=WorkingHours(last=10))
+def office() -> None:
+    work()
+
+
+def made(timetable, **fields) -> SlotTrigger:
+    trigger = slot_trigger(timetable, **{"catchup": False, "begin": None, "end": None, **fields})
+    trigger.load(lambda _: type(timetable))
+    prepare(trigger, since=NOON)
+    return trigger
+
+
+def test_what_is_a_timetable():
+    assert is_timetable(WorkingHours())
+    assert not is_timetable(WorkingHours)
+    assert not is_timetable("@daily")
+    assert not is_timetable(None)
+
+
+def test_it_is_described_with_its_fields():
+    spec, failures = describe(office)
+
+    assert failures == []
+    assert spec.trigger.is_timetable
+    assert spec.trigger.name == "WorkingHours"
+    trigger = cast("SlotTrigger", construct(SlotTrigger, spec.trigger.kwargs or b""))
+    assert trigger.timetable.endswith(":WorkingHours")
+    assert msgspec.msgpack.decode(trigger.fields) == {"first": 9, "last": 10}
+    assert trigger.code
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_slot_that_is_none_fails_it_in_plain_words(back):
+    with pytest.raises(BadSchedule, match="gave"):
+        made(Broken(back))._slot(NOON)
+
+
+def test_behind_its_end_there_is_no_slot():
+    end = int((NOON + 2 * HOUR).timestamp()) * 1_000_000
+    trigger = made(WorkingHours(), end=end)
+
+    assert trigger._slot(NOON + HOUR) == NOON + 2 * HOUR
+    assert trigger._slot(NOON + 2 * HOUR) is None
+
+
+async def test_each_slot_starts_one_run_that_stands_for_it(sim: Sim):
+    await sim.schedule(office)
+    await sim.advance("48h")
+    await sim.crash()
+    await sim.advance("24h")
+
+    found = sim.look(lambda api: api.list_runs(dag_id="office", limit=100))
+    dates = sorted(datetime.fromisoformat(run.logical_date or "") for run in found)
+    assert [f"{date:%a %H}" for date in dates] == [
+        "Thu 09",
+        "Thu 10",
+        "Fri 09",
+        "Fri 10",
+    ]
+    assert all(run.cause == "event" for run in found)
