@@ -25,6 +25,7 @@ from aioflow.catalog.snapshot import Snapshots, write_snapshot
 from aioflow.children import Children
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock, SystemClock
+from aioflow.code_missing import CodeMissing
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
@@ -209,6 +210,7 @@ class _Node:
             clean=self._clean,
         )
         self._deliveries = _deliveries(wiring, store, settings)
+        self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
 
@@ -224,6 +226,7 @@ class _Node:
             self._answers,
             self._api,
             on_commit=self._deleting.committed,
+            on_code_missing=self._code_missing.ask,
         )
 
     async def start(self, services: TaskGroup) -> None:
@@ -246,6 +249,7 @@ class _Node:
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
+        services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
         await services.start(self._cleaning.run)
         services.start_soon(warn_of_broken, catalog.parser)

@@ -52,6 +52,7 @@ from aioflow.requests import Request
 __all__ = (
     "Acknowledge",
     "Asked",
+    "CodeRestored",
     "ConfirmCall",
     "Continue",
     "Deliver",
@@ -74,6 +75,7 @@ __all__ = (
     "RecallTries",
     "Rehost",
     "Restarted",
+    "RestoreCode",
     "RoomChanged",
     "Stalled",
     "StartTry",
@@ -296,6 +298,24 @@ class Delivered(msgspec.Struct, frozen=True):
     is_failed: bool = False
 
 
+class RestoreCode(msgspec.Struct, frozen=True):
+    """Have the code of versions on the disk again, whose folders a child has not found.
+
+    Attributes:
+        trigger_no: Which trigger is to be hosted again after that, said by ``CodeRestored``; -1
+            for none.
+    """
+
+    versions: tuple[str, ...]
+    trigger_no: TriggerNo = -1
+
+
+class CodeRestored(msgspec.Struct, frozen=True):
+    """The code of a trigger is back, as far as it can be: its host may look again."""
+
+    trigger_no: TriggerNo
+
+
 class ReadOwed(msgspec.Struct, frozen=True):
     """More of what is owed of a kind may be handed out: its rows have been read."""
 
@@ -343,6 +363,7 @@ Input: TypeAlias = (
     | Stalled
     | Delivered
     | ReadOwed
+    | CodeRestored
 )
 
 
@@ -474,6 +495,7 @@ Effect: TypeAlias = (
     | MoveClass
     | StopWaits
     | ReadOwed
+    | RestoreCode
     | Rehost
     | Warn
 )

@@ -11,6 +11,7 @@ from aioflow.inputs import (
     EndHosting,
     HostTrigger,
     RecallTries,
+    RestoreCode,
     StartTry,
     StopTry,
     TakeEvents,
@@ -49,6 +50,9 @@ class Outlets(Protocol):
     def take_events(self, effect: TakeEvents) -> None:
         """Let a trigger go on: its events are stored."""
 
+    def restore_code(self, effect: RestoreCode) -> None:
+        """Have code on the disk again; then report ``CodeRestored`` where that is asked for."""
+
     def deliver(self, effect: Deliver) -> None:
         """Do an owed effect, then report ``Delivered``."""
 
@@ -66,6 +70,7 @@ Sent: TypeAlias = (
     | RecallTries
     | ConfirmCall
     | ForgetRun
+    | RestoreCode
 )
 
 
@@ -88,5 +93,7 @@ def send(effect: Sent, outlets: Outlets) -> None:
             outlets.end_hosting(effect)
         case TakeEvents():
             outlets.take_events(effect)
+        case RestoreCode():
+            outlets.restore_code(effect)
         case Deliver():
             outlets.deliver(effect)

@@ -16,6 +16,7 @@ from aioflow.inputs import (
     EndHosting,
     HostTrigger,
     RecallTries,
+    RestoreCode,
     StartTry,
     StopTry,
     TakeEvents,
@@ -33,6 +34,7 @@ class Routes:
     Args:
         triggerers: By role.
         on_commit: Called with each durable batch, after those who follow inside the node.
+        on_code_missing: Called when code is to be on the disk again.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Routes:
         api: Api,
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,
+        on_code_missing: Callable[[RestoreCode], None] = lambda _: None,
     ) -> None:
         self._slot = slot
         self._async = coroutines
@@ -53,6 +56,7 @@ class Routes:
         self._answers = answers
         self._api = api
         self._on_commit = on_commit
+        self._on_code_missing = on_code_missing
 
     def start_try(self, effect: StartTry) -> None:
         """See ``Outlets``."""
@@ -89,6 +93,10 @@ class Routes:
         """See ``Outlets``."""
         for triggerer in self._triggerers.values():
             triggerer.take_events(effect)
+
+    def restore_code(self, effect: RestoreCode) -> None:
+        """See ``Outlets``."""
+        self._on_code_missing(effect)
 
     def deliver(self, effect: Deliver) -> None:
         """See ``Outlets``."""

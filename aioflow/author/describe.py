@@ -171,7 +171,7 @@ def _trigger(dag: DAG, problems: list[DagError]) -> DagTriggerSpec | None:
             dag.schedule,
             if_running=dag.if_running,
             debounce=dag.debounce,
-            catchup=dag.catchup,
+            catchup=dag.missed == "all",
             begin=dag.start_date,
             end=dag.end_date,
         )

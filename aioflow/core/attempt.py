@@ -11,13 +11,15 @@ from aioflow.core.live import Live, Run
 from aioflow.core.order import order, time_left
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
-from aioflow.inputs import StartTry, StopTry
+from aioflow.inputs import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
 from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
 from aioflow.orders import Resume
 from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
+    "CODE_MISSING",
+    "await_code",
     "drop_record",
     "fail",
     "fail_or_retry",
@@ -33,6 +35,12 @@ __all__ = (
     "unpark",
     "wake_due",
 )
+
+
+CODE_MISSING = "code_missing"
+"""The reason of what did not begin, for the code of its version was not there."""
+
+CODE_AGAIN_US = 2_000_000
 
 
 def start(grant: Grant, draft: Draft) -> None:
@@ -212,6 +220,18 @@ def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slo
     requeue(live, draft, slots)
 
 
+def await_code(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+    """The code of its version was not on the disk: the same try, when that has come back."""
+    live.failure = failure
+    live.due_at = draft.now + CODE_AGAIN_US
+    draft.move(live, TaskState.RETRYING)
+    unpark(live)
+    slots.release(live)
+    slots.unblock(live)
+    draft.wake_task(live, live.due_at)
+    draft.effects.append(RestoreCode((live.run.row.version,)))
+
+
 def requeue(live: Live, draft: Draft, slots: Slots) -> None:
     """Let a task wait for its slot again, within the same try."""
     if live.state is not TaskState.QUEUED:
@@ -252,7 +272,10 @@ def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
     if live.due_at != at:
         return  # it is past that
     if live.state is TaskState.RETRYING:
-        live.try_number += 1
+        if live.failure is not None and live.failure.reason == CODE_MISSING:
+            live.failure = None
+        else:
+            live.try_number += 1
         live.started_at = None
         requeue(live, draft, slots)
     elif live.state is TaskState.SENSING:

@@ -144,7 +144,7 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
     one.failures += 1
     one.failure = failure
     one.retry_at = draft.now + wait_us
-    draft.wake_dag(one.row.dag_id, one.retry_at)
+    draft.wake_dag(one.row.dag_id, one.retry_at, one.retry_at)
     if is_news and failure is not None:
         message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
         draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)

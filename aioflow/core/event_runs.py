@@ -129,7 +129,7 @@ def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: D
     if before is not None:
         draft.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
     else:
-        draft.wake_dag(one.row.dag_id, due_at)
+        draft.wake_dag(one.row.dag_id, due_at, due_at)
 
 
 def due(dag_id: str, draft: Draft, slots: Slots) -> None:
@@ -142,7 +142,7 @@ def due(dag_id: str, draft: Draft, slots: Slots) -> None:
     if held is None:
         return
     if held.due_at > draft.now:
-        draft.wake_dag(dag_id, held.due_at)
+        draft.wake_dag(dag_id, held.due_at, held.due_at)
         return
     draft.standing.note(one)
     one.row = msgspec.structs.replace(one.row, held=None)
@@ -159,7 +159,8 @@ def restarted(draft: Draft) -> None:
     """Have the instants come that were armed."""
     for one in draft.memory.standing:
         if one.row.held is not None:
-            draft.wake_dag(one.row.dag_id, one.row.held.due_at)
+            at = one.row.held.due_at
+            draft.wake_dag(one.row.dag_id, at, at)
 
 
 def start(

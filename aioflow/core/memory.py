@@ -51,6 +51,7 @@ class Memory:
     Attributes:
         plans: By ``(version, dag_id)``.
         stored_versions: Those the database has.
+        lacking_code: Triggers that no host has, for their code was not on the disk.
         refused: By name, the files that define a DAG another file has, with spec and version.
         queued_runs: Runs of a DAG that wait for ``max_active_runs``, oldest first; those of a
             backfill have a queue of their own, see ``Run.queue``.
@@ -111,6 +112,7 @@ class Memory:
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
         self.plans: dict[tuple[str, str], Plan] = {}
         self.stored_versions: set[str] = set()
+        self.lacking_code: set[TriggerNo] = set()
         self.parking = Parking()
         self.runs = self.parking.runs
         self.run_keys: dict[tuple[str, str], RunNo] = {}

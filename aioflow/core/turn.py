@@ -30,6 +30,8 @@ from aioflow.core import (
 )
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
+    CODE_MISSING,
+    await_code,
     drop_record,
     fail_or_retry,
     interrupt,
@@ -54,6 +56,7 @@ from aioflow.core.standing import DagTrigger
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
+    CodeRestored,
     Continue,
     Delivered,
     Drain,
@@ -206,7 +209,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_call(entry, draft, slots)
         case Fired() | TriggerEnded() | RoomChanged():
             _take_trigger_report(entry, draft, slots)
-        case Rehost() | MoveClass() | StopWaits():
+        case Rehost() | MoveClass() | StopWaits() | CodeRestored():
             _move_triggers(entry, draft)
         case Recalled():
             _take_recalled(entry, draft, slots)
@@ -360,6 +363,9 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
     if report.interrupted:
         interrupt(live, report.failure, INTERRUPTION_LIMIT_OWN, draft, slots)
         return
+    if report.failure.reason == CODE_MISSING and report.began_at is None:
+        await_code(live, report.failure, draft, slots)
+        return
     sensor = live.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
         keep_try(live, TaskState.SKIPPED, report.failure, draft)
@@ -391,12 +397,14 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             requeue(live, draft, slots)
 
 
-def _move_triggers(entry: Rehost | MoveClass | StopWaits, draft: Draft) -> None:
+def _move_triggers(entry: Rehost | MoveClass | StopWaits | CodeRestored, draft: Draft) -> None:
     match entry:
         case Rehost():
             rehosting.rehost(entry, draft)
         case MoveClass():
             quarantine.move_class(entry, draft)
+        case CodeRestored():
+            waits.code_restored(entry, draft)
         case StopWaits():
             pausing.stop_waits(entry, draft)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from aioflow.core import calls, handling, quarantine, streams
 from aioflow.core.attempt import (
+    CODE_MISSING,
     fail_or_retry,
     forget_calls,
     forget_event,
@@ -28,7 +29,7 @@ from aioflow.core.pausing import PAUSED
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.inputs import HostLost, StopTry, Warn
+from aioflow.inputs import CodeRestored, HostLost, RestoreCode, StopTry, Warn
 from aioflow.messages import (
     Awaiting,
     Deferred,
@@ -223,6 +224,8 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
         draft.drop_wait(wait)
     elif wait.state is TriggerState.WAITING and report.reason in {REASSIGNED, PAUSED}:
         host(wait, draft)  # as all stands now; what became of the old one is its own affair
+    elif wait.state is TriggerState.WAITING and _lacks_code(report):
+        _await_code(wait, draft)
     elif wait.state is TriggerState.WAITING and wait.stream is not None:
         _end_stream(wait, report.failure, draft, slots)
     elif wait.state is TriggerState.WAITING:
@@ -232,6 +235,27 @@ def trigger_ended(wait: WaitRecord, report: TriggerEnded, draft: Draft, slots: S
             reason="trigger_ended",
         )
         _fail(wait, failure, draft, slots)
+
+
+def _lacks_code(report: TriggerEnded) -> bool:
+    return report.failure is not None and report.failure.reason == CODE_MISSING
+
+
+def _await_code(wait: WaitRecord, draft: Draft) -> None:
+    """No host has it until its code has come back."""
+    versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
+    draft.rehost(wait)
+    unhost(wait)
+    draft.memory.lacking_code.add(wait.row.trigger_no)
+    draft.effects.append(RestoreCode(versions, wait.row.trigger_no))
+
+
+def code_restored(entry: CodeRestored, draft: Draft) -> None:
+    """Hand a trigger over again, unless somebody did meanwhile."""
+    draft.memory.lacking_code.discard(entry.trigger_no)
+    wait = draft.memory.waits.get(entry.trigger_no)
+    if wait is not None and wait.state is TriggerState.WAITING and not wait.hosting:
+        host(wait, draft)
 
 
 def _tell(wait: WaitRecord, failure: Failure, draft: Draft) -> None:

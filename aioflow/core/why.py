@@ -6,6 +6,7 @@ import msgspec
 
 from aioflow.core import past
 from aioflow.core.assets import waits_for
+from aioflow.core.attempt import CODE_MISSING
 from aioflow.core.dag import rests
 from aioflow.core.dag_triggers import spec_of
 from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
@@ -140,6 +141,8 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
             return _explain_slot(live, memory, slots)
         case TaskState.RETRYING:
             detail = "" if live.failure is None else live.failure.message
+            if live.failure is not None and live.failure.reason == CODE_MISSING:
+                return Wait(kind=WaitKind.CODE_MISSING, detail=detail, until=live.due_at)
             return Wait(kind=WaitKind.RETRY_AT, detail=detail, until=live.due_at)
         case TaskState.SENSING:
             if live.due_at is None and not live.is_hosted:
@@ -177,6 +180,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
         kind = WaitKind.UNDECRYPTABLE
     elif wait.hosting or wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING:
         kind = WaitKind.TRIGGER if wait.has_room else WaitKind.TRIGGER_CAPACITY
+    elif wait.row.trigger_no in memory.lacking_code:
+        kind = WaitKind.CODE_MISSING
     else:
         kind = WaitKind.HOST
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"

@@ -22,6 +22,7 @@ from aioflow.author.binding import (
 from aioflow.author.codec import decode
 from aioflow.author.context import RunContext, resolve
 from aioflow.author.dag import DAG
+from aioflow.author.event_schedule import clock_schedule
 from aioflow.author.node import Node, Source
 from aioflow.author.parameters import parameter_values
 from aioflow.author.restoring import restore
@@ -109,7 +110,10 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Instant, Instant] | None:
     from aioflow.core.timetable import CRON_NAMES, interval_up_to
 
     schedule = schedule_spec(
-        dag.schedule, CRON_NAMES, timezone=dag.timezone, anchor=dag.start_date or 0
+        clock_schedule(dag.schedule),
+        CRON_NAMES,
+        timezone=dag.timezone,
+        anchor=dag.start_date or 0,
     )
     at = info.created_at if info.logical_date is None else info.logical_date
     if schedule is None or schedule.once or schedule.gap_us is not None:

@@ -20,8 +20,9 @@ from aioflow.errors import (
 )
 from aioflow.inputs import FileGone, FillBack
 from aioflow.messages import Deferred
-from aioflow.model import DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.model import DagSpec, RetryPolicy, TaskSpec
 from aioflow.requests import CancelBackfill, CancelRun, ClearTasks, SetPaused, StartBackfill
+from aioflow.schedules import ScheduleSpec
 from tests.core.world import SECOND, World
 
 MINUTE = 60 * SECOND

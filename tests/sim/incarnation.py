@@ -32,6 +32,7 @@ from aioflow.inputs import (
     HostTrigger,
     Input,
     RecallTries,
+    RestoreCode,
     StartTry,
     StopTry,
     TakeEvents,
@@ -175,6 +176,9 @@ class Incarnation:
     def take_events(self, effect: TakeEvents) -> None:
         for triggerer in self.triggerers.values():
             triggerer.take_events(effect)
+
+    def restore_code(self, effect: RestoreCode) -> None:
+        raise AssertionError("no code is missing here")
 
     def deliver(self, effect: Deliver) -> None:
         node = self._node

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from aioflow.errors import StoreUnavailable
-from aioflow.model import DagSpec, ScheduleSpec, TaskSpec
+from aioflow.model import DagSpec, TaskSpec
+from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
 from aioflow.web.guard import BODY_LIMIT, Trusted
 from aioflow.web.tokens import Token
