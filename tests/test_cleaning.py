@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 
 from aioflow import cleaning
+from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
 from aioflow.model import RunState, TaskSpec
@@ -27,7 +28,7 @@ DAY_US = 86_400_000_000
 KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
 FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
-KINDS = 4
+KINDS = 5
 
 
 class LaterClock(SystemClock):
@@ -58,7 +59,9 @@ class LaterClock(SystemClock):
 
 def cleaner(n: Node, folder: Path, days: float = 100, kept: Kept = KEPT) -> Cleaning:
     clock = LaterClock(days)
-    return Cleaning(n.engine, n.store, TaskLog(folder / "logs", clock), clock, kept)
+    (folder / "code").mkdir(exist_ok=True)
+    snapshots = Snapshots(folder / "code")
+    return Cleaning(n.engine, n.store, TaskLog(folder / "logs", clock), clock, kept, snapshots)
 
 
 async def ended(n: Node, **fields: Any) -> str:

@@ -1,0 +1,174 @@
+"""Versions of a DAG while its runs go on: each keeps its code, and lost code returns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+EDITS = 20
+
+EDITED = """
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import Trigger, TriggerEvent, dag, stream, task
+
+VERSION = {version}
+
+@dataclass
+class Lines(Trigger[int]):
+    folder: str
+
+    async def run(self) -> AsyncIterator[TriggerEvent[int]]:
+        seen = 0 if self.last is None else self.last.payload + 1
+        while True:
+            for number in range(seen, int((Path(self.folder) / "count").read_text())):
+                yield TriggerEvent(number, key=str(number))
+                seen = number + 1
+            await asyncio.sleep(0.02)
+
+    async def cleanup(self, reason: str) -> None:
+        with (Path(self.folder) / "cleanups").open("a") as file:
+            file.write(f"{{VERSION}} {{reason}}\\n")
+
+@task
+async def collect(folder: str, count: int) -> list[int]:
+    seen: list[int] = []
+    if count:
+        async for event in stream(Lines(folder)):
+            seen.append(event)
+            if len(seen) == count:
+                break
+    return seen
+
+@task
+def which(seen: list[int]) -> list[int]:
+    return [VERSION, *seen]
+
+@dag
+def edited(folder: str = "", count: int = 0) -> None:
+    which(collect(folder, count))
+"""
+
+
+def put(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+def version_of(daemon: DaemonProcess, dag_id: str) -> str:
+    with daemon.database() as database:
+        row = database.execute("SELECT version FROM dag WHERE dag_id = ?", (dag_id,)).fetchone()
+        return "" if row is None else str(row[0])
+
+
+def result(daemon: DaemonProcess, run_id: str, task_id: str) -> object:
+    tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
+    return tasks[task_id]["result"]
+
+
+def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp_path):
+    dags, count, cleanups = tmp_path / "dags", tmp_path / "count", tmp_path / "cleanups"
+    dags.mkdir()
+    put(count, "0")
+    cleanups.touch()
+    put(dags / "edited.py", EDITED.format(version=0))
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        long = daemon.trigger("edited", {"folder": str(tmp_path), "count": 2 * EDITS})
+        eventually(lambda: daemon.run(long)["counts"].get("deferred"))
+        for number in range(1, EDITS + 1):
+            put(count, str(2 * number - 1))
+            before = version_of(daemon, "edited")
+            put(dags / "edited.py", EDITED.format(version=number))
+            eventually(lambda before=before: version_of(daemon, "edited") != before, 10.0)
+            eventually(lambda n=number: len(cleanups.read_text().splitlines()) >= n, 20.0)
+            if number % 5 == 0:
+                short = daemon.trigger("edited")
+                assert daemon.wait(short)["state"] == "success"
+                assert result(daemon, short, "which") == [number]
+        put(count, str(2 * EDITS))
+        ended = daemon.wait(long)
+        assert ended["state"] == "success"
+        assert result(daemon, long, "which") == [0, *range(2 * EDITS)]
+    said = cleanups.read_text().splitlines()
+    assert said[:EDITS] == [f"{number} reassigned" for number in range(EDITS)]
+
+
+GONE = """
+from aioflow import dag, task, wait
+from aioflow_triggers.files import FileTrigger
+
+@task
+async def first(folder: str) -> None:
+    await wait(FileTrigger(path=f"{folder}/gate", poll_seconds=0.1, stable=0))
+
+@task
+def second(done: object) -> int:
+    return 7
+
+@dag
+def gone(folder: str = "") -> None:
+    second(first(folder))
+"""
+
+
+def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(tmp_path):
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    put(dags / "gone.py", GONE)
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        run_id = daemon.trigger("gone", {"folder": str(tmp_path)})
+        eventually(lambda: daemon.run(run_id)["counts"].get("deferred"))
+        code = tmp_path / "home" / "code"
+        version = version_of(daemon, "gone")
+        shutil.rmtree(code / version)
+        # Nothing can be written there, whoever we are.
+        (code / version).write_text("in the way")
+        (tmp_path / "gate").touch()
+
+        def waits_for_code() -> bool:
+            tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
+            waiting = tasks["second"]["waiting_on"]
+            return waiting is not None and waiting["kind"] == "code_missing"
+
+        eventually(waits_for_code, 30.0)
+        (code / version).unlink()
+        assert daemon.wait(run_id, 30.0)["state"] == "success"
+        assert result(daemon, run_id, "second") == 7
+        tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
+        assert tasks["second"]["try_number"] == 1
+        assert (code / version / "gone.py").read_text() == GONE
+
+
+def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    put(dags / "edited.py", EDITED.format(version=0))
+    daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
+    daemon.environment = {**os.environ, "AIOFLOW_RETENTION__VERSIONS_DAYS": "0.000001"}
+    with daemon:
+        kept = daemon.wait(daemon.trigger("edited"))["version"]
+        for number in range(1, 4):
+            before = version_of(daemon, "edited")
+            put(dags / "edited.py", EDITED.format(version=number))
+            eventually(lambda before=before: version_of(daemon, "edited") != before)
+        old = tmp_path / "home" / "code"
+        for folder in old.iterdir():
+            os.utime(folder, (0, 0))
+        newest = version_of(daemon, "edited")
+        cleaned = daemon.request("POST", "/api/v1/db/clean", {})[1]
+        assert cleaned["versions"] == 2
+        assert {folder.name for folder in old.iterdir()} == {kept, newest}
+        put(dags / "edited.py", EDITED.format(version=1))  # it was deleted, and comes back
+        eventually(lambda: version_of(daemon, "edited") != newest)
+        assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
