@@ -65,7 +65,7 @@ def hold(node: Any, turn: Any) -> None:
         for key in [key for key in counted if key[1] == "deadline"]:
             del counted[key]
     for run_no, event in [*runs]:
-        if event in _said(node, run_no):
+        if event in _said(node, run_no) or (run_no, event) in _as_before(node):
             del runs[run_no, event]  # of another end than what they said, perhaps
     if rows != _of_tasks(node, batch) or runs != _of_runs(node, turn):
         raise Broken("I20 owed", f"owed {rows} and {runs} for {batch.steps}, {batch.run_changes}")
@@ -102,11 +102,10 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
         if one.state is not one.was or one.run_no in turn.before.over  # it has ended once more
     ]
     ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # one may end as it begins
-    marked = [(owed.run_no, owed.mark) for owed in node.tables.just_marked]
-    stays = {(no, mark.ended[0]) for no, mark in marked if mark is not None and mark.ended}
+    stays = _as_before(node)
     for run_no, state in ends:
-        if (run_no, state) in stays:
-            continue  # as it had ended before
+        if (run_no, _RUN_EVENTS.get(state, "")) in stays:
+            continue
         callbacks = node.tables.spec_of_run(run_no).callbacks
         event = _RUN_EVENTS.get(state, "")
         if event in _said(node, run_no):
@@ -114,6 +113,16 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
         if callbacks is not None and event in callbacks.events:
             found[run_no, event] += 1
     return found
+
+
+def _as_before(node: Any) -> set[tuple[int, str]]:
+    """How marked runs had ended: if they have ended so again, it depends on how they came to."""
+    marked = ((owed.run_no, owed.mark) for owed in node.tables.just_marked)
+    return {
+        (run_no, _RUN_EVENTS.get(mark.ended[0], ""))
+        for run_no, mark in marked
+        if mark is not None and mark.ended is not None
+    }
 
 
 def _said(node: Any, run_no: int) -> set[str]:
