@@ -99,7 +99,8 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
     ends = [
         (one.run_no, one.state)
         for one in turn.batch.run_changes
-        if one.state is not one.was or one.run_no in turn.before.over  # it has ended once more
+        if one.state is not one.was
+        or (one.run_no in turn.before.over and one.ended_at is not None)  # it has ended once more
     ]
     ends += [(row.run_no, row.state) for row in turn.batch.new_runs]  # one may end as it begins
     stays = _as_before(node)
