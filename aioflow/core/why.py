@@ -38,7 +38,11 @@ def explain_run(run: Run, memory: Memory) -> Wait | None:
     if run.row.quarantine is not None:
         return Wait(kind=WaitKind.QUARANTINED, detail=run.row.quarantine)
     if run.clearing is not None:
-        return Wait(kind=WaitKind.CLEARING, detail="tasks of it that are to begin anew")
+        is_mark = run.clearing.mark is not None
+        detail = (
+            "tasks of it that are being marked" if is_mark else "tasks of it that are to begin anew"
+        )
+        return Wait(kind=WaitKind.CLEARING, detail=detail)
     if rests(run, memory):
         detail = f"DAG {run.row.dag_id} is paused, and an event has started the run"
         return Wait(kind=WaitKind.PAUSED, detail=detail, since=run.row.created_at)
