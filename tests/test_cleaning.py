@@ -71,6 +71,13 @@ async def ended(n: Node, **fields: Any) -> str:
     return run_id
 
 
+async def two_ended(n: Node) -> None:
+    """Two runs of one DAG that have ended, one after the other."""
+    await n.load(A)
+    for name in ("one", "two"):
+        await ended(n, run_id=name)
+
+
 async def left(n: Node) -> list[str]:
     return sorted(run.run_id for run in await n.store.list_runs())
 
@@ -201,9 +208,7 @@ async def test_logs_of_runs_that_go_on_stay(store_url, tmp_path):
 
 async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
     async with node(store_url) as n:
-        await n.load(A)
-        for name in ("one", "two"):
-            await ended(n, run_id=name)
+        await two_ended(n)
         await n.engine.ask(EmitEvent(name="n", key=None, data=b"\xc0"))
         batches = len(n.outlets.batches)
 
@@ -216,9 +221,7 @@ async def test_what_would_go_is_told_and_stays(store_url, tmp_path):
 
 async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
     async with node(store_url) as n:
-        await n.load(A)
-        for name in ("one", "two"):
-            await ended(n, run_id=name)
+        await two_ended(n)
         service = cleaner(n, tmp_path)
         clock: Any = service._clock
         async with anyio.create_task_group() as services:
@@ -236,9 +239,7 @@ async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_dae
     store_url, tmp_path, monkeypatch
 ):
     async with node(store_url) as n:
-        await n.load(A)
-        for name in ("one", "two"):
-            await ended(n, run_id=name)
+        await two_ended(n)
         service = cleaner(n, tmp_path)
         clock: Any = service._clock
 
@@ -261,9 +262,7 @@ async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_dae
 
 async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):
     async with node(store_url) as n:
-        await n.load(A)
-        for name in ("one", "two"):
-            await ended(n, run_id=name)
+        await two_ended(n)
         rows = await n.store.list_runs()
         await n.engine.ask(CreateRun(dag_id="dag", run_id="three"))
         three = await n.store.find_run("three")

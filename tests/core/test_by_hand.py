@@ -137,12 +137,18 @@ def test_a_wait_for_all_goes_on_with_the_last_whoever_gives_it():
     assert resumed(world) == [{"by": "mia"}, 2]
 
 
-def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
+def with_stream() -> tuple[World, Host]:
+    """A coroutine that has opened a stream, and what its host was told of that."""
     world, _ = begun(body=Body.COROUTINE)
     start = start_of(world)
     at = (start.task_no, start.start_no)
     world.turn(StreamOpened(*at, 0, "stream", "T", "f.py:3", "m:T", b"\x80", 4))
     (host,) = hosts(world)
+    return world, host
+
+
+def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
+    world, host = with_stream()
 
     give(world, host)
     world.turn(Fired(host.trigger_no, host.hosting, 0, world.now, b"\x01"))
@@ -152,11 +158,7 @@ def test_a_stream_goes_on_behind_it_and_misses_nothing_of_its_host():
 
 
 def test_a_stream_drops_it_where_its_key_is_known():
-    world, _ = begun(body=Body.COROUTINE)
-    start = start_of(world)
-    at = (start.task_no, start.start_no)
-    world.turn(StreamOpened(*at, 0, "stream", "T", "f.py:3", "m:T", b"\x80", 4))
-    (host,) = hosts(world)
+    world, host = with_stream()
 
     give(world, host, key="a")
     give(world, host, b"\x02", key="a")
@@ -165,11 +167,7 @@ def test_a_stream_drops_it_where_its_key_is_known():
 
 
 def test_a_parked_coroutine_takes_it_as_the_next_of_its_stream():
-    world, _ = begun(body=Body.COROUTINE)
-    start = start_of(world)
-    at = (start.task_no, start.start_no)
-    world.turn(StreamOpened(*at, 0, "stream", "T", "f.py:3", "m:T", b"\x80", 4))
-    (host,) = hosts(world)
+    world, host = with_stream()
     world.turn(NextWanted(*parked(world), 1, "next", "T#0", "f.py:3", 0, timeout_us=None))
 
     give(world, host)

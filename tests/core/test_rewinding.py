@@ -15,7 +15,7 @@ from aioflow.messages import Succeeded
 from aioflow.model import MapSource, MapSpec, TaskState, TriggerRule
 from aioflow.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
-from tests.core.test_rounds import begin, go_round, inside, loop, states, task
+from tests.core.test_rounds import begin, behind_two, go_round, inside, loop, states, task
 from tests.core.world import World
 
 R = TriggerRule
@@ -192,16 +192,7 @@ def test_a_round_that_failed_begins_anew_without_those_before():
 
 
 def test_a_task_of_the_loop_that_never_had_a_round_gets_its_rounds():
-    own = range(2, 5)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("fast"),
-        task("slow"),
-        inside("a", 2, own, 0),
-        inside("b", 3, own, 1, 2),
-        inside("until", 4, own, 3),
-    )
-    world.succeed("fast")
+    world, run = behind_two()
     world.succeed("a", 0)
     world.fail("slow")
     assert world.run_state(run) == "failed"

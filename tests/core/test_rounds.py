@@ -49,6 +49,22 @@ def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
     )
 
 
+def behind_two(*rest: TaskSpec) -> tuple[World, int]:
+    """A loop whose first task waits for one task, and whose second for a slow one, too."""
+    own = range(2, 5)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("fast"),
+        task("slow"),
+        inside("a", 2, own, 0),
+        inside("b", 3, own, 1, 2),
+        inside("until", 4, own, 3),
+        *rest,
+    )
+    world.succeed("fast")
+    return world, run
+
+
 def begin(*tasks: TaskSpec, **options: Any) -> tuple[World, int]:
     world = World(cpu_slots=9)
     run = world.begin(*(tasks or loop()), **options)
@@ -169,16 +185,7 @@ def test_nothing_that_follows_is_judged_between_two_rounds():
 
 
 def test_a_task_of_the_loop_may_wait_for_others_outside():
-    own = range(2, 5)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("fast"),
-        task("slow"),
-        inside("a", 2, own, 0),
-        inside("b", 3, own, 1, 2),
-        inside("until", 4, own, 3),
-    )
-    world.succeed("fast")
+    world, run = behind_two()
     world.succeed("a", 0)
     assert not world.started("b", 0)
 
@@ -192,17 +199,7 @@ def test_a_task_of_the_loop_may_wait_for_others_outside():
 
 
 def test_a_loop_whose_first_round_never_could_begin_ends_with_what_kept_it():
-    own = range(2, 5)
-    world = World(cpu_slots=9)
-    run = world.begin(
-        task("fast"),
-        task("slow"),
-        inside("a", 2, own, 0),
-        inside("b", 3, own, 1, 2),
-        inside("until", 4, own, 3),
-        task("after", 2, 4),
-    )
-    world.succeed("fast")
+    world, run = behind_two(task("after", 2, 4))
 
     world.fail("slow")
     assert world.state(run, "until") == "upstream_failed"

@@ -423,14 +423,20 @@ def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_noth
     assert world.rows.labels == {start.task_no: "anna"}
 
 
+def given_back(world: World) -> tuple[tuple[int, int], ...]:
+    """The tries that are claimed, which their worker gives back."""
+    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
+    for task_no, _ in tries:
+        world.starts.pop(task_no)
+    return tries
+
+
 def test_recalled_tries_wait_again_uncharged():
     world = World(cpu_slots=1)
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
     world.succeed("list", size=9, width=4)
     world.succeed("work", 0)
-    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
-    for task_no, _ in tries:
-        world.starts.pop(task_no)
+    tries = given_back(world)
     world.fail("work", 1, reason="crashed")
 
     world.turn(Recalled(tries))
@@ -1410,9 +1416,7 @@ def test_what_was_called_back_from_behind_a_slow_try_is_not_claimed_there_again(
     world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
     world.succeed("list", size=9, width=9)
     world.succeed("work", 0)
-    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
-    for task_no, _ in tries:
-        world.starts.pop(task_no)
+    tries = given_back(world)
 
     world.turn(Recalled(tries))
     assert [e.start.map_index for e in world.starts.values()] == [1]
@@ -1427,9 +1431,7 @@ def test_a_worker_holds_on_to_nothing_of_a_run_that_has_ended():
     run = world.begin(task("list", feeds_limit=99), mapped("work", 0, map_limit=99))
     world.succeed("list", size=9, width=9)
     world.succeed("work", 0)
-    tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
-    for task_no, _ in tries:
-        world.starts.pop(task_no)
+    tries = given_back(world)
     world.turn(Recalled(tries))
 
     world.finish_all()
