@@ -13,6 +13,7 @@ import pytest
 import structlog.testing
 
 from aioflow.clock import SystemClock
+from aioflow.core import clearing
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
@@ -363,6 +364,33 @@ async def test_marks_of_a_live_and_of_an_ended_run_are_told_by_the_journal(store
         assert [row.state for row in rows] == [TaskState.SUCCESS, TaskState.SUCCESS]
         assert rows[0].failure is not None
         assert rows[0].failure.reason == "marked"
+        assert await compare(n.store) == []
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+async def test_a_restart_goes_on_with_what_is_left_of_a_mark(store_url, monkeypatch, is_cut_short):
+    monkeypatch.setattr(clearing, "SLICE_TASKS", 2)
+    work = TaskSpec(task_id="work", mapped=MapSpec((MapSource("x", -1, 9),)))
+    async with node(store_url) as n:
+        await n.load(work, TaskSpec(task_id="after", parents=(0,)))
+        run_id = await n.trigger()
+        for _ in range(1 if is_cut_short else 10):
+            n.succeed(await n.outlets.next_start())
+        if is_cut_short:
+            await n.engine.ask(CancelRun(run_id=run_id))
+        before = await n.ended(run_id)
+        request = Mark(run_id=run_id, state=TaskState.FAILED, tasks=("work",))
+        said = await n.engine.ask(request)
+        assert said == (9, before if is_cut_short else RunState.QUEUED)
+        run = await n.store.find_run(run_id)
+        assert run.ended_at is None
+
+    async with node(store_url) as n:
+        after = await n.ended(run_id)
+        assert after is (before if is_cut_short else RunState.PARTIAL)
+        counts = await n.store.count_states(run.run_no)
+        assert (0, TaskState.FAILED, 9) in counts
+        assert (await n.store.find_run(run_id)).ended_at is not None
         assert await compare(n.store) == []
 
 
