@@ -241,5 +241,7 @@ def end_again(run: Run, state: RunState, mark: Marking, draft: Draft) -> None:
     elif state is not was:
         for step in (RunState.QUEUED, RunState.RUNNING, state):
             draft.change_run(run, state=step)
+    for position in range(len(run.states)):
+        draft.task_over(run, position)  # the run behind looked at it as at one that goes on
     draft.memory.drop_run(run)
     draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now

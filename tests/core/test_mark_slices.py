@@ -7,12 +7,14 @@ import pytest
 from aioflow.core import clearing
 from aioflow.inputs import Asked
 from aioflow.messages import Skipped, Succeeded
-from aioflow.model import Chooses, RunState, TaskSpec, TaskState, TriggerRule
+from aioflow.model import Chooses, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.requests import CancelRun, Mark
 from tests.core.test_clear import ONCE, mapped, task
 from tests.core.test_clear_slices import SLICE, WIDTH, Sliced, children, many, wide
 from tests.core.test_following import over
 from tests.core.test_following import task as follower
+from tests.core.test_past import after, day, loaded
+from tests.core.test_past import task as task_of_past
 from tests.core.world import World
 
 SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED
@@ -287,10 +289,11 @@ def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
     run = world.begin(
         task("bad", retry=ONCE),
         task("fork", chooses=Chooses.CHILDREN),
-        task("left", 0, 1, rule=TriggerRule.ONE_SUCCESS),
+        task("left", 0, 1),
         *(task(f"t{number}", 0) for number in range(4)),
     )
     world.fail("bad")
+    assert world.state(run, "left") == "upstream_failed"
     fork = world.starts.pop(world.started("fork").start.task_no).start
     sliced = Sliced(world, run)
     sliced.mark(SUCCESS, "bad")
@@ -303,3 +306,19 @@ def test_what_a_branch_skips_while_its_run_is_marked_stays_skipped(crash_after):
     assert world.state(run, "left") == "skipped"
     sliced.finish_all()
     assert world.run_state(run) == "success"
+
+
+def test_the_run_behind_goes_on_when_the_marks_of_one_that_was_said_to_be_over_are_done():
+    work = MapSpec((MapSource("n", -1, WIDTH),))
+    world = loaded(after("gate"), after("work", 0, mapped=work), task_of_past("tail", parents=(1,)))
+    first = day(world, 1)
+    world.succeed("gate")
+    sliced = Sliced(world, first)
+    sliced.mark(SUCCESS)
+    assert world.run_state(first) == "success"
+    second = day(world, 2)
+    sliced.mark(FAILED, "work")
+
+    sliced.finish_all()
+    assert world.state(second, "tail") == "success"
+    assert world.run_state(second) == "success"
