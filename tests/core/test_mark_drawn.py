@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from aioflow.core import clearing
 from aioflow.inputs import Asked
 from aioflow.model import TaskState
 from aioflow.requests import Mark
@@ -47,5 +50,7 @@ class Marked(Drawn):
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_run_ends_whatever_is_marked_of_it(seed):
+def test_a_run_ends_whatever_is_marked_of_it(seed, monkeypatch):
+    slices = random.Random(f"slices {seed}")
+    monkeypatch.setattr(clearing, "SLICE_TASKS", slices.choice((1, 2, 4, clearing.SLICE_TASKS)))
     ends_well(Marked(seed))
