@@ -202,6 +202,8 @@ class Current:
     logical_date: datetime = _value("logical_date")
     logical_day: date = _value("logical_day")
     data_interval: DataInterval = _value("data_interval")
+    data_interval_start: datetime = _value("data_interval_start")
+    data_interval_end: datetime = _value("data_interval_end")
     params: Mapping[str, Any] = _value("params")
     cause: str = _value("cause")
     idempotency_key: str = _value("idempotency_key")

@@ -41,7 +41,14 @@ VERSION = VersionRow(
     sources={"etl.py": b"import aioflow\n", "lib/more.py": b"\0\xff"},
     created_at=NOON,
 )
-DAG = DagRow(dag_id="etl", file="etl.py", version="ab12", next_run_at=NOON)
+DAG = DagRow(
+    dag_id="etl",
+    file="etl.py",
+    version="ab12",
+    next_run_at=NOON,
+    last_slot=NOON - 1,
+    told_late=NOON - 2,
+)
 DAG_FILE = DagFileRow(file="etl.py", version="ab12", parsed_at=NOON)
 RUN = RunRow(
     run_no=1,

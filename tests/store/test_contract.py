@@ -361,6 +361,22 @@ async def test_a_refused_batch_leaves_nothing(store, changes):
     await store.commit(batch(2, done_outbox=[3]))  # the number is still free
 
 
+async def test_a_slot_has_one_run_whichever_incarnation_makes_it(store, store_url):
+    await store.commit(first_batch())
+    scheduled = replace(RUN, run_no=2, run_id="2", key=None, cause="schedule")
+    await store.commit(batch(2, new_runs=[scheduled]))
+    again = batch(3, new_runs=[replace(scheduled, run_no=3, run_id="3")])
+
+    await store.claim()  # the next one, which has forgotten it
+    with pytest.raises(BatchRefused):
+        await store.commit(again)
+    execute(store_url, "UPDATE node SET epoch = epoch + 1")
+    with pytest.raises(Fenced):  # and one that does not know that it is over
+        await store.commit(again)
+
+    assert [run.run_no for run in await store.list_runs() if run.cause == "schedule"] == [2]
+
+
 async def _everything(store):
     found = await store.scan([*REPLAYED, tables.node, tables.journal])
     return [[tuple(row) for row in rows] for rows in found]

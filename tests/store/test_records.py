@@ -295,6 +295,15 @@ async def test_an_older_database_takes_named_events_once_it_is_up_to_date(older_
         assert (await store.find_run("r")).caller is None
 
 
+async def test_an_older_schedule_goes_on_where_it_was_once_it_is_up_to_date(older_url):
+    execute(older_url, "INSERT INTO dag VALUES ('d', 'f.py', 'v', 0, 17, 0)")
+
+    async with open_store(older_url, VAULT, migrate=True) as store:
+        (row,) = await store.list_dags()
+
+    assert (row.next_run_at, row.last_slot, row.told_late) == (17, None, None)
+
+
 async def test_an_older_database_takes_records_once_it_is_up_to_date(older_url):
     async with open_store(older_url, VAULT, migrate=True) as store:
         await store.claim()
