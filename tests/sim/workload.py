@@ -90,19 +90,37 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
         tasks.append(_task(position, parents, tasks, rng))
     schedule = None
     if rng.random() < 0.25:
-        schedule = ScheduleSpec(every_us=rng.choice((600, 3600)) * SECOND)
+        schedule = _schedule(rng.choice((600, 3600)) * SECOND, kind=size)
+    catchup = rng.random() < 0.5
     return DagSpec(
         dag_id=dag_id,
         file=f"{dag_id}.py",
         tasks=tuple(tasks),
         schedule=schedule,
-        catchup=rng.random() < 0.5,
+        catchup=catchup,
+        skips_missed=not catchup and size % 3 == 0,
         max_active_runs=rng.choice((1, 2, 16)),
         max_active_tasks=rng.choice((None, None, 1, 2, 4)),
         run_timeout_us=rng.choice((None, None, None, 60 * SECOND, 3600 * SECOND)),
         deadline_us=rng.choice((None, None, SECOND, 900 * SECOND)),
         if_paused="stop" if schedule is None and len(tasks) % 2 else "stay",
     )
+
+
+def _schedule(length_us: int, *, kind: int) -> ScheduleSpec:
+    """One of every kind there is, about so long from slot to slot."""
+    every = ScheduleSpec(every_us=length_us)
+    match kind:
+        case 2:
+            return ScheduleSpec(gap_us=length_us)
+        case 3:
+            return ScheduleSpec(every_us=length_us, jitter_us=length_us // 2)
+        case 5:
+            return ScheduleSpec(parts=(every, ScheduleSpec(cron="*/15 * * * *")))
+        case 8:
+            return ScheduleSpec(cron="30 */10 * * * *")
+        case _:
+            return every
 
 
 def _task(
