@@ -246,13 +246,17 @@ def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str
     Which share that is follows from the slot and ``salt``, the name of the DAG, alone. A slot
     of several schedules starts with the first of them.
     """
-    if schedule.parts:
+    if any(_is_shaky(part) for part in schedule.parts):
         own = [part for part in schedule.parts if _has(part, timezone, slot)]
         return min((starts_at(part, timezone, slot, salt=salt) for part in own), default=slot)
     if not schedule.jitter_us:
         return slot
     digest = blake2b(f"{salt}/{slot}".encode(), digest_size=8).digest()
     return slot + int.from_bytes(digest) % schedule.jitter_us
+
+
+def _is_shaky(schedule: ScheduleSpec) -> bool:
+    return schedule.jitter_us > 0 or any(_is_shaky(part) for part in schedule.parts)
 
 
 def _has(schedule: ScheduleSpec, timezone: str, slot: Instant) -> bool:

@@ -12,7 +12,10 @@ import pytest
 
 from aioflow import (
     DAG,
+    Continuous,
     Cron,
+    DagError,
+    Dates,
     Every,
     Operator,
     PokeReturnValue,
@@ -32,6 +35,7 @@ from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, Sensor
 from aioflow.schedules import ScheduleSpec
 
 SECOND = 1_000_000
+DAY = 86_400 * SECOND
 
 
 def spec_of(made: DAG) -> DagSpec:
@@ -177,6 +181,33 @@ def test_a_mapped_argument_is_no_whole_result():
         pytest.param(Cron("@hourly"), ScheduleSpec(cron="0 * * * *"), id="cron-object"),
         pytest.param(Every("15m"), ScheduleSpec(every_us=900 * SECOND), id="every"),
         pytest.param(timedelta(hours=1), ScheduleSpec(every_us=3600 * SECOND), id="timedelta"),
+        pytest.param("@once", ScheduleSpec(once=True), id="once"),
+        pytest.param("@continuous", ScheduleSpec(gap_us=SECOND), id="continuous"),
+        pytest.param(Continuous("1m"), ScheduleSpec(gap_us=60 * SECOND), id="with-a-gap"),
+        pytest.param("5 0 3 * * *", ScheduleSpec(cron="5 0 3 * * *"), id="seconds"),
+        pytest.param(
+            Cron("@daily", jitter="5m"),
+            ScheduleSpec(cron="0 0 * * *", jitter_us=300 * SECOND),
+            id="jitter",
+        ),
+        pytest.param(
+            Dates([date(1970, 1, 2), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)]),
+            ScheduleSpec(dates=(SECOND, DAY)),
+            id="dates",
+        ),
+        pytest.param([date(1970, 1, 2)], ScheduleSpec(dates=(DAY,)), id="a-list-of-dates"),
+        pytest.param(
+            ("@daily", Every("1h"), date(1970, 1, 2)),
+            ScheduleSpec(
+                parts=(
+                    ScheduleSpec(cron="0 0 * * *"),
+                    ScheduleSpec(every_us=3600 * SECOND),
+                    ScheduleSpec(dates=(DAY,)),
+                )
+            ),
+            id="several",
+        ),
+        pytest.param(["@daily"], ScheduleSpec(cron="0 0 * * *"), id="several-of-one"),
         pytest.param(None, None, id="none"),
     ],
 )
@@ -390,7 +421,74 @@ def test_a_scheduled_dag_needs_defaults():
     assert reasons(made) == ["dag"]
 
 
-@pytest.mark.parametrize("schedule", ["@sometimes", "hello", Every("1ms"), 5, "0 0 30 2 *"])
+@pytest.mark.parametrize(
+    ("catchup", "found"),
+    [(True, "all"), (False, "latest"), ("all", "all"), ("latest", "latest"), ("skip", "skip")],
+)
+def test_what_becomes_of_missed_slots_is_said_in_airflows_words_or_by_name(catchup, found):
+    with DAG("made", schedule="@daily", start_date=date(2026, 1, 1), catchup=catchup) as made:
+        one()
+
+    assert spec_of(made).missed == found
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"catchup": "some"}, "catchup is True, False, 'all', 'latest' or 'skip'"),
+        ({"catchup": 1.5}, "catchup is"),
+        ({"data_interval": "next"}, "data_interval is 'slot' or 'previous'"),
+    ],
+)
+def test_options_of_a_schedule_that_are_none_are_said(options, words):
+    with pytest.raises(DagError, match=words):
+        DAG("made", **options)
+
+
+def test_dates_alone_may_be_caught_up_without_a_start_date():
+    with DAG("made", schedule=[date(2026, 1, 1)], catchup=True) as made:
+        one()
+
+    assert spec_of(made).missed == "all"
+
+
+def test_a_date_that_no_clock_shows_is_the_first_instant_after_it():
+    march = datetime(2026, 3, 29, 2, 30)  # noqa: DTZ001 - of the wall
+    october = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001
+    with DAG("made", schedule=[march, october], timezone="Europe/Berlin") as made:
+        one()
+
+    schedule = spec_of(made).schedule
+    assert schedule is not None
+    assert [at // SECOND for at in schedule.dates or ()] == [
+        round(datetime(2026, 3, 29, 1, tzinfo=UTC).timestamp()),
+        round(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "@sometimes",
+        "hello",
+        Every("1ms"),
+        5,
+        "0 0 30 2 *",
+        [],
+        ["@daily", "@once"],
+        ["@daily", Continuous()],
+        ["@daily", "hello"],
+        [5],
+        {"@daily"},
+        Dates([]),
+        Dates(["2026-01-01"]),  # type: ignore[list-item]
+        Dates([date(2026, 1, 1) + timedelta(n) for n in range(10_001)]),
+        Continuous("100ms"),
+        Every("1h", jitter="1h"),
+        Cron("@daily", jitter="soon"),
+        Cron(5),  # type: ignore[arg-type]
+    ],
+)
 def test_a_schedule_that_is_none_is_said(schedule):
     with DAG("made", schedule=schedule) as made:
         one()

@@ -70,6 +70,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
         daemon.start()
         first_live = round(began + MINUTE) // MINUTE * MINUTE
         slowest = _ask_until(daemon, shim, offset, first_live + (minutes - 1) * MINUTE + 10)
+        assert f"aioflow_schedules_late_total {DAGS}.0" in daemon.get("/metrics")[1]
         runs = _runs(ground.database)
         alerts = _alerts(daemon)
     late = _judge(runs, stopped, began, first_live, minutes)
