@@ -19,7 +19,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.core import owing, restart, undo
+from aioflow.core import late, owing, restart, undo
 from aioflow.core.clear import portion
 from aioflow.core.dag import has_slot_due
 from aioflow.core.draft import Draft
@@ -464,6 +464,10 @@ class Engine:
             later = self._clock.now() + _SLOT_AGAIN_US
             _log.error("a slot could not be made, trying again", dag_id=entry.dag_id)
             self.timers.arm(entry, at=later)
+            await self._lease_numbers()
+            told = self._draft()
+            late.cannot_be_made(entry.dag_id, str(exc), told)
+            await self._commit_if_any(told)
             return
         if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
             failure = Failure(type="Refused", message=str(exc)[:1000], reason="refused")

@@ -1,9 +1,10 @@
 """Slots of a schedule whose runs are not made in time: people are told, once.
 
-That is so where the daemon was down, or the database away, or where so many runs of the DAG
-wait already that no more are made. It is once for all slots that are late together: until the
-schedule is in time again nothing more is said of it. What people have let rest, by pausing the
-DAG or taking its file away, is not late, nor what was over when the DAG came to be known.
+That is so where the daemon was down, or the database away, where so many runs of the DAG wait
+already that no more are made, or where one is refused again and again. It is once for all slots
+that are late together: until the schedule is in time again nothing more is said of it. What
+people have let rest, by pausing the DAG or taking its file away, is not late, nor what was over
+when the DAG came to be known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aioflow.core.versions import put_dag
 from aioflow.model import DagSpec, Instant
 from aioflow.rows import DagRow
 
-__all__ = ("REASON", "held_back", "told")
+__all__ = ("REASON", "cannot_be_made", "held_back", "told")
 
 REASON: Final = "schedule_late"
 
@@ -58,6 +59,16 @@ def held_back(row: DagRow, spec: DagSpec, starts: Instant, draft: Draft) -> None
     put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
 
 
+def cannot_be_made(dag_id: str, reason: str, draft: Draft) -> None:
+    """The next slot was refused, and will be tried again: tell people where it is late."""
+    row = draft.memory.dags.get(dag_id)
+    if row is None or row.next_run_at is None or _is_known(row):
+        return
+    if _is_late(row.next_run_at, draft):
+        _say(row, row.next_run_at, "a slot", f"it cannot be made: {reason[:1_000]}", draft)
+        put_dag(msgspec.structs.replace(row, told_late=draft.now), draft)
+
+
 def _is_late(starts: Instant, draft: Draft) -> bool:
     after = draft.memory.late_after_us
     return after is not None and draft.now - starts > after
@@ -79,7 +90,11 @@ def _tell(row: DagRow, spec: DagSpec, what_follows: str, draft: Draft) -> None:
     )
     number = f"{count} or more slots" if count == _COUNTED else f"{count} slots"
     what = "a slot" if count < 2 else number
-    since = datetime.fromtimestamp(row.next_run_at / 1e6, UTC).isoformat(timespec="seconds")
+    _say(row, row.next_run_at, what, what_follows, draft)
+
+
+def _say(row: DagRow, slot: Instant, what: str, what_follows: str, draft: Draft) -> None:
+    since = datetime.fromtimestamp(slot / 1e6, UTC).isoformat(timespec="seconds")
     after_seconds = (draft.memory.late_after_us or 0) / 1e6
     draft.memory.schedules_late += 1
     missing = f"{what} of its schedule since {since} had no run {after_seconds:g} s later"

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.core import late
 from aioflow.core.dag import QUEUED_RUNS, has_slot_due
+from aioflow.core.draft import Draft
 from aioflow.core.late import REASON
 from aioflow.core.timetable import starts_at
 from aioflow.inputs import FileGone
@@ -381,6 +383,30 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
     work_off(world)
     assert len(told(world)) == 1
     assert len(slots_run(world)) == len(set(slots_run(world))) > QUEUED_RUNS + 30
+
+
+def refuse_slot(world: World, dag_id: str) -> None:
+    """What the engine does about a slot that it cannot make."""
+    draft = Draft(world.memory, now=world.now, chance=lambda: 0.5, numbers=world.numbers)
+    late.cannot_be_made(dag_id, "no such zone", draft)
+    batch = draft.close()
+    if not batch.is_empty:
+        world.rows.apply(batch)
+        world.memory.commit_no = batch.number
+    draft.settle()
+    world.effects.extend(draft.effects)
+
+
+def test_a_slot_that_is_refused_again_and_again_is_told_once():
+    world = made(MINUTELY)
+    slot = world.memory.dags["dag"].next_run_at or 0
+    for minutes in (2, 7, 8, 9):
+        world.now = slot + minutes * MINUTE
+        refuse_slot(world, "dag")
+        assert len(told(world)) == (minutes > 5)
+
+    refuse_slot(world, "nobody")
+    assert "it cannot be made: no such zone" in told(world)[0]
 
 
 def test_what_people_let_rest_is_not_late():
