@@ -17,11 +17,13 @@ from aioflow.core import clearing
 from aioflow.core.slots import Slots
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
-from aioflow.inputs import Delivered, FileParsed, HostUp, StartTry
+from aioflow.inputs import Deliver, Delivered, FileParsed, HostUp, StartTry
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.owed import Alert
 from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, Mark, SetPool, ShowPools
 from aioflow.rows import Batch
+from aioflow.schedules import ScheduleSpec
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
@@ -217,6 +219,21 @@ async def test_a_refused_batch_costs_only_its_culprit(store_url):
         held = await n.store.find_run(bad)
         assert held.state is RunState.RUNNING
         assert "a test refuses" in held.quarantine
+
+
+async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
+    async with node(store_url) as n:
+        n.engine.memory.late_after_us = 1
+        n.store.refuse = lambda batch: bool(batch.new_runs)
+        await n.load(A, schedule=ScheduleSpec(every_us=1_000_000))
+        while not (told := [e for e in n.outlets.others if isinstance(e, Deliver)]):
+            await n.engine.next_turn()
+
+        alert = msgspec.msgpack.decode(told[0].body, type=Alert)
+        assert (alert.reason, alert.dag_id) == ("schedule_late", "dag")
+        assert "a test refuses" in alert.message
+        assert len(n.engine.timers) == 1
+        assert not await n.store.list_runs()
 
 
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):
