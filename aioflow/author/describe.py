@@ -223,8 +223,8 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
             f"DAG {dag.dag_id!r} has a schedule, so its parameters need defaults: "
             + ", ".join(required)
         )
-    has_begun = dag.start_date is not None or schedule is None or schedule.dates is not None
-    if dag.missed == "all" and not has_begun:
+    goes_far_back = schedule is not None and (schedule.cron or schedule.every_us or schedule.parts)
+    if dag.missed == "all" and goes_far_back and dag.start_date is None:
         yield BadSchedule(f"DAG {dag.dag_id!r} has catchup=True, so it needs a start_date")
     if dag.start_date is not None and dag.end_date is not None and dag.end_date < dag.start_date:
         yield BadSchedule(f"DAG {dag.dag_id!r} has an end_date before its start_date")

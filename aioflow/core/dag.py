@@ -340,7 +340,7 @@ def _make_due(row: DagRow, plan: Plan, limit: int, draft: Draft, slots: Slots) -
             last=spec.end_date,
             salt=spec.dag_id,
         )
-    dealt = due[-1] if due else draft.now if following is None else following - 1
+    dealt = due[-1] if due else min(draft.now, (following or draft.now) - 1)
     row = msgspec.structs.replace(row, next_run_at=following, last_slot=dealt)
     put_dag(row, draft)
     for slot in due:

@@ -152,12 +152,15 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     memory = draft.memory
     known = memory.dags.get(spec.dag_id)
     begun = known or DagRow(dag_id=spec.dag_id, file=file, version=version)
+    has_rested = known is None or slot_starts_at(known, memory, draft.now) is None
+    told = draft.now if has_rested else None  # what is late by that is late for nobody
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, draft)):
         begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
     memory.add_plan(version, _without_fields(spec))
     adopt(spec, draft)
-    told = draft.now if begun.gone else begun.told_late
-    row = msgspec.structs.replace(begun, file=file, version=version, gone=False, told_late=told)
+    row = msgspec.structs.replace(
+        begun, file=file, version=version, gone=False, told_late=told or begun.told_late
+    )
     put_dag(row, draft)
     arm_schedule(row, draft)
     for backfill in draft.memory.backfills.values():
@@ -182,7 +185,8 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
         after = schedule.dates[0] - 1
     after = after if dealt is None else max(after, dealt)
     first = timetable.next_slot(schedule, spec.timezone, after=after)
-    return msgspec.structs.replace(row, next_run_at=first, last_slot=after, told_late=now)
+    dealt = min(after, now if dealt is None else max(now, dealt))
+    return msgspec.structs.replace(row, next_run_at=first, last_slot=dealt, told_late=now)
 
 
 def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
@@ -190,8 +194,11 @@ def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
     if plan is None:
         return False
     old, slot = plan.graph.spec, known.next_run_at
-    begins = spec.start_date is None or slot is None or spec.start_date <= slot
-    return begins and (old.schedule, old.timezone) == (spec.schedule, spec.timezone)
+    if slot is not None and spec.start_date != old.start_date:
+        begins = spec.start_date is None or spec.start_date <= slot
+        if slot > draft.now or not begins:
+            return False  # it may come sooner now, or has to wait
+    return (old.schedule, old.timezone) == (spec.schedule, spec.timezone)
 
 
 def _retire(file: str, kept: set[str], draft: Draft) -> None:

@@ -445,8 +445,9 @@ def test_options_of_a_schedule_that_are_none_are_said(options, words):
         DAG("made", **options)
 
 
-def test_dates_alone_may_be_caught_up_without_a_start_date():
-    with DAG("made", schedule=[date(2026, 1, 1)], catchup=True) as made:
+@pytest.mark.parametrize("schedule", [[date(2026, 1, 1)], "@once", "@continuous", None])
+def test_only_what_goes_back_without_end_needs_a_start_date_to_be_caught_up(schedule):
+    with DAG("made", schedule=schedule, catchup=True) as made:
         one()
 
     assert spec_of(made).missed == "all"

@@ -283,6 +283,27 @@ def test_a_schedule_that_is_edited_goes_by_the_new_one_at_once():
     assert len(slots_run(world)) == 1
 
 
+def test_a_start_date_that_was_far_ahead_and_is_taken_back_is_forgotten():
+    world = World()
+    world.load(spec(MINUTELY, start_date=world.now + 300 * DAY))
+    world.load(spec(MINUTELY, start_date=world.now - DAY), version="v2")
+    world.pass_time(60)
+
+    assert len(slots_run(world)) == 1
+
+
+def test_a_slot_that_was_skipped_keeps_no_other_schedule_waiting():
+    world = World()
+    world.load(spec(ScheduleSpec(every_us=30 * DAY), skips_missed=True))
+    come_back(world, 31 * DAY)
+    assert not slots_run(world)
+
+    world.load(spec(MINUTELY), version="v2")
+    world.pass_time(60)
+
+    assert len(slots_run(world)) == 1
+
+
 def test_a_slot_whose_turn_the_clock_outran_comes_all_the_same():
     world = made(MINUTELY)
     world.now += MINUTE
@@ -422,6 +443,17 @@ def test_what_people_let_rest_is_not_late():
     world.pass_time(0)
 
     assert len(slots_run(world)) == 2
+    assert not told(world)
+
+
+def test_a_schedule_that_is_prolonged_is_not_late():
+    world = made(MINUTELY, end_date=1_700_000_000 * SECOND)
+    world.now += 3 * DAY
+
+    world.load(spec(MINUTELY, end_date=world.now + DAY), version="v2")
+    world.pass_time(0)
+
+    assert len(slots_run(world)) == 1
     assert not told(world)
 
 
