@@ -15,8 +15,10 @@ from aioflow import cleaning
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
-from aioflow.model import RunState, TaskSpec
-from aioflow.requests import CancelRun, CreateRun, EmitEvent
+from aioflow.errors import AioflowError
+from aioflow.inputs import FileParsed
+from aioflow.model import DagSpec, RunState, TaskSpec
+from aioflow.requests import CancelRun, CreateRun, EmitEvent, EraseVersions
 from aioflow.store.replay import compare
 from aioflow.tasklog import TaskLog
 from tests.test_deleting import deleted_by, gone
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 DAY_US = 86_400_000_000
 KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
+VERSIONS = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0, versions_days=30)
 FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
 KINDS = 5
@@ -126,6 +129,95 @@ async def test_no_more_runs_are_named_than_are_deleted_meanwhile(store_url, tmp_
             await gone(n)
         assert await service._part("runs", gently=True) == (2, True)
         assert await left(n) == ["e"]
+
+
+def parsed(version: str, file: str = "dag.py", dag_id: str = "dag") -> FileParsed:
+    spec = DagSpec(dag_id=dag_id, file=file, tasks=(A,))
+    return FileParsed(file=file, version=version, dags=(spec,), sources={file: version.encode()})
+
+
+async def edit(n: Node, version: str, **fields: str) -> None:
+    n.engine.report([parsed(version, **fields)])
+    await n.engine.wait_until_still()
+
+
+async def test_versions_go_that_no_run_file_or_dag_has(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        await edit(n, "of-a-run")
+        await ended(n)
+        for version in ("old-1", "old-2", "newest"):
+            await edit(n, version)
+        await edit(n, "of-another", file="other.py", dag_id="other")
+        service = cleaner(n, tmp_path, kept=VERSIONS)
+        await service._snapshots.restore("old-1", {"dag.py": b""})
+        os.utime(tmp_path / "code" / "old-1", (0, 0))
+        await service._snapshots.restore("newest", {"dag.py": b""})
+        os.utime(tmp_path / "code" / "newest", (0, 0))
+
+        assert (await cleaner(n, tmp_path, days=20, kept=VERSIONS).clean()).versions == 0
+        assert (await service.preview()).versions == 3
+        assert (await service.clean()).versions == 3
+
+        assert await n.store.list_versions() == ["newest", "of-a-run", "of-another"]
+        assert [path.name for path in (tmp_path / "code").iterdir()] == ["newest"]
+        assert await compare(n.store) == []
+
+
+async def test_a_version_that_was_deleted_may_come_back(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        await edit(n, "other")
+        assert (await cleaner(n, tmp_path, kept=VERSIONS).clean()).versions == 1
+
+        await edit(n, "v1")
+        await ended(n)
+
+        assert (await n.store.list_dags())[0].version == "v1"
+        assert await n.store.list_versions() == ["other", "v1"]
+
+
+async def test_a_version_that_comes_back_in_the_very_turn_it_is_deleted_in_stays(
+    store_url, tmp_path
+):
+    async with node(store_url) as n:
+        await n.load(A)
+        await edit(n, "other")
+
+        async with anyio.create_task_group() as both:
+            both.start_soon(n.engine.ask, EraseVersions(versions=["v1"]))
+            await anyio.lowlevel.checkpoint()
+            n.engine.report([parsed("v1")])
+        await n.engine.wait_until_still()
+        await ended(n)
+
+        assert (await n.store.list_dags())[0].version == "v1"
+        assert await compare(n.store) == []
+
+
+async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tmp_path):
+    async with node(store_url) as n:
+        await n.load(A)
+        await ended(n)
+        await edit(n, "other")
+
+        with pytest.raises(AioflowError):
+            await n.engine.ask(EraseVersions(versions=["v1"]))
+
+        assert await n.store.list_versions() == ["other", "v1"]
+
+
+async def test_code_that_somebody_keeps_meanwhile_stays(tmp_path):
+    snapshots = Snapshots(tmp_path)
+    await snapshots.keep("a.py", "kept", {"a.py": b"1"})
+    await snapshots.restore("stray", {"a.py": b"2"})
+    looks = iter([False, True])
+
+    assert await snapshots.discard(["kept"], lambda _: False) == 0
+    assert await snapshots.discard(["stray"], lambda _: next(looks)) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "stray"]
+    assert await snapshots.discard(["stray"], lambda _: False) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
