@@ -18,6 +18,7 @@ __all__ = (
     "ClearTasks",
     "CountTasks",
     "CreateRun",
+    "DeleteDag",
     "DeleteRun",
     "EmitEvent",
     "EraseOld",
@@ -132,6 +133,17 @@ class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Have nobody see an ended run any more; its rows and files go afterwards."""
 
     run_id: str
+
+
+class DeleteDag(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Forget a DAG whose file is gone, and of which no run goes on. Answered ``None``.
+
+    Attributes:
+        only_asks: Whether that could be done, is the question; nothing happens.
+    """
+
+    dag_id: str
+    only_asks: bool = False
 
 
 class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -287,6 +299,7 @@ Request: TypeAlias = (
     | CancelRun
     | ClearTasks
     | Mark
+    | DeleteDag
     | DeleteRun
     | EraseRows
     | EraseOld

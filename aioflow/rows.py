@@ -444,7 +444,7 @@ class Batch(msgspec.Struct, kw_only=True):
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
-        gone_files, gone_pools: Those whose row is deleted.
+        gone_dags, gone_files, gone_pools: Those whose row is deleted.
         resealed: Triggers whose fields are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
         consumed_events: ``(trigger_no, sequence)``.
@@ -485,6 +485,7 @@ class Batch(msgspec.Struct, kw_only=True):
     new_versions: list[VersionRow] = msgspec.field(default_factory=list)
     dags: list[DagRow] = msgspec.field(default_factory=list)
     dag_files: list[DagFileRow] = msgspec.field(default_factory=list)
+    gone_dags: list[str] = msgspec.field(default_factory=list)
     gone_files: list[str] = msgspec.field(default_factory=list)
     new_outbox: list[OutboxRow] = msgspec.field(default_factory=list)
     done_outbox: list[int] = msgspec.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What people do to a run: cancel it, clear tasks of it, say how they have ended, delete it."""
+"""What people do to runs: cancel, clear, mark and delete one; delete all of a DAG, and it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, cast
 
+import anyio
+
 from aioflow.api.checks import checked_key
 from aioflow.api.reader import RunReader
-from aioflow.errors import UnknownRun
+from aioflow.errors import AioflowError, UnknownRun
 from aioflow.model import RunState, TaskState
-from aioflow.requests import CancelRun, ClearTasks, DeleteRun, Mark, Request
+from aioflow.requests import CancelRun, ClearTasks, DeleteDag, DeleteRun, Mark, Request
 
 __all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "RunActions")
 
 ASK_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
 """An ended run is read whole before tasks of it are cleared, or marked."""
+
+RUNS_AT_ONCE = 500
+_ASKED_AT_ONCE = 50
 
 
 class RunActions(RunReader):
@@ -81,6 +86,40 @@ class RunActions(RunReader):
         run = await self.run(run_id)
         await self._ask(DeleteRun(run_id=run_id))
         return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
+
+    async def delete_dag(self, dag_id: str) -> dict[str, Any]:
+        """Delete some ended runs of a DAG whose file is gone; with the last ones the DAG itself.
+
+        ``more`` says whether to ask again.
+
+        Raises:
+            DagPresent: If a file defines it.
+            DagRunning: If a run of it goes on.
+        """
+        await self._ask(DeleteDag(dag_id=dag_id, only_asks=True))
+        found = await self.store.list_runs(dag_id=dag_id, limit=RUNS_AT_ONCE + 1)
+        limiter = anyio.Semaphore(_ASKED_AT_ONCE)
+
+        problems: list[AioflowError] = []
+
+        async def delete(run_id: str) -> None:
+            async with limiter:
+                try:
+                    await self._ask(DeleteRun(run_id=run_id))
+                except UnknownRun:
+                    pass  # somebody else has deleted it
+                except AioflowError as exc:
+                    problems.append(exc)
+
+        async with anyio.create_task_group() as group:
+            for run in found[:RUNS_AT_ONCE]:
+                group.start_soon(delete, run.run_id)
+        if problems:
+            raise problems[0]
+        more = len(found) > RUNS_AT_ONCE
+        if not more:
+            await self._ask(DeleteDag(dag_id=dag_id))
+        return {"dag_id": dag_id, "runs": min(len(found), RUNS_AT_ONCE), "more": more}
 
     async def mark(
         self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1

@@ -42,6 +42,14 @@ def add_parser(nouns: Nouns) -> None:
         "--from", dest="after", type=moment, metavar="T", help="after this time, not now"
     )
     upcoming.add_argument("--count", type=positive, default=5, metavar="N")
+    delete = add_command(
+        verbs,
+        "delete",
+        _delete,
+        text="delete a DAG whose file is gone, with its ended runs",
+        example="aioflow dags delete daily",
+    )
+    delete.add_argument("dag", metavar="DAG")
     _add_files(verbs)
 
 
@@ -187,6 +195,20 @@ def _set_paused(arguments: argparse.Namespace, verb: str) -> int:
         print_json(answer)
     else:
         print(f"{arguments.dag} is {'paused' if answer['paused'] else 'not paused'}")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    client, runs, more = connect(arguments), 0, True
+    while more:
+        answer = client.delete("dags", arguments.dag)
+        runs, more = runs + answer["runs"], answer["more"]
+        if more:
+            hint(f"{runs} runs of {arguments.dag} are deleted")
+    if arguments.json:
+        print_json({"dag_id": arguments.dag, "runs": runs})
+    else:
+        print(f"{arguments.dag} is deleted, and {runs} runs of it")
     return 0
 
 

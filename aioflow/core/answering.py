@@ -16,7 +16,7 @@ from aioflow.core import (
 from aioflow.core.cancel import cancel
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
-from aioflow.core.delete import delete, erase
+from aioflow.core.delete import delete, delete_dag, erase
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.mark import mark
@@ -32,6 +32,7 @@ from aioflow.requests import (
     ClearTasks,
     CountTasks,
     CreateRun,
+    DeleteDag,
     DeleteRun,
     EmitEvent,
     EraseOld,
@@ -76,10 +77,8 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 said = _answer_of_waits(request, draft, slots)
             case SetValue() as request:
                 named_values.keep(request, draft)
-            case EraseOld() as request:
-                aging.erase_old(request, draft)
-            case EraseVersions() as request:
-                said = aging.erase_versions(request, draft)
+            case (EraseOld() | EraseVersions() | DeleteDag()) as request:
+                said = _erase(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
             case Explain() | CountTasks() | ShowPools() as request:
@@ -87,6 +86,18 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
     return Acknowledge(asked.ticket, said)
+
+
+def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Draft) -> int | None:
+    """Delete what belongs to no run."""
+    match request:
+        case EraseOld():
+            aging.erase_old(request, draft)
+        case EraseVersions():
+            return aging.erase_versions(request, draft)
+        case DeleteDag():
+            delete_dag(request, draft)
+    return None
 
 
 def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slots) -> object:

@@ -1,15 +1,15 @@
-"""Deleting an ended run: it is named as deleted at once, and its rows go a slice at a time."""
+"""Deleting an ended run, named as deleted at once, its rows in slices; and a DAG without runs."""
 
 from __future__ import annotations
 
 from aioflow.core import past
 from aioflow.core.draft import Draft
 from aioflow.core.line import order_of
-from aioflow.errors import RequestError, UnknownRun
-from aioflow.requests import DeleteRun, EraseRows
+from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
+from aioflow.requests import DeleteDag, DeleteRun, EraseRows
 from aioflow.rows import DeletionRow
 
-__all__ = ("delete", "erase")
+__all__ = ("delete", "delete_dag", "erase")
 
 
 def delete(request: DeleteRun, draft: Draft) -> None:
@@ -29,6 +29,29 @@ def delete(request: DeleteRun, draft: Draft) -> None:
     if order is not None:
         past.forget(rows.run.dag_id, order, draft)
     draft.batch.new_deletions.append(DeletionRow(run_no=rows.run.run_no, at=draft.now))
+
+
+def delete_dag(request: DeleteDag, draft: Draft) -> None:
+    """Forget a DAG. Its ended runs are deleted before, by whoever asks.
+
+    Raises:
+        UnknownDag: If there is none of that name.
+        DagPresent: If a file defines it.
+        DagRunning: If a run of it goes on.
+    """
+    memory, dag_id = draft.memory, request.dag_id
+    row = memory.dags.get(dag_id)
+    if row is None:
+        raise UnknownDag(dag_id)
+    if not row.gone:
+        raise DagPresent(dag_id, row.file)
+    live = memory.active_runs.get(dag_id, 0) + len(memory.queued_runs.get(dag_id, ()))
+    if live:
+        raise DagRunning(dag_id, live)
+    if not request.only_asks:
+        del memory.dags[dag_id]
+        draft.batch.dags = [kept for kept in draft.batch.dags if kept.dag_id != dag_id]
+        draft.batch.gone_dags.append(dag_id)
 
 
 def erase(request: EraseRows, draft: Draft) -> None:

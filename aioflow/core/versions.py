@@ -113,6 +113,8 @@ def put_dag(row: DagRow, draft: Draft) -> None:
     was = is_stopped(row.dag_id, draft.memory)
     draft.memory.dags[row.dag_id] = row
     draft.batch.dags.append(row)
+    if row.dag_id in draft.batch.gone_dags:
+        draft.batch.gone_dags.remove(row.dag_id)
     now = is_stopped(row.dag_id, draft.memory)
     if was != now:
         draft.effects.append(StopWaits(row.dag_id, is_stopped=now))

@@ -28,7 +28,9 @@
     │   ├── NoSuchValue
     │   ├── BackfillRefused
     │   ├── UnknownBackfill
-    │   └── DagBroken
+    │   ├── DagBroken
+    │   ├── DagPresent
+    │   └── DagRunning
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
@@ -88,6 +90,8 @@ from aioflow.errors.requests import (
     BadPool,
     BadValue,
     DagBroken,
+    DagPresent,
+    DagRunning,
     NoSuchValue,
     RequestError,
     RunBeingDeleted,
@@ -137,7 +141,9 @@ __all__ = (
     "DaemonAway",
     "DagBroken",
     "DagError",
+    "DagPresent",
     "DagRunFailed",
+    "DagRunning",
     "DuplicateDag",
     "DuplicateTask",
     "EdgeMisfit",

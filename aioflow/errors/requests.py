@@ -11,6 +11,8 @@ __all__ = (
     "BadPool",
     "BadValue",
     "DagBroken",
+    "DagPresent",
+    "DagRunning",
     "NoSuchValue",
     "RequestError",
     "RunBeingDeleted",
@@ -158,6 +160,33 @@ class NoSuchValue(RequestError):
         super().__init__(f"there is no {kind} {name!r}; see `aioflow {kind}s list`")
         self.kind = kind
         self.name = name
+
+
+class DagPresent(RequestError):
+    """A DAG cannot be deleted whose file is there."""
+
+    code = "request.dag_present"
+
+    def __init__(self, dag_id: str, file: str) -> None:
+        super().__init__(
+            f"DAG {dag_id!r} is defined in {file}; delete it, or take the DAG out of it, first"
+        )
+        self.dag_id = dag_id
+        self.file = file
+
+
+class DagRunning(RequestError):
+    """A DAG cannot be deleted of which runs go on."""
+
+    code = "request.dag_running"
+
+    def __init__(self, dag_id: str, runs: int) -> None:
+        super().__init__(
+            f"{runs} runs of DAG {dag_id!r} go on; cancel them, or wait until they have ended: "
+            f"`aioflow runs list --dag {dag_id}`"
+        )
+        self.dag_id = dag_id
+        self.runs = runs
 
 
 class DagBroken(RequestError):

@@ -12,6 +12,7 @@ from aioflow.store.packing import encode, last_of_each
 __all__ = (
     "dag_files",
     "dags",
+    "gone_dags",
     "gone_files",
     "gone_pools",
     "pools",
@@ -41,6 +42,11 @@ def dag_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 def gone_files(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return those that are no more."""
     return [(file,) for file in dict.fromkeys(batch.gone_files)]
+
+
+def gone_dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that nobody is to know any more."""
+    return [(dag_id,) for dag_id in dict.fromkeys(batch.gone_dags)]
 
 
 def dags(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

@@ -168,6 +168,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("dag file", tables.dag_file, Action.REPLACE, catalog_rows.dag_files),
     _kind("gone file", tables.dag_file, Action.DISCARD, catalog_rows.gone_files, guards=("file",)),
     _kind("dag", tables.dag, Action.REPLACE, catalog_rows.dags),
+    _kind("gone dag", tables.dag, Action.DISCARD, catalog_rows.gone_dags, guards=("dag_id",)),
     _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
     _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.gone_pools, guards=("name",)),
     _kind("backfill", tables.backfill, Action.REPLACE, backfills),

@@ -135,6 +135,11 @@ def _add_dags(router: APIRouter, api: Api) -> None:
         )
         return _Json(made, status_code=201 if made.created else 200)
 
+    @router.delete("/dags/{dag_id}")
+    async def delete_dag(dag_id: str) -> Response:
+        """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
+        return _Json(await api.delete_dag(dag_id))
+
     @router.post("/dags/{dag_id}/pause")
     async def pause(dag_id: str) -> Response:
         """Start no scheduled runs of it."""

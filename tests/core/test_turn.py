@@ -13,6 +13,8 @@ from aioflow.errors import (
     BadConf,
     BadPool,
     DagBroken,
+    DagPresent,
+    DagRunning,
     RequestError,
     RunExists,
     UnknownDag,
@@ -20,6 +22,7 @@ from aioflow.errors import (
 )
 from aioflow.inputs import (
     Asked,
+    CodeRestored,
     Drain,
     EndHosting,
     FileBroken,
@@ -29,6 +32,7 @@ from aioflow.inputs import (
     HostTrigger,
     HostUp,
     RecallTries,
+    RestoreCode,
     StartTry,
     StopTry,
 )
@@ -36,6 +40,7 @@ from aioflow.messages import (
     Began,
     CallAnswered,
     Deferred,
+    Failed,
     Fired,
     Labelled,
     NotReadyYet,
@@ -55,7 +60,7 @@ from aioflow.model import (
     TriggerRule,
     WaitKind,
 )
-from aioflow.requests import CancelRun, CreateRun, Explain, SetPaused, SetPool, ShowPools
+from aioflow.requests import CancelRun, CreateRun, DeleteDag, Explain, SetPaused, SetPool, ShowPools
 from aioflow.rows import PoolRow
 from aioflow.schedules import ScheduleSpec
 from tests.core.world import SECOND, World
@@ -966,6 +971,78 @@ def test_a_broken_file_keeps_its_last_good_version():
     run = world.trigger()
     assert world.state(run, "a") == "running"
     assert world.memory.files["dag.py"].reason == "syntax_error"
+
+
+def test_a_file_that_breaks_is_told_to_the_people_on_call_once():
+    world = World()
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)))
+
+    for _ in range(2):
+        world.turn(FileBroken(file="dag.py", reason="syntax_error", message="line 3"))
+        world.turn(FileBroken(file="never.py", reason="exit", message="sys.exit(1)"))
+
+    [alert] = world.alerts()
+    assert b"dag.py gives nothing any more" in alert.body
+
+
+def test_a_try_whose_code_is_missing_begins_again_uncharged_when_it_is_back():
+    world = World()
+    run = world.begin(task("a", retry=ONCE))
+    start = world.started("a").start
+    missing = Failure(type="CodeMissing", message="not there", reason="code_missing")
+
+    effects = world.turn(Failed(start.task_no, start.start_no, None, 1, missing))
+
+    assert RestoreCode(("v1",)) in effects
+    assert world.state(run, "a") == "retrying"
+    found = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),)))
+    assert found[0, -1].kind is WaitKind.CODE_MISSING
+    world.restart()
+    world.pass_time(3)
+    assert world.started("a").start.try_number == 1
+    world.succeed("a")
+    assert world.rows.tries == []
+    assert world.run_state(run) == "success"
+
+
+def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
+    world = World()
+    run = world.begin(task("a"))
+    hosted = defer(world, "a").host
+    missing = Failure(type="CodeMissing", message="not there", reason="code_missing")
+
+    effects = world.turn(TriggerEnded(hosted.trigger_no, hosted.hosting, 0, missing))
+
+    assert RestoreCode(("v1",), hosted.trigger_no) in effects
+    found = world.ask(Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),)))
+    assert found[0, -1].kind is WaitKind.CODE_MISSING
+    effects = world.turn(CodeRestored(hosted.trigger_no))
+    (again,) = [e.host for e in effects if isinstance(e, HostTrigger)]
+    assert again.trigger_no == hosted.trigger_no
+    assert again.hosting != hosted.hosting
+
+
+def test_a_dag_is_deleted_when_its_file_is_gone_and_no_run_goes_on():
+    world = World()
+    run = world.begin(task("a"))
+
+    with pytest.raises(DagPresent, match=r"dag\.py"):
+        world.ask(DeleteDag(dag_id="dag"))
+    world.turn(FileGone("dag.py"))
+    with pytest.raises(DagRunning, match="1 runs"):
+        world.ask(DeleteDag(dag_id="dag"))
+    world.succeed("a")
+    assert world.run_state(run) == "success"
+    world.ask(DeleteDag(dag_id="dag", only_asks=True))
+    assert "dag" in world.memory.dags
+    world.ask(DeleteDag(dag_id="dag"))
+
+    assert world.batches[-1].gone_dags == ["dag"]
+    assert "dag" not in world.memory.dags
+    with pytest.raises(UnknownDag):
+        world.ask(DeleteDag(dag_id="dag"))
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),)), version="v2")
+    assert world.memory.dags["dag"].version == "v2"
 
 
 def test_a_deleted_file_starts_no_run_but_its_live_runs_go_on():

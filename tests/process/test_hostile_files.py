@@ -40,7 +40,7 @@ raise RuntimeError("gone, but not alone")
 """
 PATCH = "import aioflow, {0}\n{0}.{1} = None"
 
-HOSTILE = {
+HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "exit": ("import aioflow, sys\nsys.exit(1)", "exit"),
     "hard_exit": ("import aioflow, os\nos._exit(7)", "exit"),
     "segfault": ("import aioflow, ctypes\nctypes.string_at(0)", "crashed"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,14 @@ def version_of(daemon: DaemonProcess, dag_id: str) -> str:
         return "" if row is None else str(row[0])
 
 
+def changed(daemon: DaemonProcess, before: str) -> None:
+    eventually(lambda: version_of(daemon, "edited") != before, 10.0)
+
+
+def lines_in(path: Path, count: int) -> None:
+    eventually(lambda: len(path.read_text().splitlines()) >= count, 20.0)
+
+
 def result(daemon: DaemonProcess, run_id: str, task_id: str) -> object:
     tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
     return tasks[task_id]["result"]
@@ -90,8 +101,8 @@ def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp
             put(count, str(2 * number - 1))
             before = version_of(daemon, "edited")
             put(dags / "edited.py", EDITED.format(version=number))
-            eventually(lambda before=before: version_of(daemon, "edited") != before, 10.0)
-            eventually(lambda n=number: len(cleanups.read_text().splitlines()) >= n, 20.0)
+            changed(daemon, before)
+            lines_in(cleanups, number)
             if number % 5 == 0:
                 short = daemon.trigger("edited")
                 assert daemon.wait(short)["state"] == "success"
@@ -161,7 +172,7 @@ def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_pa
         for number in range(1, 4):
             before = version_of(daemon, "edited")
             put(dags / "edited.py", EDITED.format(version=number))
-            eventually(lambda before=before: version_of(daemon, "edited") != before)
+            changed(daemon, before)
         old = tmp_path / "home" / "code"
         for folder in old.iterdir():
             os.utime(folder, (0, 0))
@@ -172,3 +183,44 @@ def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_pa
         put(dags / "edited.py", EDITED.format(version=1))  # it was deleted, and comes back
         eventually(lambda: version_of(daemon, "edited") != newest)
         assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
+
+
+def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(tmp_path):
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    put(dags / "edited.py", EDITED.format(version=0))
+    command = (sys.executable, "-m", "aioflow", "dags", "delete", "edited", "--json")
+    home = ("--home", str(tmp_path / "home"))
+
+    def delete() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *home], capture_output=True, text=True, check=False)
+
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        put(tmp_path / "count", "0")
+        for _ in range(3):
+            daemon.wait(daemon.trigger("edited"))
+        live = daemon.trigger("edited", {"folder": str(tmp_path), "count": 1})
+        present = delete()
+        assert present.returncode == 1
+        assert "edited.py" in present.stderr
+        (dags / "edited.py").unlink()
+
+        def refused() -> bool:
+            return "go on" in delete().stderr
+
+        eventually(refused)
+        put(tmp_path / "count", "1")
+        assert daemon.wait(live)["state"] == "success"
+        deleted = delete()
+        assert json.loads(deleted.stdout) == {"dag_id": "edited", "runs": 4}
+        assert daemon.get("/api/v1/runs")[1] == []
+
+        def is_empty() -> bool:
+            with daemon.database() as database:
+                counts = [
+                    database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                    for table in ("run", "task", "dag", "deletion")
+                ]
+                return counts == [0, 0, 0, 0]
+
+        eventually(is_empty, 30.0)
