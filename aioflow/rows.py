@@ -439,8 +439,7 @@ class Batch(msgspec.Struct, kw_only=True):
     """Everything one turn changes, applied in one transaction or not at all.
 
     Attributes:
-        number: This node's commit number, one more than the last.
-        at: When it was decided.
+        number, at: This node's commit number, one more than the last; and when it was decided.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.

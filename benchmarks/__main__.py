@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import (
     burst,
     clearing,
+    dag_files,
     density,
     due_resumed,
     fairness,
@@ -49,6 +50,7 @@ MODULES: Mapping[str, ModuleType] = {
         wide,
         streams,
         clearing,
+        dag_files,
         fairness,
         density,
         latency,
