@@ -274,7 +274,7 @@ class Catalog:
         if self._is_changed(known):
             self._look_again(file, 0.0)
         elif isinstance(found, FileBroken):
-            if self._is_being_written(file, before[file]):
+            if self._may_pass(file, before[file], known):
                 self._look_again(file, WRITING_SECONDS)
                 return
             if not _is_final(known.reason):
@@ -361,10 +361,12 @@ class Catalog:
             name: msgspec.structs.replace(seen, stamp=NO_STAMP) for name, seen in distrusted.items()
         }
 
-    def _is_being_written(self, file: str, seen: Seen) -> bool:
-        """Whether a file that was good may be half of one that is."""
+    def _may_pass(self, file: str, seen: Seen, known: _Known) -> bool:
+        """Whether a file that was good may be half of one that is, or its parser was killed."""
         if file not in self._told or file in self._broken:
             return False
+        if known.reason == "killed" and known.times == 1:
+            return True
         age = (self._clock.now() - seen.stamp[0] // 1000) / 1e6
         return 0 <= age < WRITING_SECONDS
 

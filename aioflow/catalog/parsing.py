@@ -26,7 +26,7 @@ __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 
 DEFAULT_TRIES = 3
 
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 2.0
 """So long a process that forks parsers stays after it was last asked."""
 
 GRACE_SECONDS = 15.0

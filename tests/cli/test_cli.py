@@ -627,6 +627,27 @@ def test_check_sees_a_name_that_two_files_give(tmp_path):
     assert "dag.duplicate_dag" in done.out
 
 
+@pytest.mark.parametrize("words", [("check",), ("test",)], ids=" ".join)
+def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path, words):
+    dags, elsewhere = tmp_path / "dags", tmp_path / "elsewhere"
+    for folder in (dags / "lib", elsewhere / "team"):
+        folder.mkdir(parents=True)
+    (dags / "lib" / "amount.py").write_text("VALUE = 4")
+    (elsewhere / "team" / "flow.py").write_text(
+        "from aioflow import dag, task\nfrom lib.amount import VALUE\n\n"
+        "@task\ndef give() -> int:\n    return VALUE\n\n@dag\ndef linked() -> None:\n    give()\n"
+    )
+    (dags / "team").symlink_to(elsewhere / "team")
+    (tmp_path / "by-another-way").symlink_to(dags)
+
+    done = [
+        run("dags", *words, path / "team" / "flow.py", "--dags", dags)
+        for path in (dags, tmp_path / "by-another-way")
+    ]
+
+    assert [found.status for found in done] == [0, 0], done
+
+
 def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
     (tmp_path / "flows.py").write_text(DAGS)
 
