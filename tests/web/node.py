@@ -70,7 +70,7 @@ class Outlets:
         """Nothing is hosted here."""
 
     recall = forget = host = deliver = committed = stop_try = end_hosting = _ignore
-    confirm = take_events = _ignore
+    confirm = take_events = restore_code = _ignore
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
