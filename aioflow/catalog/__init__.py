@@ -241,6 +241,7 @@ class Catalog:
         self._known.pop(file, None)
         self._again.pop(file, None)
         self._broken.pop(file, None)
+        self._snapshots.let_go(file)
         if file in self._told:
             self._told.discard(file)
             self._report([FileGone(file)])

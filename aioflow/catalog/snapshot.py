@@ -40,6 +40,10 @@ class Snapshots:
         self._newest[file] = version
         await self.restore(version, sources)
 
+    def let_go(self, file: str) -> None:
+        """A file has no newest version any more."""
+        self._newest.pop(file, None)
+
     async def restore(self, version: str, sources: Mapping[str, bytes]) -> None:
         """Have the code of a version on the disk; files of it that are missing come back."""
         write = partial(write_snapshot, self.folder, version, sources)

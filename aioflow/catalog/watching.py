@@ -35,9 +35,9 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
     own = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
 
     def is_folder(event: Event) -> bool:
-        """Whether there may be another folder now; a link to one is none to the kernel."""
+        """Whether there may be other folders now; a link to one is none to the kernel."""
         is_one = event.name is None or bool(event.mask & Mask.ISDIR)
-        return is_one or (not event.mask & written and _is_link(event.path))
+        return is_one or (not event.mask & written and _may_be_link(event.path))
 
     def matters(event: Event) -> bool:
         """Whether it may be about DAGs: data that is written beside them is not."""
@@ -68,5 +68,6 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
                 notice()
 
 
-def _is_link(path: Path | None) -> bool:
-    return path is None or path.is_symlink()
+def _may_be_link(path: Path | None) -> bool:
+    """Whether a link has come, or something that may have been one has gone."""
+    return path is None or path.is_symlink() or not path.exists()

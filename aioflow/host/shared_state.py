@@ -32,6 +32,9 @@ _WATCHED = (
 _INNER = frozenset({"__build_class__", "__import__"})
 """Of Python's names with an underscore only these; others it changes itself, in a fork."""
 
+_HOOK = "excepthook"
+"""Of ``threading``: it is there to be replaced."""
+
 _OURS = "aioflow"
 _NOTHING = object()
 _SHOWN = 5
@@ -86,6 +89,8 @@ def _counts(name: str, value: object, where: str) -> bool:
 
     Of Python's modules that is what is public, of ours whatever they define.
     """
+    if name == _HOOK:
+        return False
     if where == _OURS or not where.startswith(_OURS):
         return not name.startswith("_") or name in _INNER
     if isinstance(value, FunctionType | type):

@@ -82,10 +82,12 @@ _UNNEEDED = (
     select(_version.c.version)
     .where(
         _version.c.created_at < _number("before"),
-        *(
-            ~select(literal_column("1")).where(column == _version.c.version).exists()
-            for column in (tables.dag.c.version, tables.dag_file.c.version, _run.c.version)
+        _version.c.version.not_in(select(tables.dag.c.version)),
+        _version.c.version.not_in(
+            select(tables.dag_file.c.version).where(tables.dag_file.c.version.is_not(None))
         ),
+        # There may be many of these; each look is one at an index.
+        ~select(_one).where(_run.c.version == _version.c.version).exists(),
     )
     .order_by(_version.c.created_at, _version.c.version)
     .limit(_number("limit"))
