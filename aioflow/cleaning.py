@@ -24,7 +24,7 @@ from aioflow.core.line import order_of
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model import Instant, RunNo
-from aioflow.requests import EVENTS, JOURNAL, DeleteRun, EraseOld, EraseVersions
+from aioflow.requests import DAG_EVENTS, EVENTS, JOURNAL, DeleteRun, EraseOld, EraseVersions
 from aioflow.rows import RunRow
 from aioflow.store import Store
 from aioflow.tasklog import RUNS_IN_BLOCK, TaskLog
@@ -51,6 +51,8 @@ _DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
 _VERSIONS_AT_ONCE = 500
 _CODE_SECONDS = 600.0
 """Code lies there a moment before its version is known; it lies there for so long at least."""
+_KEYS_DAYS = 90.0
+"""How long it is known which events have started runs: a key that comes again starts none."""
 
 _DAY_US = 86_400_000_000
 
@@ -94,7 +96,7 @@ class Cleaning:
         self._next_block = 0
         self._parts: dict[str, _Part] = {
             "runs": self._delete_runs,
-            "events": partial(self._erase, EVENTS),
+            "events": self._erase_events,
             "journal": partial(self._erase, JOURNAL),
             "logs": self._delete_logs,
             "versions": self._delete_versions,
@@ -146,7 +148,7 @@ class Cleaning:
     async def preview(self) -> CleanedView:
         """Say what would go."""
         runs = len(await self._old_runs(_DRY_RUNS))
-        events = await self._count_rows(EVENTS)
+        events = await self._count_rows(EVENTS) + await self._count_rows(DAG_EVENTS)
         journal = await self._count_rows(JOURNAL)
         logs, more_logs = await self._count_logs()
         versions = len(await self._unneeded_versions(_DRY_RUNS))
@@ -213,6 +215,12 @@ class Cleaning:
 
     # ── rows that belong to no run ──────────────────────────────────────────────────────
 
+    async def _erase_events(self, *, gently: bool) -> tuple[int, bool]:
+        """Delete some old events: those with a name, and those that have started runs."""
+        named, more_named = await self._erase(EVENTS, gently=gently)
+        of_dags, more_of_dags = await self._erase(DAG_EVENTS, gently=gently)
+        return named + of_dags, more_named or more_of_dags
+
     async def _erase(self, table: str, *, gently: bool) -> tuple[int, bool]:
         """Delete some old rows of a table; with rests, gently or not."""
         count = 0
@@ -244,7 +252,8 @@ class Cleaning:
 
     async def _old_numbers(self, table: str, after: int) -> list[int]:
         kept = self._kept
-        before = self._before(kept.events_days if table == EVENTS else kept.journal_days)
+        days = {EVENTS: kept.events_days, DAG_EVENTS: _KEYS_DAYS, JOURNAL: kept.journal_days}
+        before = self._before(days[table])
         if before is None:
             return []
         below = await self._store.oldest_live_run() if table == EVENTS else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.errors import RequestError, SettingsError
 from aioflow.inputs import FileParsed, HostUp
 from aioflow.messages import Deferred
@@ -166,3 +167,19 @@ def test_written_keys_are_for_their_owner_alone(tmp_path):
     assert read_keys(path) == [b"x" * 32, b"y" * 32]
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(tmp_path):
+    async with node(tmp_path) as n:
+        trigger = DagTriggerSpec(class_path="m:T", kwargs=b"\x81\xa1a\xa6canary")
+        spec = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="t"),), trigger=trigger)
+        n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
+        while not await n.store.list_dag_triggers():
+            await n.engine.next_turn()
+        (before,) = await n.store.list_dag_triggers()
+
+        view = await n.api.rotate()
+
+        assert (view.resealed, view.unopened) == (1, 0)
+        assert await n.store.list_dag_triggers() == [before]
+        assert await compare(n.store) == []

@@ -10,7 +10,7 @@ import msgspec
 from aioflow.core.draft import Draft
 from aioflow.errors import RequestError
 from aioflow.model import Instant, RunNo
-from aioflow.requests import EVENTS, EraseOld, EraseVersions
+from aioflow.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
 from aioflow.rows import RunRow
 
 __all__ = ("Aged", "erase_old", "erase_versions", "may_go", "old_numbers")
@@ -75,6 +75,8 @@ def erase_old(request: EraseOld, draft: Draft) -> None:
         if oldest is not None and max(numbers) >= oldest:
             raise RequestError(f"run {oldest} goes on, and is older than event {max(numbers)}")
         _forget_requests(set(numbers), draft)
+    if request.table == DAG_EVENTS:
+        _let_go_of_held(set(numbers), draft)
     draft.batch.erased.setdefault(request.table, []).extend((number,) for number in numbers)
 
 
@@ -87,10 +89,23 @@ def erase_versions(request: EraseVersions, draft: Draft) -> int:
     needed = {row.version for row in memory.dags.values()}
     needed |= {row.version for row in memory.files.values() if row.version is not None}
     needed |= {version for version, _ in memory.plans}
+    needed |= {one.version for one in memory.standing}
     gone = [version for version in request.versions if version not in needed]
     memory.stored_versions.difference_update(gone)
     draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)
     return len(gone)
+
+
+def _let_go_of_held(numbers: set[int], draft: Draft) -> None:
+    """What a DAG has held for so long of its assets counts no more."""
+    for one in draft.memory.standing:
+        if not any(event.event_no in numbers for held in one.pending.values() for event in held):
+            continue
+        draft.standing.note(one)
+        one.pending = {
+            asset: tuple(event for event in held if event.event_no not in numbers)
+            for asset, held in one.pending.items()
+        }
 
 
 def _forget_requests(numbers: set[int], draft: Draft) -> None:

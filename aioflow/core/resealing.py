@@ -27,8 +27,24 @@ def reseal(request: Reseal, draft: Draft) -> Resealed:
     batch.values += [row for row in opened if (row.kind, row.name) not in changed]
     readable = [(row.trigger_no, row.kwargs) for row in triggers if row.kwargs is not None]
     batch.resealed += readable
+    standing, shut = _reseal_standing(request, draft)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None
     if len(triggers) == PAGE:
         after = triggers[-1].trigger_no
-    return Resealed(len(opened) + len(readable), unopened, after)
+    return Resealed(len(opened) + len(readable) + standing, unopened + shut, after)
+
+
+def _reseal_standing(request: Reseal, draft: Draft) -> tuple[int, int]:
+    """Have the triggers that start runs written anew, with the first page: there are few of them.
+
+    Returns:
+        How many were, and how many cannot be because no key opens them.
+    """
+    if request.after is not None:
+        return 0, 0
+    known = list(draft.memory.standing)
+    readable = [one for one in known if one.row.kwargs is not None]
+    for one in readable:
+        draft.standing.write_anew(one)
+    return len(readable), len(known) - len(readable)

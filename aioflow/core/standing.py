@@ -165,6 +165,7 @@ class StandingChanges:
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
         self._before: dict[TriggerNo, DagTrigger | None] = {}
+        self._whole: set[TriggerNo] = set()
 
     def add(self, one: DagTrigger) -> None:
         """One begins to exist."""
@@ -176,15 +177,21 @@ class StandingChanges:
         if one.row.trigger_no not in self._before:
             self._before[one.row.trigger_no] = copy(one)
 
+    def write_anew(self, one: DagTrigger) -> None:
+        """All of its row is to be written, whether it changes or not."""
+        self.note(one)
+        self._whole.add(one.row.trigger_no)
+
     def close(self, changes: DagTriggerChanges) -> None:
         """Say what of it is to be stored."""
         for number, before in self._before.items():
             one = self._standing.get(number)
             if one is None:
                 continue
-            if before is None or _made_of(before.row) != _made_of(one.row):
+            is_other = before is None or _made_of(before.row) != _made_of(one.row)
+            if is_other or number in self._whole:
                 changes.triggers.append(one.row)
-            elif before.row != one.row:
+            elif before is not None and before.row != one.row:
                 changes.moved.append(one.row)
 
     def put_back(self) -> None:

@@ -1,0 +1,136 @@
+"""Triggers that start runs, and their events, on both databases: sealed, unique, found again."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from aioflow.dag_triggers import (
+    DagEventRow,
+    DagTriggerChanges,
+    DagTriggerRow,
+    Fate,
+    FateChange,
+    Held,
+)
+from aioflow.errors import BatchRefused
+from aioflow.secrets import Vault
+from aioflow.store import open_store
+from aioflow.store.replay import compare
+from tests.store.samples import NOON, batch, first_batch
+
+TRIGGER = DagTriggerRow(
+    trigger_no=70, dag_id="dag", class_path="m:Ticks", kwargs=b"\x81\xa5token\xa6s3cret", since=NOON
+)
+FIRST = DagEventRow(
+    event_no=80, trigger_no=70, sequence=0, key="a", at=NOON, fate=Fate.RUN, run_no=1
+)
+SECOND = replace(FIRST, event_no=81, sequence=1, key=None, fate=Fate.HELD, run_no=None)
+THIRD = replace(FIRST, event_no=82, sequence=2, key="b ☃", asset="orders", data=b"\x01")
+
+
+def first(*events: DagEventRow, **fields: object):
+    changes = DagTriggerChanges(triggers=[TRIGGER], events=list(events))
+    return replace(first_batch(), of_dags=changes, **fields)
+
+
+def then(number: int, **changes: list[object]):
+    return batch(number, of_dags=DagTriggerChanges(**changes))
+
+
+async def test_what_is_stored_is_read_at_the_next_start(store):
+    held = Held(2, 82, "b", b"\x01", NOON, NOON + 5)
+    moved = replace(TRIGGER, sequence=3, event=b"\x07", event_key="b", held=held, run_no=1)
+    await store.commit(first(FIRST, SECOND, replace(THIRD, fate=Fate.HELD)))
+    await store.commit(then(2, moved=[moved]))
+
+    snapshot = await store.load()
+
+    assert snapshot.dag_triggers == await store.list_dag_triggers() == [moved]
+    assert snapshot.held_events == [SECOND, replace(THIRD, fate=Fate.HELD)]
+
+
+async def test_a_trigger_made_of_other_fields_replaces_the_one_before(store):
+    await store.commit(first(FIRST))
+    other = replace(TRIGGER, class_path="m:Others", kwargs=b"\x80", sequence=1)
+    await store.commit(then(2, triggers=[replace(other, since=NOON + 1), other]))
+
+    assert await store.list_dag_triggers() == [other]
+
+
+async def test_a_dag_has_one_trigger(store):
+    await store.commit(first())
+
+    with pytest.raises(BatchRefused):
+        await store.commit(then(2, triggers=[replace(TRIGGER, trigger_no=71)]))
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        replace(THIRD, event_no=90, sequence=5, key="a"),
+        replace(THIRD, event_no=90, sequence=0, key="c"),
+        replace(THIRD, event_no=80, sequence=5, key="c"),
+    ],
+)
+async def test_an_event_is_there_once_by_key_and_by_sequence(store, again):
+    await store.commit(first(FIRST))
+
+    with pytest.raises(BatchRefused):
+        await store.commit(then(2, events=[again]))
+
+    assert await store.list_dag_events(70, before=10, limit=10) == [FIRST]
+
+
+async def test_keys_are_found_however_many_are_asked_for(store):
+    events = [replace(FIRST, event_no=100 + n, sequence=n, key=f"k{n}") for n in range(1_200)]
+    await store.commit(first(*events))
+
+    asked = [f"k{n}" for n in range(0, 2_400, 2)]
+
+    assert sorted(await store.find_event_keys(70, asked)) == sorted(asked[:600])
+    assert await store.find_event_keys(71, asked) == []
+    assert await store.find_event_keys(70, ["no \0 text"]) == []
+
+
+async def test_events_come_in_pages_the_latest_first(store):
+    await store.commit(first(FIRST, SECOND, THIRD))
+
+    assert await store.list_dag_events(70, before=9, limit=2) == [THIRD, SECOND]
+    assert await store.list_dag_events(70, before=1, limit=2) == [FIRST]
+
+
+async def test_what_was_held_is_not_any_more(store):
+    await store.commit(first(SECOND))
+    await store.commit(then(2, fates=[FateChange(81, Fate.RUN, 1)]))
+
+    (found,) = await store.list_dag_events(70, before=9, limit=2)
+    assert (found.fate, found.run_no) == (Fate.RUN, 1)
+    assert (await store.load()).held_events == []
+    with pytest.raises(BatchRefused):
+        await store.commit(then(3, fates=[FateChange(81, Fate.SKIPPED)]))
+
+
+async def test_the_journal_tells_of_all_of_it_and_of_no_field(store):
+    await store.commit(first(FIRST, SECOND))
+    moved = replace(TRIGGER, sequence=2, event=b"\x07")
+    await store.commit(then(2, moved=[moved], fates=[FateChange(81, Fate.REPLACED)]))
+
+    assert await compare(store) == []
+    for row in await store.read_journal():
+        assert b"s3cret" not in row.body
+
+
+async def test_fields_that_no_key_opens_are_not_there(store, store_url):
+    await store.commit(first())
+    async with open_store(store_url, Vault([bytes(32)]), exclusive=False) as stranger:
+        assert await stranger.list_dag_triggers() == [replace(TRIGGER, kwargs=None)]
+
+
+async def test_old_events_go_by_their_numbers(store):
+    await store.commit(first(FIRST, SECOND))
+    assert await store.list_numbers("dag_event", after=-1, limit=1) == [(80, NOON)]
+
+    await store.commit(batch(2, erased={"dag_event": [(80,)]}))
+
+    assert await store.list_numbers("dag_event", after=-1, limit=9) == [(81, NOON)]
