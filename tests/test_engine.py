@@ -15,10 +15,11 @@ import structlog.testing
 from aioflow.clock import SystemClock
 from aioflow.core import clearing
 from aioflow.core.slots import Slots
+from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
 from aioflow.inputs import Deliver, Delivered, FileParsed, HostUp, StartTry
-from aioflow.messages import Deferred, Failed, Succeeded
+from aioflow.messages import Deferred, Failed, Fired, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.owed import Alert
 from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, Mark, SetPool, ShowPools
@@ -652,3 +653,28 @@ async def test_others_are_served_while_an_ended_run_is_read_for_a_clear(store_ur
             is_read.set()
         n.succeed(await n.outlets.next_start())
         assert await n.ended(run_id) is RunState.SUCCESS
+
+
+async def test_an_event_that_is_refused_costs_no_other_and_its_trigger_is_hosted_anew(store_url):
+    def is_bad(batch: Batch) -> bool:
+        return any(event.key == "bad" for event in batch.of_dags.events)
+
+    async with node(store_url) as n:
+        n.store.refuse = is_bad
+        trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80")
+        await n.load(TaskSpec(task_id="t"), trigger=trigger)
+        while not n.engine.memory.standing or not n.engine.memory.standing.of("dag").hosting:
+            await n.engine.next_turn()
+        one = n.engine.memory.standing.of("dag")
+        at = (one.row.trigger_no, one.hosting)
+        n.engine.report(
+            [Fired(*at, n_th, 1, b"\xc0", key) for n_th, key in enumerate(["a", "bad", "b"])]
+        )
+        while one.failure is None:
+            await n.engine.next_turn()
+
+        stored = await n.store.list_dag_events(one.row.trigger_no, before=9, limit=9)
+        assert [event.key for event in stored] == ["b", "a"]
+        assert (one.failure.reason, one.hosting) == ("refused", 0)
+        assert one.retry_at is not None
+        assert len(await n.store.list_runs(dag_id="dag")) == 2
