@@ -14,8 +14,9 @@ import structlog
 
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
+from aioflow.effects import RestoreCode
 from aioflow.errors import StoreUnavailable
-from aioflow.inputs import CodeRestored, Input, RestoreCode
+from aioflow.inputs import CodeRestored, Input
 from aioflow.store import Store
 
 __all__ = ("CodeMissing",)

@@ -30,26 +30,13 @@ from aioflow.core.restoring import Restoring, restore
 from aioflow.core.run import alert
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
 from aioflow.inputs import (
-    Acknowledge,
     Asked,
-    Continue,
     Due,
-    Effect,
-    FillBack,
-    HandOver,
-    HostTrigger,
     Input,
-    LookBack,
-    MoveClass,
-    ReadOwed,
-    Rehost,
     Restarted,
-    StartTry,
-    StopWaits,
-    WakeAt,
-    Warn,
 )
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure, TaskState
@@ -334,22 +321,13 @@ class Engine:
                     self.timers.arm(effect.due, at=effect.at)
                 case Acknowledge():
                     self._acknowledge(effect)
-                case (
-                    Asked()
-                    | Continue()
-                    | FillBack()
-                    | HandOver()
-                    | LookBack()
-                    | MoveClass()
-                    | StopWaits()
-                    | ReadOwed()
-                    | Rehost()
-                ):
-                    self.report([effect])
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
                 case _:
-                    send(effect, out)
+                    if isinstance(effect, Again):
+                        self.report([effect])
+                    else:
+                        send(effect, out)
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         pending = self._pending.get(effect.ticket)

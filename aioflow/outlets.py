@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias
 
 from aioflow.core.draft import Draft
-from aioflow.inputs import (
+from aioflow.effects import (
     ConfirmCall,
     Deliver,
     EndHosting,

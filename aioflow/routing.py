@@ -8,9 +8,7 @@ from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.core.draft import Draft
 from aioflow.deliveries import Deliveries
-from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.slot import SlotExecutor
-from aioflow.inputs import (
+from aioflow.effects import (
     ConfirmCall,
     Deliver,
     EndHosting,
@@ -21,6 +19,8 @@ from aioflow.inputs import (
     StopTry,
     TakeEvents,
 )
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.slot import SlotExecutor
 from aioflow.model import Body, RunNo
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import Triggerer

@@ -16,10 +16,11 @@ from anyio.abc import TaskStatus
 from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
+from aioflow.effects import EndHosting, HostTrigger, TakeEvents
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
-from aioflow.inputs import EndHosting, HostTrigger, Input, RoomChanged, TakeEvents
+from aioflow.inputs import Input, RoomChanged
 from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded, Withdraw
 from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo

@@ -27,8 +27,9 @@ import anyio
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
+from aioflow.effects import Effect, StartTry
 from aioflow.engine import Engine
-from aioflow.inputs import Effect, FileParsed, HostUp, Input, StartTry
+from aioflow.inputs import FileParsed, HostUp, Input
 from aioflow.messages import Succeeded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CreateRun

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from aioflow.answers import Answers
+from aioflow.changes import ExpansionChange, RunChange, TaskChange
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import refuse
@@ -46,15 +47,12 @@ from aioflow.orders import Answer, RunInfo
 from aioflow.rows import (
     Batch,
     DagRow,
-    ExpansionChange,
     ExpansionRow,
     ItemRow,
     NamedEventRow,
     RecordRow,
     ResultRow,
-    RunChange,
     RunRow,
-    TaskChange,
     TaskRow,
     ValueRow,
     VersionRow,

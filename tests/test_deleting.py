@@ -14,8 +14,9 @@ import structlog.testing
 from aioflow import deleting
 from aioflow.clock import SystemClock
 from aioflow.deleting import Deleting
+from aioflow.effects import Deliver
 from aioflow.errors import RequestError, RunBeingDeleted, UnknownRun
-from aioflow.inputs import Deliver, Delivered
+from aioflow.inputs import Delivered
 from aioflow.messages import Deferred, Failed
 from aioflow.model import CallbackSpec, Failure, MapSource, MapSpec, RetryPolicy, RunState, TaskSpec
 from aioflow.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows

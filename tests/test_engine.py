@@ -16,9 +16,10 @@ from aioflow.clock import SystemClock
 from aioflow.core import clearing
 from aioflow.core.slots import Slots
 from aioflow.dag_triggers import DagTriggerSpec
+from aioflow.effects import Deliver, StartTry
 from aioflow.engine import Engine
 from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
-from aioflow.inputs import Deliver, Delivered, FileParsed, HostUp, StartTry
+from aioflow.inputs import Delivered, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Fired, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.owed import Alert

@@ -10,10 +10,11 @@ import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.effects import EndHosting, HostTrigger
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.wiring import Wiring
 from aioflow.host.stalls import Stall
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, RoomChanged, Stalled
+from aioflow.inputs import HostLost, HostUp, RoomChanged, Stalled
 from aioflow.messages import Ask, Fired, TriggerEnded, Withdraw
 from aioflow.orders import End, Host
 from aioflow.tasklog import TaskLog

@@ -23,8 +23,9 @@ from aioflow.core.mark import mark
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.core.why import explain_run, explain_task
+from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError, UnknownRun
-from aioflow.inputs import Acknowledge, Asked
+from aioflow.inputs import Asked
 from aioflow.model import Wait
 from aioflow.requests import (
     CancelBackfill,

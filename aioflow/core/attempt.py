@@ -11,7 +11,7 @@ from aioflow.core.live import Live, Run
 from aioflow.core.order import order, time_left
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
-from aioflow.inputs import RestoreCode, StartTry, StopTry
+from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
 from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
 from aioflow.orders import Resume

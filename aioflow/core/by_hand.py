@@ -9,8 +9,8 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.core.streams import BY_HAND
+from aioflow.effects import EndHosting
 from aioflow.errors import RequestError
-from aioflow.inputs import EndHosting
 from aioflow.messages import Fired
 from aioflow.model import TriggerState
 from aioflow.orders import End

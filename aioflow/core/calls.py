@@ -15,7 +15,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import SLEEP
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.slots import Slots
-from aioflow.inputs import ConfirmCall
+from aioflow.effects import ConfirmCall
 from aioflow.messages import (
     Awaiting,
     CallAnswered,

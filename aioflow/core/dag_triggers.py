@@ -14,7 +14,8 @@ from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
 from aioflow.core.memory import Memory
 from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
-from aioflow.inputs import EndHosting, HostTrigger, RoomChanged
+from aioflow.effects import EndHosting, HostTrigger
+from aioflow.inputs import RoomChanged
 from aioflow.messages import TriggerEnded
 from aioflow.model import DagSpec, Failure
 from aioflow.orders import End, Host

@@ -15,7 +15,8 @@ from aioflow.core import callbacks
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
-from aioflow.inputs import Due, WakeAt
+from aioflow.effects import WakeAt
+from aioflow.inputs import Due
 from aioflow.model import Instant, RunNo, RunState, TaskState
 from aioflow.owed import DEADLINE, Deadline
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from aioflow.backfills import BackfillRow
+from aioflow.changes import ExpansionChange, RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.core import callbacks
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
@@ -20,8 +21,9 @@ from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.standing import StandingChanges
 from aioflow.core.transitions import is_legal, is_legal_run
+from aioflow.effects import Effect, TakeEvents, WakeAt
 from aioflow.errors import AioflowError
-from aioflow.inputs import Continue, Due, Effect, TakeEvents, WakeAt
+from aioflow.inputs import Continue, Due
 from aioflow.model import (
     DagSpec,
     Failure,
@@ -35,18 +37,13 @@ from aioflow.model import (
 from aioflow.orders import EventsTaken
 from aioflow.rows import (
     Batch,
-    ExpansionChange,
     ExpansionRow,
     ItemRow,
     NamedEventRow,
     PoolRow,
-    RecordChange,
     RecordRow,
-    RunChange,
     RunRow,
-    TaskChange,
     TaskRow,
-    TriggerChange,
     TriggerRow,
 )
 

@@ -13,7 +13,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.order import order
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
-from aioflow.inputs import EndHosting, HandOver, HostTrigger
+from aioflow.effects import EndHosting, HostTrigger
+from aioflow.inputs import HandOver
 from aioflow.model import TaskSpec, TriggerState
 from aioflow.orders import End, Host
 from aioflow.rows import FROM_START, RESUMES

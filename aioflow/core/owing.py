@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from aioflow.core.lanes import EMPTY, Lane
 from aioflow.core.memory import Memory
-from aioflow.inputs import Deliver, Effect, ReadOwed
+from aioflow.effects import Deliver, Effect
+from aioflow.inputs import ReadOwed
 from aioflow.owed import ALERT, KEPT, Alert, Callback, callback_kind
 from aioflow.rows import OutboxRow, RunRow
 

@@ -10,16 +10,8 @@ from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.slots import Slots
-from aioflow.inputs import (
-    Drain,
-    HandOver,
-    HostLost,
-    HostUp,
-    RecallTries,
-    Restarted,
-    Stalled,
-    StopTry,
-)
+from aioflow.effects import RecallTries, StopTry
+from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Restarted, Stalled
 from aioflow.model import Failure, TaskState
 
 __all__ = ("take",)

@@ -16,8 +16,9 @@ from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE, move_next
 from aioflow.core.stalls import Staller
+from aioflow.effects import Warn
 from aioflow.errors import RequestError
-from aioflow.inputs import HostLost, MoveClass, Stalled, Warn
+from aioflow.inputs import HostLost, MoveClass, Stalled
 from aioflow.model import Failure, TriggerState
 
 __all__ = ("BLOCKED", "blame", "failure_of_culprit", "move_class", "release", "stalled")

@@ -18,7 +18,8 @@ from aioflow.core.hosting import host, newest_version
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
-from aioflow.inputs import EndHosting, FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
+from aioflow.effects import EndHosting
+from aioflow.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
 from aioflow.model import TriggerNo, TriggerState
 from aioflow.orders import End
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aioflow.changes import RunChange, TriggerChange
 from aioflow.core import dag, deadlines, event_runs, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
@@ -17,9 +18,10 @@ from aioflow.core.memory import Memory
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.run import resume
 from aioflow.core.slots import Slots
-from aioflow.inputs import Due, FillBack, Input, Restarted, WakeAt
+from aioflow.effects import WakeAt
+from aioflow.inputs import Due, FillBack, Input, Restarted
 from aioflow.model import Failure, RunState, TaskState, TriggerState
-from aioflow.rows import RunChange, RunRow, TriggerChange
+from aioflow.rows import RunRow
 
 __all__ = ("give_up", "in_parts", "restarted")
 

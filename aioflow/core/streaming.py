@@ -16,8 +16,8 @@ from aioflow.core.live import Group, Live
 from aioflow.core.mapping import check_cap
 from aioflow.core.run import step
 from aioflow.core.slots import Slots
+from aioflow.effects import ConfirmCall, StopTry
 from aioflow.errors import FanOutCapped
-from aioflow.inputs import ConfirmCall, StopTry
 from aioflow.messages import Item
 from aioflow.model import Body, Failure, TaskState
 from aioflow.orders import ItemsTaken

@@ -53,6 +53,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
+from aioflow.effects import Effect
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
@@ -61,7 +62,6 @@ from aioflow.inputs import (
     Delivered,
     Drain,
     Due,
-    Effect,
     FileBroken,
     FileGone,
     FileParsed,

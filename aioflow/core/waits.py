@@ -29,7 +29,8 @@ from aioflow.core.pausing import PAUSED
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.inputs import CodeRestored, HostLost, RestoreCode, StopTry, Warn
+from aioflow.effects import RestoreCode, StopTry, Warn
+from aioflow.inputs import CodeRestored, HostLost
 from aioflow.messages import (
     Awaiting,
     Deferred,

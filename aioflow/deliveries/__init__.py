@@ -18,9 +18,10 @@ from aioflow.children import NoRoom
 from aioflow.deliveries.caller import Caller, calling
 from aioflow.deliveries.preparing import Impossible, Preparing, Ready, Targets
 from aioflow.deliveries.queue import Job, Queue
+from aioflow.effects import Deliver
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import Deliver, Delivered
+from aioflow.inputs import Delivered
 from aioflow.messages import Called
 from aioflow.owed import ALERT, Alert
 from aioflow.rows import VersionRow

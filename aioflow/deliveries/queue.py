@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from aioflow.inputs import Deliver
+from aioflow.effects import Deliver
 from aioflow.owed import ALERT
 
 __all__ = ("Job", "Queue")

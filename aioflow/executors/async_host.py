@@ -9,11 +9,12 @@ from collections.abc import Set as AbstractSet
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.effects import ConfirmCall, StartTry, StopTry
 from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
-from aioflow.inputs import ConfirmCall, Input, StartTry, StopTry
+from aioflow.inputs import Input
 from aioflow.messages import (
     Ask,
     Awaiting,

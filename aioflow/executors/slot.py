@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.effects import RecallTries, StartTry, StopTry
 from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
-from aioflow.inputs import RecallTries, StartTry, StopTry
 from aioflow.model import RunNo
 
 __all__ = ("SlotExecutor",)

@@ -14,9 +14,10 @@ from typing import TypeAlias, TypeGuard
 import anyio
 
 from aioflow.children import Child, NoRoom
+from aioflow.effects import StartTry
 from aioflow.executors.printing import Printing
 from aioflow.executors.wiring import Outgoing, Wiring, may_ask
-from aioflow.inputs import Input, StartTry
+from aioflow.inputs import Input
 from aioflow.messages import (
     Ask,
     Began,

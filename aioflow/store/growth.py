@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.rows import Batch, EventRow, ExpansionChange, ExpansionRow, ItemRow
+from aioflow.changes import ExpansionChange
+from aioflow.rows import Batch, EventRow, ExpansionRow, ItemRow
 from aioflow.secrets import Vault
 
 __all__ = (

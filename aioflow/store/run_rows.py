@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.rows import Batch, ResultRow, RunChange, TryRow
+from aioflow.changes import RunChange
+from aioflow.rows import Batch, ResultRow, TryRow
 from aioflow.secrets import Vault
 from aioflow.store.packing import last_of_each, packed_failure
 

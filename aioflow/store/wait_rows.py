@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioflow.changes import RecordChange, TriggerChange
 from aioflow.model import RecordState
-from aioflow.rows import Batch, NamedEventRow, RecordChange, RecordRow, TriggerChange, TriggerRow
+from aioflow.rows import Batch, NamedEventRow, RecordRow, TriggerRow
 from aioflow.secrets import Vault
 from aioflow.store.packing import packed_failure
 from aioflow.store.rows import TRIGGER_TABLE

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.effects import EndHosting, HostTrigger
 from aioflow.errors import RequestError
-from aioflow.inputs import EndHosting, HostTrigger
 from aioflow.messages import Awaiting, Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
 from aioflow.model import Body, MapSource, MapSpec, RetryPolicy, StartTriggerSpec, TaskSpec
 from aioflow.orders import Host, Start

@@ -7,16 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import (
-    Asked,
-    ConfirmCall,
-    EndHosting,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    StartTry,
-    StopTry,
-)
+from aioflow.effects import ConfirmCall, EndHosting, HostTrigger, StartTry, StopTry
+from aioflow.inputs import Asked, HostLost, HostUp
 from aioflow.messages import (
     Awaiting,
     CallAnswered,

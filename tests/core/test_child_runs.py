@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import Asked, ConfirmCall, HostTrigger
+from aioflow.effects import ConfirmCall, HostTrigger
+from aioflow.inputs import Asked
 from aioflow.messages import RunCalled
 from aioflow.model import Body, DagSpec, RecordState, RetryPolicy, TaskSpec
 from aioflow.requests import CancelRun, Explain

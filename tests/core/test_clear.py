@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from aioflow.core.draft import Draft
+from aioflow.effects import EndHosting, StopTry
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
-from aioflow.inputs import Asked, EndHosting, StopTry
+from aioflow.inputs import Asked
 from aioflow.messages import Began, Deferred, Succeeded
 from aioflow.model import (
     Body,

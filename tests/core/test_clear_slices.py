@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from aioflow.core import clearing
 from aioflow.core.clear import portion
+from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError
-from aioflow.inputs import Acknowledge, Asked, Continue, HostUp, Input, Restarted
+from aioflow.inputs import Asked, Continue, HostUp, Input, Restarted
 from aioflow.messages import Item, Succeeded
 from aioflow.model import Body, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.requests import CancelRun, ClearTasks, Mark

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import Deliver, Delivered, Due, EndHosting, StopTry
+from aioflow.effects import Deliver, EndHosting, StopTry
+from aioflow.inputs import Delivered, Due
 from aioflow.messages import Deferred
 from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.owed import Alert

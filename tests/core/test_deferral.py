@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.inputs import EndHosting, HostTrigger
+from aioflow.effects import EndHosting, HostTrigger
 from aioflow.messages import Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import Body, RetryPolicy, TaskSpec
 from aioflow.orders import Host, Start

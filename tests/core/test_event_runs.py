@@ -11,16 +11,8 @@ from aioflow.core import event_runs
 from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
 from aioflow.core.event_runs import LONGEST_HOLD, conf_of
 from aioflow.dag_triggers import DagTriggerSpec, Fate
-from aioflow.inputs import (
-    EndHosting,
-    FileGone,
-    FileParsed,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    MoveClass,
-    TakeEvents,
-)
+from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.inputs import FileGone, FileParsed, HostLost, HostUp, MoveClass
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
 from aioflow.requests import CancelRun, SetPaused

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aioflow.core import handling, order
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, TakeEvents
+from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.inputs import HostLost, HostUp
 from aioflow.messages import Deferred, EventsHandled, Fired, TriggerEnded
 from aioflow.model import (
     Body,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aioflow.core import clearing
+from aioflow.effects import EndHosting, StopTry
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
-from aioflow.inputs import EndHosting, StopTry
 from aioflow.messages import Deferred, Skipped, Succeeded
 from aioflow.model import (
     Body,

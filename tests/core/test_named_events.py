@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.core import named_events
-from aioflow.inputs import Acknowledge, Asked, ConfirmCall
+from aioflow.effects import Acknowledge, ConfirmCall
+from aioflow.inputs import Asked
 from aioflow.messages import EventEmitted
 from aioflow.model import RecordState
 from aioflow.requests import EmitEvent

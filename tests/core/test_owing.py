@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.core import lanes
-from aioflow.inputs import Deliver, Delivered, ReadOwed
+from aioflow.effects import Deliver
+from aioflow.inputs import Delivered, ReadOwed
 from aioflow.model import (
     CallbackSpec,
     MapSource,

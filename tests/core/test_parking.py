@@ -18,16 +18,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.pages import Numbers, Pages, Rows
 from aioflow.core.restart import give_up
 from aioflow.core.restoring import Restoring, restore
-from aioflow.inputs import (
-    Asked,
-    HandOver,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    Restarted,
-    RoomChanged,
-    StartTry,
-)
+from aioflow.effects import HostTrigger, StartTry
+from aioflow.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, Explain

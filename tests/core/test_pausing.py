@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aioflow.core import pausing
-from aioflow.inputs import EndHosting, FileParsed, HostLost, HostTrigger, HostUp, StopWaits
+from aioflow.effects import EndHosting, HostTrigger
+from aioflow.inputs import FileParsed, HostLost, HostUp, StopWaits
 from aioflow.messages import Deferred, Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, Explain, SetPaused

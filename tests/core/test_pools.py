@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aioflow.core.why import still_waits
-from aioflow.inputs import Asked, HostLost, HostTrigger, HostUp, Restarted
+from aioflow.effects import HostTrigger
+from aioflow.inputs import Asked, HostLost, HostUp, Restarted
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import (
     Body,

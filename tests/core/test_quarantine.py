@@ -8,8 +8,9 @@ import pytest
 
 from aioflow.core.rehosting import REHOST_AT_ONCE
 from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
+from aioflow.effects import EndHosting, HostTrigger, Warn
 from aioflow.errors import RequestError
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp, MoveClass, Stalled, Warn
+from aioflow.inputs import HostLost, HostUp, MoveClass, Stalled
 from aioflow.messages import Deferred, Fired, StreamOpened, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Host

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from aioflow.core.rehosting import REHOST_AT_ONCE
-from aioflow.inputs import (
-    EndHosting,
-    FileParsed,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    Rehost,
-    RoomChanged,
-)
+from aioflow.effects import EndHosting, HostTrigger
+from aioflow.inputs import FileParsed, HostLost, HostUp, Rehost, RoomChanged
 from aioflow.messages import Deferred, Fired, NextWanted, StreamOpened, TriggerEnded
 from aioflow.model import (
     Body,

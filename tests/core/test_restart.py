@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from aioflow.effects import HostTrigger
 from aioflow.errors import BadConf
-from aioflow.inputs import HostTrigger
 from aioflow.messages import Began, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec, TriggerRule
 from aioflow.requests import CancelRun, CreateRun, SetPool, ShowPools

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.inputs import EndHosting, HostLost, HostTrigger, HostUp
+from aioflow.effects import EndHosting, HostTrigger
+from aioflow.inputs import HostLost, HostUp
 from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioflow.core import backlog
-from aioflow.inputs import ConfirmCall, StopTry
+from aioflow.effects import ConfirmCall, StopTry
 from aioflow.messages import Deferred, EventsHandled, Fired, Item, Skipped, TriggerEnded
 from aioflow.model import (
     Body,

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from aioflow.core import streams
-from aioflow.inputs import ConfirmCall, EndHosting, HostLost, HostTrigger, HostUp, TakeEvents
+from aioflow.effects import ConfirmCall, EndHosting, HostTrigger, TakeEvents
+from aioflow.inputs import HostLost, HostUp
 from aioflow.messages import CallAnswered, Failed, Fired, NextWanted, StreamOpened, TriggerEnded
 from aioflow.model import Body, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Start

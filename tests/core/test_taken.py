@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError, RunBeingDeleted, RunExists
-from aioflow.inputs import Acknowledge, Asked
+from aioflow.inputs import Asked
 from aioflow.model import DagSpec, TaskSpec
 from aioflow.requests import CreateRun, DeleteRun
 from tests.core.world import World

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.inputs import HostTrigger
+from aioflow.effects import HostTrigger
 from aioflow.messages import Began, Deferred, Fired, NotReadyYet, TriggerEnded
 from aioflow.model import Body, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.orders import Start

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.effects import EndHosting, HostTrigger, RecallTries, RestoreCode, StartTry, StopTry
 from aioflow.errors import (
     BadConf,
     BadPool,
@@ -24,17 +25,11 @@ from aioflow.inputs import (
     Asked,
     CodeRestored,
     Drain,
-    EndHosting,
     FileBroken,
     FileGone,
     FileParsed,
     HostLost,
-    HostTrigger,
     HostUp,
-    RecallTries,
-    RestoreCode,
-    StartTry,
-    StopTry,
 )
 from aioflow.messages import (
     Began,

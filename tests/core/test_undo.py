@@ -8,17 +8,8 @@ import pytest
 
 from aioflow.core import undo
 from aioflow.core.turn import TurnFailed, decide
-from aioflow.inputs import (
-    Asked,
-    FileGone,
-    FileParsed,
-    HostLost,
-    HostTrigger,
-    HostUp,
-    Restarted,
-    StartTry,
-    StopTry,
-)
+from aioflow.effects import HostTrigger, StartTry, StopTry
+from aioflow.inputs import Asked, FileGone, FileParsed, HostLost, HostUp, Restarted
 from aioflow.messages import (
     Began,
     Deferred,

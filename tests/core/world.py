@@ -22,12 +22,10 @@ from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide
 from aioflow.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
+from aioflow.effects import Acknowledge, Deliver, Effect, StartTry, StopTry, WakeAt
 from aioflow.inputs import (
-    Acknowledge,
     Asked,
     Continue,
-    Deliver,
-    Effect,
     FileParsed,
     FillBack,
     HandOver,
@@ -38,10 +36,7 @@ from aioflow.inputs import (
     ReadOwed,
     Rehost,
     Restarted,
-    StartTry,
-    StopTry,
     StopWaits,
-    WakeAt,
 )
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, RecordState, TaskSpec, TaskState

@@ -11,9 +11,10 @@ import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.effects import StartTry, StopTry
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import HostLost, HostUp, StartTry, StopTry
+from aioflow.inputs import HostLost, HostUp
 from aioflow.messages import Ask, Succeeded
 from aioflow.model import Body
 from aioflow.orders import Answer, Resume, RunInfo, Start

@@ -11,11 +11,12 @@ from aioflow.catalog import Catalog
 from aioflow.catalog.parsing import Limits
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.effects import StartTry
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.outside import NO_PLACE
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import FileParsed, HostLost, HostUp, Stalled, StartTry
+from aioflow.inputs import FileParsed, HostLost, HostUp, Stalled
 from aioflow.messages import Failed, Succeeded
 from aioflow.orders import RunInfo, Start
 from aioflow.tasklog import TaskLog

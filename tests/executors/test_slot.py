@@ -15,10 +15,10 @@ import pytest
 
 from aioflow.children import Children
 from aioflow.clock import SystemClock
+from aioflow.effects import RecallTries, StartTry, StopTry
 from aioflow.executors import worker
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.inputs import RecallTries, StartTry, StopTry
 from aioflow.messages import Ask, Began, Failed, Recalled, Succeeded
 from aioflow.model import Body
 from aioflow.orders import Answer, RunInfo, Start

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from aioflow.inputs import HostLost, Input, StartTry
+from aioflow.effects import StartTry
+from aioflow.inputs import HostLost, Input
 from aioflow.messages import Began, Deferred, Failed, NotReadyYet, Recalled, Skipped, Succeeded
 from aioflow.model import Body as Made
 from aioflow.model import Failure, SensorSpec, TaskSpec

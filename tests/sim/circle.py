@@ -18,8 +18,9 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
 from aioflow.core.restoring import restore
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.effects import Effect
 from aioflow.errors import BatchRefused, Fenced
-from aioflow.inputs import Asked, Due, Effect, Input
+from aioflow.inputs import Asked, Due, Input
 from aioflow.messages import (
     Awaiting,
     CallAnswered,

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.inputs import HostUp, Input, StartTry
+from aioflow.effects import StartTry
+from aioflow.inputs import HostUp, Input
 from aioflow.messages import (
     Awaiting,
     CallAnswered,

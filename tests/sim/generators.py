@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import Input, StartTry
+from aioflow.effects import StartTry
+from aioflow.inputs import Input
 from aioflow.messages import Item
 from aioflow.orders import ItemsTaken
 from tests.sim.actors import Body

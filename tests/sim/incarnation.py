@@ -20,23 +20,21 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.deleting import Deleting
-from aioflow.engine import Engine
-from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
-from aioflow.executors.wiring import Wiring
-from aioflow.inputs import (
+from aioflow.effects import (
     ConfirmCall,
     Deliver,
-    Delivered,
-    Drain,
     EndHosting,
     HostTrigger,
-    Input,
     RecallTries,
     RestoreCode,
     StartTry,
     StopTry,
     TakeEvents,
 )
+from aioflow.engine import Engine
+from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
+from aioflow.executors.wiring import Wiring
+from aioflow.inputs import Delivered, Drain, Input
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import CAPACITY, Triggerer
 from tests.sim import invariants

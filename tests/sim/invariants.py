@@ -12,7 +12,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
-from aioflow.inputs import Effect, HostTrigger, StartTry
+from aioflow.effects import Effect, HostTrigger, StartTry
 from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
 from aioflow.orders import Start
 from aioflow.rows import Batch, RunRow, TaskRow

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aioflow.inputs import StartTry
+from aioflow.effects import StartTry
 from aioflow.model import Body, TaskSpec, TaskState, TriggerState
 from aioflow.rows import Batch, TaskRow
 from tests.sim.broken import Broken

@@ -24,32 +24,34 @@ from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
 from aioflow.core.restoring import restore
 from aioflow.core.slots import Slots
+from aioflow.effects import (
+    Acknowledge,
+    ConfirmCall,
+    Deliver,
+    Effect,
+    EndHosting,
+    HostTrigger,
+    RecallTries,
+    StartTry,
+    StopTry,
+    TakeEvents,
+    WakeAt,
+)
 from aioflow.errors import RequestError
 from aioflow.inputs import (
-    Acknowledge,
     Asked,
-    ConfirmCall,
     Continue,
-    Deliver,
     Delivered,
     Drain,
     Due,
-    Effect,
-    EndHosting,
     HandOver,
-    HostTrigger,
     Input,
     LookBack,
     MoveClass,
     ReadOwed,
-    RecallTries,
     Rehost,
     Restarted,
-    StartTry,
-    StopTry,
     StopWaits,
-    TakeEvents,
-    WakeAt,
 )
 from aioflow.messages import (
     Began,

@@ -10,11 +10,13 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aioflow.inputs import Acknowledge, Asked, Effect, Input
+from aioflow.changes import TaskChange
+from aioflow.effects import Acknowledge, Effect
+from aioflow.inputs import Asked, Input
 from aioflow.model import MARKED, RunState, TaskState
 from aioflow.owed import Clearing
 from aioflow.requests import ClearTasks, DeleteRun, Mark, Request
-from aioflow.rows import Batch, RunRow, TaskChange, TaskRow
+from aioflow.rows import Batch, RunRow, TaskRow
 from tests.sim.broken import Broken
 from tests.sim.loops import is_round
 from tests.sim.tables import changed_tasks

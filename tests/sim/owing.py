@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import Deliver
+from aioflow.effects import Deliver
 from aioflow.model import CallbackSpec, DagSpec, RunState, TaskState
 from aioflow.owed import KEPT, Callback, is_callback
 from tests.sim.broken import Broken

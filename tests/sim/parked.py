@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from aioflow.inputs import HostTrigger
+from aioflow.effects import HostTrigger
 from aioflow.model import RecordState, TaskState, TriggerState
 from aioflow.rows import FROM_START, RecordRow, TriggerRow
 from tests.sim.broken import Broken

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.inputs import StartTry
+from aioflow.effects import StartTry
 from aioflow.messages import EventsHandled
 from aioflow.model import Body as Place
 from aioflow.model import (

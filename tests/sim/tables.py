@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.changes import TaskChange
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
 from aioflow.owed import ALERT, CLEAR, DEADLINE, Alert, Callback, Clearing, Deadline, is_callback
@@ -22,7 +23,6 @@ from aioflow.rows import (
     PoolRow,
     RecordRow,
     RunRow,
-    TaskChange,
     TaskRow,
     TriggerRow,
 )

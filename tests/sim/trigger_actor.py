@@ -13,7 +13,8 @@ import msgspec
 
 from aioflow.core.hosting import QUARANTINE
 from aioflow.core.quarantine import BLOCKED
-from aioflow.inputs import HostTrigger, HostUp, RoomChanged, Stalled
+from aioflow.effects import HostTrigger
+from aioflow.inputs import HostUp, RoomChanged, Stalled
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure
 from aioflow.orders import End, EventsTaken, Host

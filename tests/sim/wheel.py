@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from aioflow.changes import TaskChange
 from aioflow.inputs import Due
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.owed import DEADLINE, Deadline
-from aioflow.rows import Batch, OutboxRow, TaskChange, TaskRow, TriggerRow
+from aioflow.rows import Batch, OutboxRow, TaskRow, TriggerRow
 from tests.sim.broken import Broken
 from tests.sim.tables import Tables, changed_tasks
 

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 from sqlalchemy.engine import make_url
 
+from aioflow.changes import TaskChange
 from aioflow.model import DagSpec, Failure, RunState, TaskSpec, TaskState, TriggerState
 from aioflow.rows import (
     Batch,
@@ -22,7 +23,6 @@ from aioflow.rows import (
     PoolRow,
     ResultRow,
     RunRow,
-    TaskChange,
     TaskRow,
     TriggerRow,
     TryRow,

@@ -6,9 +6,10 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from aioflow.changes import RunChange, TriggerChange
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import PoolRow, RunChange, TriggerChange
+from aioflow.rows import PoolRow
 from aioflow.secrets import Vault
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -34,7 +36,7 @@ def first(*events: DagEventRow, **fields: object):
     return replace(first_batch(), of_dags=changes, **fields)
 
 
-def then(number: int, **changes: list[object]):
+def then(number: int, **changes: Any):
     return batch(number, of_dags=DagTriggerChanges(**changes))
 
 

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from aioflow.changes import RunChange, TriggerChange
 from aioflow.core.transitions import TASK_MOVES
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import Batch, RunChange, TriggerChange
+from aioflow.rows import Batch
 from aioflow.store import journal
 from aioflow.store.replay import compare
 from aioflow.unfinished import LiveRun

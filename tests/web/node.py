@@ -14,8 +14,9 @@ from aioflow.api import Api
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.slots import Slots
+from aioflow.effects import StartTry
 from aioflow.engine import Engine
-from aioflow.inputs import FileBroken, FileParsed, HostUp, StartTry
+from aioflow.inputs import FileBroken, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.secrets import Vault
