@@ -71,7 +71,7 @@ def _take_away(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> tuple[i
         begun = live.try_number, live.started_at
         begin_anew(stopped(live, draft, slots), draft, keeps_items=True)
         return begun
-    if row is None or not row.state >= TaskState.SUCCESS:
+    if row is None or row.state.is_live:
         return 0, None
     budget.end_otherwise(run, row)
     begin_anew(ended(run, row, draft), draft, keeps_items=True)
