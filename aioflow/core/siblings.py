@@ -110,7 +110,7 @@ class Siblings:
         self.counts[state] += 1
         if was == TaskState.PENDING:
             self.unfinished += 1
-            if index >= self.cursor:
+            if index == self.cursor or (index > self.cursor and self.lockstep is not None):
                 self.cursor = self.pending_from(index + 1)
         if state >= TaskState.SUCCESS > was:
             self.unfinished -= 1

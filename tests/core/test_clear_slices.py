@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from aioflow.core import clearing
 from aioflow.core.clear import portion
+from aioflow.core.siblings import Siblings
 from aioflow.effects import Acknowledge
 from aioflow.errors import RequestError
 from aioflow.inputs import Asked, Continue, HostUp, Input, Restarted
 from aioflow.messages import Item, Succeeded
 from aioflow.model import Body, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.requests import CancelRun, ClearTasks, Mark
+from aioflow.rows import ExpansionRow
 from tests.core.test_clear import ONCE, clear, fan_out, task
 from tests.core.test_past import after, day, loaded
 from tests.core.test_past import task as task_of_past
@@ -365,6 +367,20 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
 
     assert [row.is_open for row in world.rows.expansions.values()] == [False]
     assert world.rows.runs[run].ended_at is not None
+
+
+def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
+    row = ExpansionRow(run_no=1, position=0, width=4, first_task_no=1)
+    siblings = Siblings(row)
+    for _ in range(4):
+        siblings.note(siblings.take_fresh(), TaskState.RUNNING)
+    siblings.note(1, TaskState.PENDING)
+
+    for state in (TaskState.PENDING, TaskState.SUCCESS):  # as of a run that is marked meanwhile
+        siblings.note(3, state)
+
+    assert siblings.has_fresh
+    assert siblings.take_fresh() == 1
 
 
 # ── asked again with the same key ───────────────────────────────────────────────────────
