@@ -24,7 +24,7 @@ __all__ = ("REASON", "cannot_be_made", "held_back", "told")
 
 REASON: Final = "schedule_late"
 
-_COUNTED = 1_000
+_COUNTED = 10
 """Late slots are counted up to here."""
 
 _WHAT_RUNS = {
