@@ -15,6 +15,7 @@ from aioflow.core.timetable import (
     missed,
     next_slot,
     slots_between,
+    starts_at,
     validate,
 )
 from aioflow.errors import BadSchedule
@@ -386,6 +387,50 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
 
     assert slots == [instant("2026-06-01T12:34Z")]
     assert cursor == instant("2026-06-01T12:35Z")
+
+
+@st.composite
+def schedules(draw):
+    """Of every kind that has slots, some of them hours apart and shaky."""
+    jitter_us = draw(st.sampled_from([0, 20 * 60 * SECOND]))
+    every = ScheduleSpec(every_us=draw(st.integers(1, 4)) * HOUR, jitter_us=jitter_us)
+    shaky = ScheduleSpec(cron="0 */2 * * *", jitter_us=jitter_us)
+    begin = draw(instants())
+    dates = ScheduleSpec(dates=tuple(begin + n * 5 * HOUR for n in range(8)))
+    joined = ScheduleSpec(parts=(every, cron("30 1 * * *"), dates))
+    return draw(st.sampled_from([every, shaky, dates, joined, cron("15 30 2 * * *")]))
+
+
+@given(
+    schedule=schedules(),
+    zone=zones,
+    cursor=instants(),
+    steps=st.lists(st.integers(0, DAY), min_size=1, max_size=6),
+    limit=st.integers(1, 9),
+    policy=st.sampled_from(["all", "latest", "skip"]),
+)
+def test_no_slot_runs_before_its_start_or_twice_and_all_run_in_order(
+    schedule, zone, cursor, steps, limit, policy
+):
+    assert validate(schedule, zone) is None
+    now, at, ran = cursor, next_slot(schedule, zone, after=cursor - 1), []
+    for step in steps:
+        now += step
+        while at is not None and starts_at(schedule, zone, at, salt="dag") <= now:
+            slots, at = missed(
+                schedule, zone, cursor=at, now=now, policy=policy, limit=limit, salt="dag"
+            )
+            assert all(starts_at(schedule, zone, slot, salt="dag") <= now for slot in slots)
+            ran += slots
+
+    expected = slots_between(schedule, zone, after=cursor - 1, until=now, limit=10_000)
+    begun = [slot for slot in expected if starts_at(schedule, zone, slot, salt="dag") <= now]
+    assert ran == sorted(set(ran))
+    assert set(ran) <= set(begun)
+    if policy == "all" and not schedule.parts:  # of joined ones a later slot may start earlier
+        assert ran == begun
+    if policy == "latest" and begun and steps[-1] and not schedule.parts:
+        assert ran[-1:] == begun[-1:]
 
 
 def test_a_limit_that_would_never_get_on_is_refused():
