@@ -41,7 +41,8 @@ class Cron:
         expression: Five fields, or six, of which the first is the second; or ``@daily`` and the
             like.
         jitter: How much later than its slot a run may start, at most. How much it is follows
-            from the DAG and the slot alone; the logical date stays the slot.
+            from the DAG and the slot alone, and is half the way to the next slot at most; the
+            logical date stays the slot.
     """
 
     expression: str

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import islice, pairwise, takewhile
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -57,16 +57,12 @@ CRON_NAMES = {
 """What an author may write instead of five fields. ``@once`` and ``@continuous`` are no cron."""
 
 _SECOND: Instant = 1_000_000
-_DAY_US = 86_400 * _SECOND
 _FIELD_LENGTH = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 MISSED_US = 30 * _SECOND
 """A slot that starts later than this was missed, where missed ones are skipped."""
-
-_CLOSE_SLOTS = 64
-"""How many slots are looked at for two that are closer than a jitter."""
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
@@ -106,17 +102,6 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
         if part.once or part.gap_us is not None:
             raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
         _check(part, timezone)
-    _check_jitter(schedule, timezone)
-
-
-def _check_jitter(schedule: ScheduleSpec, timezone: str) -> None:
-    if not schedule.jitter_us:
-        return
-    if schedule.jitter_us > _DAY_US:
-        raise BadSchedule("a jitter is at most one day")
-    slots = islice(slots_after(schedule, timezone, after=0), _CLOSE_SLOTS)
-    if any(later - slot <= schedule.jitter_us for slot, later in pairwise(slots)):
-        raise BadSchedule("a jitter has to be shorter than the time from one slot to the next")
 
 
 # ── slots ───────────────────────────────────────────────────────────────────────────────
@@ -243,16 +228,24 @@ def interval_up_to(
 def starts_at(schedule: ScheduleSpec, timezone: str, slot: Instant, *, salt: str) -> Instant:
     """Return when the run of a slot may start: then, or later by a share of the jitter.
 
-    Which share that is follows from the slot and ``salt``, the name of the DAG, alone. A slot
-    of several schedules starts with the first of them.
+    Which share that is follows from the slot and ``salt``, the name of the DAG, alone. At most
+    it is half the way to the next slot, so that runs start in the order of their slots.
     """
-    if any(_is_shaky(part) for part in schedule.parts):
-        own = [part for part in schedule.parts if _has(part, timezone, slot)]
-        return min((starts_at(part, timezone, slot, salt=salt) for part in own), default=slot)
-    if not schedule.jitter_us:
+    jitter_us = _jitter_us(schedule, timezone, slot)
+    if not jitter_us:
         return slot
+    following = next_slot(schedule, timezone, after=slot)
+    most = jitter_us if following is None else min(jitter_us, (following - slot) // 2)
     digest = blake2b(f"{salt}/{slot}".encode(), digest_size=8).digest()
-    return slot + int.from_bytes(digest) % schedule.jitter_us
+    return slot + (most * int.from_bytes(digest) >> 64)
+
+
+def _jitter_us(schedule: ScheduleSpec, timezone: str, slot: Instant) -> int:
+    """Return that of a slot: where several schedules have it, the smallest."""
+    if not any(_is_shaky(part) for part in schedule.parts):
+        return schedule.jitter_us
+    own = [part for part in schedule.parts if _has(part, timezone, slot)]
+    return min((_jitter_us(part, timezone, slot) for part in own), default=0)
 
 
 def _is_shaky(schedule: ScheduleSpec) -> bool:

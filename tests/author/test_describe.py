@@ -485,7 +485,6 @@ def test_a_date_that_no_clock_shows_is_the_first_instant_after_it():
         Dates(["2026-01-01"]),  # type: ignore[list-item]
         Dates([date(2026, 1, 1) + timedelta(n) for n in range(10_001)]),
         Continuous("100ms"),
-        Every("1h", jitter="1h"),
         Cron("@daily", jitter="soon"),
         Cron(5),  # type: ignore[arg-type]
     ],
