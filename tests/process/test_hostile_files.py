@@ -110,10 +110,9 @@ def test_hostile_files_are_told_apart_and_never_hold_up_a_dag_beside_them(tmp_pa
         eventually(lambda: problems(daemon).keys() >= wanted.keys(), 60.0)
         found = problems(daemon)
         with daemon.database() as database:
-            before = database.execute("SELECT version FROM dag").fetchone()
-            eventually(
-                lambda: database.execute("SELECT version FROM dag").fetchone() != before, 2.0
-            )
+            before = steady_version(database)
+            write(dags, "steady", STEADY.replace("pass", "print('still')"))
+            eventually(lambda: steady_version(database) != before, 5.0)
             eventually(lambda: len(lateness(database)) >= 8, 60.0)
             late = lateness(database)
         parsers = [process.pid for process in daemon.tree()]
