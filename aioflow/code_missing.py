@@ -1,7 +1,8 @@
 """Brings the code of versions back that children have not found on the disk: from the database.
 
-Who lacks it waits meanwhile and is charged nothing. As long as it cannot be written, a full disk
-for example, they ask again and again, and this says so now and then.
+Who lacks it waits meanwhile and is charged nothing; where only a module of it was missing, the
+import error was a try. As long as it cannot be written, on a full disk for example, they ask again
+and again, and this says so.
 """
 
 from __future__ import annotations
@@ -68,8 +69,7 @@ class CodeMissing:
             if row is None:
                 _log.error("the code of a version is nowhere", version=version)
                 return
-            await self._snapshots.restore(version, row.sources)
+            if await self._snapshots.restore(version, row.sources):
+                _log.warning("code that was missing is restored", version=version, file=row.file)
         except (OSError, StoreUnavailable) as exc:
             _log.error("code cannot be restored now", version=version, error=str(exc))
-        else:
-            _log.warning("code that was missing is restored", version=version, file=row.file)

@@ -45,7 +45,7 @@ SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.05
 """Between a change being noticed and the sweep: editors and git write several files."""
 
-_SHARE = 5
+_SHARE = 3
 """Between two sweeps it rests at least so many times as long as one took."""
 
 AGAIN_SECONDS = 30.0
@@ -187,17 +187,31 @@ class Catalog:
         )
         self._log_unseen(found)
         before, self._files = self._files, found.files
+        changed = _differing(before, found.files)
+        come: set[str] = set()
         if before.keys() != found.files.keys():
-            self._places = places_of(found.files)
+            places = places_of(found.files)
+            come, self._places = places - self._places, places
         self._report_gone(found)
+        if changed:
+            self._ask_all(changed, come)
         now = self._clock.monotonic_us()
-        if before != found.files:
-            for file in found.files:
-                self._ask(file)
         for file in [file for file, at in self._again.items() if at <= now]:
             del self._again[file]
             if file in found.files:
                 self._ask(file, is_time=True)
+
+    def _ask_all(self, changed: set[str], come: set[str]) -> None:
+        """Ask for the files that a change may concern, or for which a place is none in vain now."""
+        for file in self._files:
+            known = self._known.get(file)
+            is_concerned = (
+                known is None
+                or not changed.isdisjoint(known.digests)
+                or not come.isdisjoint(known.wanted)
+            )
+            if is_concerned:
+                self._ask(file)
 
     def _ask(self, file: str, *, is_time: bool = False) -> None:
         """Have a file parsed, if something speaks for it."""
@@ -394,6 +408,12 @@ class Catalog:
         """What the description of a file depends on besides its code, where that is unusual."""
         tries = self._told_tries
         return "" if tries == DEFAULT_TRIES else f"default_tries={tries}"
+
+
+def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:
+    """Return the files that are not what they were; what was not read again is the same object."""
+    changed = {name for name, seen in now.items() if before.get(name) is not seen}
+    return changed | (before.keys() - now.keys())
 
 
 def _parsed(file: str, version: str, parsed: Parsed, sources: dict[str, bytes]) -> FileParsed:

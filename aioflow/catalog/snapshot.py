@@ -44,10 +44,10 @@ class Snapshots:
         """A file has no newest version any more."""
         self._newest.pop(file, None)
 
-    async def restore(self, version: str, sources: Mapping[str, bytes]) -> None:
-        """Have the code of a version on the disk; files of it that are missing come back."""
+    async def restore(self, version: str, sources: Mapping[str, bytes]) -> bool:
+        """Have the code of a version on the disk; return whether any of it was missing."""
         write = partial(write_snapshot, self.folder, version, sources)
-        await in_thread(write, limiter=self._threads)
+        return await in_thread(write, limiter=self._threads)
 
     async def list_old(self, *, before_seconds: float) -> list[str]:
         """Return the versions whose folders were made before an instant of the wall clock."""
@@ -116,15 +116,18 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
     return digest.hexdigest()
 
 
-def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> None:
+def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bool:
     """Make ``<code>/<version>/`` durably, all at once; one that is there is kept as it is.
 
     One in which a file is missing is made anew.
+
+    Returns:
+        Whether it was written.
     """
     target = code / version
     if target.exists():
         if all((target / name).exists() for name in sources):
-            return
+            return False
         shutil.rmtree(target)
     code.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = code / f".{version}.{secrets.token_hex(4)}.part"
@@ -141,6 +144,7 @@ def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> No
         _sync_folder(code)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    return True
 
 
 def _write_file(path: Path, content: bytes) -> None:

@@ -19,6 +19,7 @@ from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
     "CODE_MISSING",
+    "IMPORT_ERROR",
     "await_code",
     "drop_record",
     "fail",
@@ -39,6 +40,9 @@ __all__ = (
 
 CODE_MISSING = "code_missing"
 """The reason of what did not begin, for the code of its version was not there."""
+
+IMPORT_ERROR = "import_error"
+"""That of what did not begin, for its code could not be imported."""
 
 CODE_AGAIN_US = 2_000_000
 

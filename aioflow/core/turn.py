@@ -31,6 +31,7 @@ from aioflow.core import (
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
     CODE_MISSING,
+    IMPORT_ERROR,
     await_code,
     drop_record,
     fail_or_retry,
@@ -75,6 +76,7 @@ from aioflow.inputs import (
     ReadOwed,
     Rehost,
     Restarted,
+    RestoreCode,
     RoomChanged,
     Stalled,
     StopWaits,
@@ -366,6 +368,9 @@ def _failed(live: Live, report: Failed, draft: Draft, slots: Slots) -> None:
     if report.failure.reason == CODE_MISSING and report.began_at is None:
         await_code(live, report.failure, draft, slots)
         return
+    if report.failure.reason == IMPORT_ERROR and report.began_at is None:
+        # It could be imported when it was parsed: a module of the version may be gone.
+        draft.effects.append(RestoreCode((live.run.row.version,)))
     sensor = live.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
         keep_try(live, TaskState.SKIPPED, report.failure, draft)

@@ -1000,6 +1000,20 @@ def test_a_try_whose_code_is_missing_begins_again_uncharged_when_it_is_back():
     assert world.run_state(run) == "success"
 
 
+def test_a_try_that_cannot_be_imported_fails_and_its_code_is_looked_at():
+    world = World()
+    run = world.begin(task("a", retry=RetryPolicy(tries=2, delay_us=SECOND, jitter=False)))
+    start = world.started("a").start
+    failure = Failure(type="ModuleNotFoundError", message="helper", reason="import_error")
+
+    effects = world.turn(Failed(start.task_no, start.start_no, None, 1, failure))
+    world.pass_time(2)
+
+    assert RestoreCode(("v1",)) in effects
+    assert world.started("a").start.try_number == 2
+    assert world.state(run, "a") == "running"
+
+
 def test_a_trigger_whose_code_is_missing_is_hosted_again_when_it_is_back():
     world = World()
     run = world.begin(task("a"))
