@@ -230,6 +230,7 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     else:
         step_back(run, memory)
     deadlines.write_off(run.run_no, draft)
+    draft.eased_dags.add(dag_id)
     begin_queued(run.queue, draft, slots)
     if run.row.backfill is not None:
         draft.effects.append(FillBack(run.row.backfill))

@@ -116,8 +116,7 @@ def host_all(role: str, draft: Draft) -> None:
         if one.hosting and one.role == role:
             draft.standing.note(one)
             one.unhost()
-        if role_of(one.row.class_path, memory) == role:
-            place(one, draft)
+        place(one, draft)
 
 
 def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:

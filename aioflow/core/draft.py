@@ -69,6 +69,7 @@ class Draft:
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
         standing: What it does to the triggers that start runs.
+        eased_dags: DAGs of which a run has ended: their triggers may have waited for that.
         asset_events: What it tells of assets, to be taken by the DAGs that go by them.
         placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
         ended_tasks: Tasks that did, where the run behind may have waited for them.
@@ -91,6 +92,7 @@ class Draft:
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
+        self.eased_dags: set[str] = set()
         self.asset_events: list[NamedEventRow] = []
         self.placed_dags: list[str] = []
         self.owing = Owing(memory, numbers.take, self.effects)

@@ -44,9 +44,9 @@ __all__ = (
     "conf_of",
     "due",
     "fire",
-    "go_on",
     "lose_host",
     "restarted",
+    "settle",
     "start",
 )
 
@@ -248,12 +248,14 @@ def _credit(one: DagTrigger, draft: Draft) -> None:
         draft.credit(EventsTaken(one.row.trigger_no, one.hosting, one.taken))
 
 
-def go_on(dag_id: str, draft: Draft) -> None:
-    """A run of the DAG has ended: its trigger may have waited for that."""
-    one = draft.memory.standing.of(dag_id)
-    if one is not None and one.taken < one.index:
-        draft.standing.note(one)
-        _credit(one, draft)
+def settle(draft: Draft) -> None:
+    """Let the triggers go on that had to wait for runs of their DAGs to end."""
+    for dag_id in sorted(draft.eased_dags):
+        one = draft.memory.standing.of(dag_id)
+        if one is not None and one.taken < one.index:
+            draft.standing.note(one)
+            _credit(one, draft)
+    draft.eased_dags.clear()
 
 
 def lose_host(lost: HostLost, draft: Draft) -> None:

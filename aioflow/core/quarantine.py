@@ -124,6 +124,9 @@ def _staller(report: Stalled, memory: Memory) -> Staller | None:
         found = memory.stalls.find("task", f"{run.dag_id}.{live.spec.task_id}")
     else:
         wait = memory.waits.get(report.culprit)
+        of_dag = memory.standing.get(report.culprit)
+        if of_dag is not None:
+            return memory.stalls.find("trigger", of_dag.row.class_path)
         if wait is None:  # nobody waits for it, and it takes its time to let go
             return memory.stalls.find("trigger", report.class_path) if report.class_path else None
         run, task_id = wait.run.row, "" if wait.live is None else wait.live.name
@@ -147,6 +150,9 @@ def _tell(found: Staller, report: Stalled, draft: Draft) -> None:
     }
     if found.kind == "trigger":
         facts["trigger_id"] = report.culprit
+        of_dag = draft.memory.standing.get(report.culprit)
+        if of_dag is not None:
+            facts["dag_id"] = of_dag.row.dag_id
     verb = "held up" if report.is_over else "holds up"
     doing = "importing " if report.is_loading else ""
     draft.effects.append(Warn(f"{doing}user code {verb} the loop of its host", facts))

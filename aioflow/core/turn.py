@@ -160,6 +160,7 @@ def decide(
             succession.settle(draft, slots)
             _settle_ended(draft, slots)
             assets.settle(draft, slots)
+            event_runs.settle(draft)
         if granting:
             _grant(draft, slots)
             if memory.held and _let_go_on(draft, slots):
@@ -173,7 +174,6 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
     while draft.ended_runs:
         run = draft.ended_runs.pop()
         dag.run_ended(run, was=RunState.RUNNING, draft=draft, slots=slots)
-        event_runs.go_on(run.row.dag_id, draft)
         child_runs.ended(run, draft, slots)
         succession.settle(draft, slots)
 

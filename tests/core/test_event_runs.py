@@ -11,8 +11,8 @@ from aioflow.core import event_runs
 from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
 from aioflow.core.event_runs import LONGEST_HOLD, conf_of
 from aioflow.dag_triggers import DagTriggerSpec, Fate
-from aioflow.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.inputs import FileGone, FileParsed, HostLost, HostUp, MoveClass
+from aioflow.effects import EndHosting, HostTrigger, TakeEvents, Warn
+from aioflow.inputs import FileGone, FileParsed, HostLost, HostUp, MoveClass, Stalled
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
 from aioflow.requests import CancelRun, SetPaused
@@ -391,6 +391,18 @@ def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):
     assert [e.taken.upto for e in effects if isinstance(e, TakeEvents)] == [ahead + 1]
 
 
+def test_a_run_that_is_cancelled_while_it_waits_lets_the_trigger_go_on(monkeypatch):
+    monkeypatch.setattr(event_runs, "RUNS_AHEAD", 2)
+    world = waiting(max_active_runs=1)
+    fire(world, *({"n": n} for n in range(3)))
+    assert one(world).taken < one(world).index
+
+    last = max(world.rows.runs.values(), key=lambda run: run.run_no)
+    world.ask(CancelRun(run_id=last.run_id))
+
+    assert one(world).taken == one(world).index
+
+
 # ── paused ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -514,6 +526,17 @@ def test_a_class_in_quarantine_moves_with_its_events_in_order():
     assert moved == ["triggers", "quarantine"]
     world.turn(HostUp("quarantine"))
     assert host(world).last is not None
+
+
+def test_one_that_holds_up_its_loop_is_named_with_its_dag():
+    world = waiting()
+    number = one(world).row.trigger_no
+    effects = world.turn(
+        Stalled(role="triggers", culprit=number, incident="i", milliseconds=900, place="f.py:3")
+    )
+
+    (told,) = [effect for effect in effects if isinstance(effect, Warn)]
+    assert (told.facts["trigger"], told.facts["dag_id"]) == ("m:Ticks", "dag")
 
 
 # ── quiet ───────────────────────────────────────────────────────────────────────────────
