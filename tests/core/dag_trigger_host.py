@@ -1,0 +1,40 @@
+"""A host's side of a trigger that counts, for tests that draw what happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from aioflow.messages import Fired
+from aioflow.orders import Host
+
+
+@dataclass
+class Hosting:
+    """One hosting: it goes on behind the last event it was told of, or some events before that."""
+
+    number: int
+    hosting: int
+    next: int = 0
+    sent: int = 0
+    taken: int = 0
+    window: int = 64
+
+    @classmethod
+    def of(cls, order: Host, back: int = 0) -> Self:
+        first = 0 if order.last is None else msgspec.msgpack.decode(order.last[0])["n"] + 1
+        begins = max(0, first - back)
+        return cls(order.trigger_no, order.hosting, begins, window=order.window)
+
+    def reports(self, count: int, upto: int, now: int) -> list[Fired]:
+        """The next events, as many as are wanted, there are, and the window allows."""
+        found = []
+        while len(found) < count and self.next < upto and self.sent - self.taken < self.window:
+            payload = msgspec.msgpack.encode({"n": self.next})
+            at = (self.number, self.hosting, self.sent, now)
+            found.append(Fired(*at, payload, str(self.next)))
+            self.next += 1
+            self.sent += 1
+        return found

@@ -1,0 +1,162 @@
+"""Whatever happens in whatever order: each event starts one run, in its order, and none two."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.dag_triggers import DagTriggerSpec
+from aioflow.inputs import EndHosting, FileGone, HostLost, HostTrigger, HostUp, TakeEvents
+from aioflow.messages import Fired, TriggerEnded
+from aioflow.model import DagSpec, Failure, IfPaused, TaskSpec
+from aioflow.requests import SetPaused
+from tests.core.dag_trigger_host import Hosting
+from tests.core.world import World
+
+EVENTS = 40
+STEPS = 120
+KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+BROKEN = Failure(type="OSError", message="no", reason="trigger")
+
+
+class Life:
+    """A node with one DAG, and a host whose trigger counts, from behind its last event on."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.world = World()
+        self.if_paused: IfPaused = self.dice.choice(["stay", "stop"])
+        self.versions = 0
+        self.hosting: Hosting | None = None
+        self.seen = 0
+        self.save()
+
+    # ── what happens ────────────────────────────────────────────────────────────────────
+
+    def save(self) -> None:
+        """Save the file, with other fields or the same."""
+        self.versions += 1
+        fields = msgspec.msgpack.encode({"path": self.dice.choice("ab")})
+        spec = DagTriggerSpec(class_path="m:Counting", kwargs=fields)
+        self.world.load(
+            DagSpec(
+                dag_id="dag",
+                file="dag.py",
+                tasks=(TaskSpec(task_id="t"),),
+                trigger=spec,
+                parameters=("n",),
+                max_active_runs=2,
+                if_paused=self.if_paused,
+            ),
+            version=f"v{self.versions}",
+        )
+
+    def lose_file(self) -> None:
+        self.world.turn(FileGone("dag.py"))
+
+    def pause(self) -> None:
+        self.world.ask(SetPaused(dag_id="dag", paused=self.dice.random() < 0.5))
+
+    def yield_some(self) -> None:
+        """Have the trigger go on, as far as it may; some reports are repeated, or refused."""
+        self.heed()
+        if self.hosting is None:
+            return
+        reports = self.hosting.reports(self.dice.randint(1, 5), EVENTS, self.world.now)
+        if reports and self.dice.random() < 0.3:
+            reports = [*reports, self.dice.choice(reports)]
+        if reports and self.dice.random() < 0.2:
+            self.world.refuse(*reports)
+        elif reports:
+            self.world.turn(*reports)
+
+    def fail(self) -> None:
+        self.heed()
+        if self.hosting is not None:
+            failure = self.dice.choice([None, BROKEN])
+            number, hosting = self.hosting.number, self.hosting.hosting
+            self.hosting = None
+            self.world.turn(TriggerEnded(number, hosting, self.world.now, failure))
+
+    def kill_host(self) -> None:
+        number = -1 if self.hosting is None else self.hosting.number
+        culprit = self.dice.choice([-1, number])
+        self.heed()
+        self.hosting = None
+        at = self.world.now
+        self.world.turn(HostLost(role="triggers", culprit=culprit, failure=KILLED, at=at))
+        self.seen = len(self.world.effects)
+        self.world.turn(HostUp("triggers"))
+
+    def kill_node(self) -> None:
+        self.hosting, self.seen = None, 0
+        self.world.restart()
+
+    def let_time_pass(self) -> None:
+        self.world.pass_time(self.dice.choice([1, 10, 300]))
+
+    def finish(self) -> None:
+        self.world.finish_all()
+
+    # ── the host ────────────────────────────────────────────────────────────────────────
+
+    def heed(self) -> None:
+        """Take the orders that have come."""
+        orders, self.seen = self.world.effects[self.seen :], len(self.world.effects)
+        ended: list[Any] = []
+        for order in orders:
+            match order:
+                case HostTrigger(host=host):
+                    self.hosting = Hosting.of(host, self.dice.randint(0, 3))
+                case EndHosting(end=end):
+                    of = (end.trigger_no, end.hosting, self.world.now)
+                    ended.append(TriggerEnded(*of, reason=end.reason))
+                    if self.hosting is not None and self.hosting.hosting == end.hosting:
+                        self.hosting = None
+                case TakeEvents(taken=taken):
+                    if self.hosting is not None and self.hosting.hosting == taken.hosting:
+                        self.hosting.taken = taken.upto
+                case _:
+                    pass
+        if ended:
+            self.world.turn(*ended)
+            self.heed()
+
+    def go_on_to_the_end(self) -> None:
+        self.save()
+        self.world.ask(SetPaused(dag_id="dag", paused=False))
+        for _ in range(3 * EVENTS):
+            self.world.pass_time(300)
+            self.yield_some()
+            self.finish()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_event_starts_one_run_whatever_happens(seed):
+    life = Life(seed)
+    steps = [life.yield_some] * 6 + [life.finish] * 2
+    steps += [life.save, life.lose_file, life.pause, life.fail, life.kill_host, life.kill_node]
+    steps += [life.let_time_pass]
+    for _ in range(STEPS):
+        life.dice.choice(steps)()
+    life.go_on_to_the_end()
+
+    rows = life.world.rows
+    runs = [run for _, run in sorted(rows.runs.items())]
+    given = [msgspec.msgpack.decode(run.conf or b"\x80")["n"] for run in runs]
+    assert given == list(range(EVENTS))
+    assert {run.state.label for run in runs} == {"success"}
+    assert sorted(event.sequence for event in rows.dag_events.values()) == list(range(EVENTS))
+    assert all(isinstance(event.run_no, int) for event in rows.dag_events.values())
+
+
+def test_what_is_drawn_is_reported_as_a_host_would():
+    fired = Hosting(7, 3).reports(2, EVENTS, 5)
+
+    assert fired == [
+        Fired(7, 3, 0, 5, msgspec.msgpack.encode({"n": 0}), "0"),
+        Fired(7, 3, 1, 5, msgspec.msgpack.encode({"n": 1}), "1"),
+    ]
