@@ -1,0 +1,120 @@
+"""What people are told of the triggers that start runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.errors import RequestError
+from aioflow.inputs import FileParsed, HostUp
+from aioflow.messages import Deferred, Fired, TriggerEnded
+from aioflow.model import DagSpec, Failure, TaskSpec
+from tests.web.node import Node, node
+
+
+async def load(n: Node, dag_id: str = "dag", **trigger: Any) -> None:
+    said = {"class_path": "m:Ticks", "kwargs": b"\x80", "name": "Ticks", **trigger}
+    spec = DagSpec(
+        dag_id=dag_id,
+        file=f"{dag_id}.py",
+        tasks=(TaskSpec(task_id="t"),),
+        trigger=DagTriggerSpec(**said),
+    )
+    n.engine.report(
+        [
+            FileParsed(file=spec.file, version=f"v-{dag_id}", dags=(spec,), sources={}),
+            HostUp("triggers"),
+        ]
+    )
+    while n.engine.memory.standing.of(dag_id) is None:
+        await n.engine.next_turn()
+    await n.api.set_paused(dag_id, paused=False)
+
+
+def report(n: Node, *reports: Any) -> None:
+    n.engine.report(list(reports))
+
+
+def hosted(n: Node, dag_id: str = "dag") -> tuple[int, int]:
+    one = n.engine.memory.standing.of(dag_id)
+    assert one is not None
+    return one.row.trigger_no, one.hosting
+
+
+async def test_a_dag_says_what_it_waits_for(tmp_path):
+    async with node(tmp_path) as n:
+        await load(n)
+        number, hosting = hosted(n)
+        report(n, Fired(number, hosting, 0, 1, b"\xc0", "a"))
+        await n.api.set_paused("dag", paused=False)
+
+        shown = await n.api.show_dag("dag")
+        (listed,) = [dag for dag in await n.api.list_dags() if dag.dag_id == "dag"]
+
+        assert (shown.schedule, listed.schedule) == ("each Ticks", "each Ticks")
+        assert shown.trigger is not None
+        assert (shown.trigger.trigger_id, shown.trigger.events) == (number, 1)
+        assert (shown.trigger.state, shown.trigger.detail) == ("waiting", "m:Ticks")
+
+
+async def test_one_that_has_failed_says_why_and_until_when(tmp_path):
+    async with node(tmp_path) as n:
+        await load(n)
+        failure = Failure(type="OSError", message="no such folder", reason="trigger")
+        report(n, TriggerEnded(*hosted(n), 1, failure))
+        await n.api.set_paused("dag", paused=False)
+
+        (view,) = await n.api.list_triggers()
+
+        assert (view.state, view.node) == ("retry_at", None)
+        assert view.detail == "m:Ticks: no such folder"
+        assert view.deadline is not None
+
+
+async def test_assets_are_told_with_what_is_there(tmp_path):
+    async with node(tmp_path) as n:
+        condition = msgspec.msgpack.encode(AssetCondition(True, ("a", "b")))
+        await load(n, class_path=ASSETS, kwargs=condition, name="a, b")
+        await n.api.emit("asset:a", key=None, data=None, request="r")
+
+        (view,) = await n.api.list_triggers()
+
+        assert view.state == "event"
+        assert view.detail == "assets: all of a (1), b (0)"
+
+
+async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
+    async with node(tmp_path) as n:
+        await load(n)
+        await n.api.trigger("dag", conf=None)
+        start = (await n.outlets.next_start()).start
+        at = (start.task_no, start.start_no, 1, 1)
+        report(n, Deferred(*at, "m:T", b"\x80", "on_event", None))
+        while not await n.store.list_triggers():
+            await n.engine.next_turn()
+        await load(n, "other")
+
+        found = await n.api.list_triggers()
+        pages = [await n.api.list_triggers(limit=1, after=-1)]
+        while pages[-1]:
+            pages.append(await n.api.list_triggers(limit=1, after=pages[-1][0].trigger_id))
+
+        assert [(view.dag_id, view.task_id) for view in found] == [
+            ("dag", None),
+            ("dag", "t"),
+            ("other", None),
+        ]
+        assert [view for page in pages for view in page] == found
+        assert await n.api.show_trigger(found[2].trigger_id) == found[2]
+
+
+async def test_it_cannot_be_fired_by_hand_and_what_to_do_is_said(tmp_path):
+    async with node(tmp_path) as n:
+        await load(n)
+        number, _ = hosted(n)
+
+        with pytest.raises(RequestError, match="aioflow dags trigger dag"):
+            await n.api.fire(number)
