@@ -86,6 +86,15 @@ async def test_assets_are_told_with_what_is_there(tmp_path):
         assert view.detail == "assets: all of a (1), b (0)"
 
 
+async def test_a_timetable_is_called_what_its_author_called_it(tmp_path):
+    async with node(tmp_path) as n:
+        await load(n, name="WorkingHours", is_timetable=True)
+
+        (view,) = await n.api.list_triggers()
+
+        assert (view.kind, view.detail) == ("timetable", "WorkingHours")
+
+
 async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
     async with node(tmp_path) as n:
         await load(n)

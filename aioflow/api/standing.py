@@ -9,7 +9,7 @@ from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
 from aioflow.core.why import explain_dag_trigger
-from aioflow.dag_triggers import DagTriggerRow
+from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
 from aioflow.model import Wait, WaitKind
 
 __all__ = ("list_standing", "merged")
@@ -28,12 +28,13 @@ async def list_standing(reader: RunReader, memory: Memory | None) -> list[Trigge
     views = []
     for row in await reader.store.list_dag_triggers():
         dag = dags.get(row.dag_id)
-        if dag is None or (await reader.spec(dag.version, dag.dag_id)).trigger is None:
+        spec = None if dag is None else (await reader.spec(dag.version, dag.dag_id)).trigger
+        if spec is None:
             continue
         one = None if memory is None else memory.standing.get(row.trigger_no)
         wait = None if memory is None or one is None else explain_dag_trigger(one, memory)
         is_hosted = one is not None and one.hosting != 0 and one.has_room
-        views.append(_view(row, wait, NODE_NO if is_hosted else None))
+        views.append(_view(row, spec, wait, NODE_NO if is_hosted else None))
     return views
 
 
@@ -46,14 +47,16 @@ def merged(
     return found[:limit]
 
 
-def _view(row: DagTriggerRow, wait: Wait | None, node: int | None) -> TriggerView:
-    detail = detail_of(row.class_path, row.kwargs)
+def _view(
+    row: DagTriggerRow, spec: DagTriggerSpec, wait: Wait | None, node: int | None
+) -> TriggerView:
+    detail = spec.name if spec.is_timetable else detail_of(row.class_path, row.kwargs)
     if wait is not None and wait.kind is not WaitKind.TRIGGER and wait.detail:
         detail = f"{detail}: {wait.detail}"
     is_waiting = wait is None or wait.kind is WaitKind.TRIGGER
     return TriggerView(
         trigger_id=row.trigger_no,
-        kind=kind_of(row.class_path),
+        kind="timetable" if spec.is_timetable else kind_of(row.class_path),
         dag_id=row.dag_id,
         run_id=None,
         task_id=None,
