@@ -54,7 +54,7 @@ from aioflow.core.retry import INTERRUPTION_LIMIT_OWN
 from aioflow.core.run import end, go_on
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
-from aioflow.effects import Effect
+from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
@@ -76,7 +76,6 @@ from aioflow.inputs import (
     ReadOwed,
     Rehost,
     Restarted,
-    RestoreCode,
     RoomChanged,
     Stalled,
     StopWaits,

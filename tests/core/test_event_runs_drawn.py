@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from aioflow.dag_triggers import DagTriggerSpec
-from aioflow.inputs import EndHosting, FileGone, HostLost, HostTrigger, HostUp, TakeEvents
+from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.inputs import FileGone, HostLost, HostUp
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, IfPaused, TaskSpec
 from aioflow.requests import SetPaused
