@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from aioflow.core import past
 from aioflow.core.draft import Draft
 from aioflow.core.line import order_of
+from aioflow.core.live import backfill_queue
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
 from aioflow.requests import DeleteDag, DeleteRun, EraseRows
 from aioflow.rows import DeletionRow
 
 __all__ = ("delete", "delete_dag", "erase")
+
+_NO_FIELDS = b"\x80"
 
 
 def delete(request: DeleteRun, draft: Draft) -> None:
@@ -45,13 +50,31 @@ def delete_dag(request: DeleteDag, draft: Draft) -> None:
         raise UnknownDag(dag_id)
     if not row.gone:
         raise DagPresent(dag_id, row.file)
-    live = memory.active_runs.get(dag_id, 0) + len(memory.queued_runs.get(dag_id, ()))
+    filling = [one for one in memory.backfills.values() if one.dag_id == dag_id]
+    queues = [dag_id, *(backfill_queue(one.backfill_no) for one in filling)]
+    live = sum(
+        memory.active_runs.get(queue, 0) + len(memory.queued_runs.get(queue, ()))
+        for queue in queues
+    )
     if live:
         raise DagRunning(dag_id, live)
     if not request.only_asks:
+        for backfill in filling:
+            draft.put_backfill(replace(backfill, state="cancelled", ended_at=draft.now))
+        _forget_trigger(dag_id, draft)
         del memory.dags[dag_id]
         draft.batch.dags = [kept for kept in draft.batch.dags if kept.dag_id != dag_id]
         draft.batch.gone_dags.append(dag_id)
+
+
+def _forget_trigger(dag_id: str, draft: Draft) -> None:
+    """Whatever DAG has that name next, its trigger begins anew; keys are known as long as ever."""
+    one = draft.memory.standing.of(dag_id)
+    if one is not None:
+        draft.standing.note(one)
+        nothing = {"event": None, "event_key": None, "held": None}
+        one.row = replace(one.row, class_path="", kwargs=_NO_FIELDS, **nothing)
+        draft.memory.standing.index(one)
 
 
 def erase(request: EraseRows, draft: Draft) -> None:

@@ -14,6 +14,7 @@ from aioflow.errors import (
     BackfillRefused,
     BadConf,
     DagBroken,
+    DagRunning,
     RequestError,
     UnknownBackfill,
     UnknownDag,
@@ -21,7 +22,14 @@ from aioflow.errors import (
 from aioflow.inputs import FileGone, FillBack
 from aioflow.messages import Deferred
 from aioflow.model import DagSpec, RetryPolicy, TaskSpec
-from aioflow.requests import CancelBackfill, CancelRun, ClearTasks, SetPaused, StartBackfill
+from aioflow.requests import (
+    CancelBackfill,
+    CancelRun,
+    ClearTasks,
+    DeleteDag,
+    SetPaused,
+    StartBackfill,
+)
 from aioflow.schedules import ScheduleSpec
 from tests.core.world import SECOND, World
 
@@ -250,6 +258,20 @@ def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():
     world.turn(FileGone("dag.py"))
     with pytest.raises(DagBroken):
         backfill(world)
+
+
+def test_a_dag_is_deleted_once_no_run_of_its_backfill_goes_on_and_that_with_it():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    world.turn(FileGone("dag.py"))
+
+    with pytest.raises(DagRunning, match="1 runs"):
+        world.ask(DeleteDag(dag_id="dag"))
+    world.finish_all()
+    world.ask(DeleteDag(dag_id="dag"))
+
+    assert world.rows.backfills[number].state == "cancelled"
+    assert world.memory.backfills == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from aioflow.effects import EndHosting, HostTrigger, TakeEvents, Warn
 from aioflow.inputs import FileGone, FileParsed, HostLost, HostUp, MoveClass, Stalled
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
-from aioflow.requests import CancelRun, SetPaused
+from aioflow.requests import CancelRun, DeleteDag, SetPaused
 from tests.core.world import SECOND, World
 
 BROKEN = Failure(type="OSError", message="no such folder", reason="trigger")
@@ -208,6 +208,22 @@ def test_a_dag_that_is_gone_has_no_trigger_hosted_and_comes_back_with_what_it_kn
     assert host(world).last == (packed({"n": 1}), "{'n': 1}")
     fire(world, {"n": 1}, {"n": 2})
     assert confs(world) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_dag_that_was_deleted_has_left_nothing_to_the_next_of_its_name_but_the_keys():
+    world = waiting()
+    fire(world, {"n": 1})
+    world.finish_all()
+    world.turn(FileGone("dag.py"))
+    end(world, reason="finished")
+    world.ask(DeleteDag(dag_id="dag"))
+    world.restart()
+    world.now += SECOND
+
+    world.load(of())
+
+    assert (host(world).last, host(world).since) == (None, world.now)
+    assert host(world).kwargs == b"\x80"
 
 
 def test_a_dag_that_turns_to_a_clock_has_its_trigger_let_go():
