@@ -161,6 +161,35 @@ def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(tmp_
         assert (code / version / "gone.py").read_text() == GONE
 
 
+HELPED = """
+from aioflow import dag, task
+from helper import ANSWER
+
+@task
+def tell() -> int:
+    return ANSWER
+
+@dag
+def helped() -> None:
+    tell()
+"""
+
+
+def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(tmp_path):
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    put(dags / "helper.py", "ANSWER = 42")
+    put(dags / "helped.py", HELPED)
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        version = eventually(lambda: version_of(daemon, "helped"))
+        helper = tmp_path / "home" / "code" / version / "helper.py"
+        helper.unlink()
+        run_id = daemon.trigger("helped")
+        assert daemon.wait(run_id, 60.0)["state"] == "success"
+        assert result(daemon, run_id, "tell") == 42
+        assert helper.read_text() == "ANSWER = 42"
+
+
 def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
     dags = tmp_path / "dags"
     dags.mkdir()

@@ -1,0 +1,120 @@
+"""Whose turn it is among files to parse: what takes long holds up nothing that does not."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from aioflow.catalog import lanes
+from aioflow.catalog.lanes import QUICK, SLOW, Lanes, Rank
+from aioflow.clock import SystemClock
+from aioflow.findings import Parsed
+
+pytestmark = pytest.mark.timeout(30)
+
+NOTHING = Parsed((), (), ())
+
+
+class Parses:
+    """Parses each file until it is let go; remembers which began, and how each ended."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.ended: list[tuple[str, bool]] = []
+        self.is_empty = anyio.Event()
+        self._free: dict[str, anyio.Event] = {}
+        self._moved = anyio.Event()
+
+    async def parse(self, file: str) -> Parsed:
+        self.began.append(file)
+        self._move()
+        await self._free.setdefault(file, anyio.Event()).wait()
+        return NOTHING
+
+    async def conclude(self, file: str, parsed: Parsed | None, is_slow: bool) -> None:
+        self.ended.append((file, is_slow))
+        self._move()
+
+    def let_go(self, *files: str) -> None:
+        for file in files:
+            self._free.setdefault(file, anyio.Event()).set()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+
+    async def have(self, began: int = 0, ended: int = 0) -> None:
+        while len(self.began) < began or len(self.ended) < ended:
+            await self._moved.wait()
+
+
+@asynccontextmanager
+async def running(parses: Parses):
+    it = Lanes(parses.parse, parses.conclude, parses.is_empty.set, SystemClock())
+    async with anyio.create_task_group() as group:
+        await group.start(it.run)
+        yield it
+        group.cancel_scope.cancel()
+
+
+async def test_what_has_changed_goes_before_what_is_new_and_that_before_what_is_tried_again():
+    parses = Parses()
+    async with running(parses) as it:
+        for number in range(QUICK):
+            it.put(f"first-{number}", Rank.NEW)
+        for file, rank in (("again", Rank.AGAIN), ("new", Rank.NEW), ("changed", Rank.CHANGED)):
+            it.put(file, rank)
+        await parses.have(began=QUICK)
+        parses.let_go("first-0")
+        await parses.have(began=QUICK + 1)
+        parses.let_go("changed")
+        await parses.have(began=QUICK + 2)
+        parses.let_go("new", "again", "first-1")
+        await parses.is_empty.wait()
+
+    assert parses.began[QUICK:] == ["changed", "new", "again"]
+    assert it.files == set()
+
+
+async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
+    monkeypatch.setattr(lanes, "QUICK_SECONDS", 0.02)
+    endless = [f"endless-{number}" for number in range(QUICK + SLOW + 2)]
+    parses = Parses()
+    parses.let_go("good")
+    async with running(parses) as it:
+        for file in (*endless, "good"):
+            it.put(file, Rank.NEW)
+        await parses.have(ended=1)
+
+        assert parses.ended == [("good", False)]
+        assert it.files == set(endless)
+        parses.let_go(*endless)
+        await parses.is_empty.wait()
+
+    assert sorted(parses.ended[1:]) == sorted((file, True) for file in endless)
+
+
+async def test_a_file_that_is_known_to_be_slow_takes_no_quick_place():
+    parses = Parses()
+    async with running(parses) as it:
+        for number in range(SLOW + 1):
+            it.put(f"slow-{number}", Rank.AGAIN, is_slow=True)
+        it.put("quick", Rank.AGAIN)
+        await parses.have(began=SLOW + 1)
+
+        assert sorted(parses.began) == ["quick", *(f"slow-{number}" for number in range(SLOW))]
+        parses.let_go("quick", *(f"slow-{number}" for number in range(SLOW + 1)))
+        await parses.is_empty.wait()
+
+
+async def test_a_file_is_in_one_place_at_a_time():
+    parses = Parses()
+    async with running(parses) as it:
+        it.put("a", Rank.NEW)
+        it.put("a", Rank.CHANGED)
+        parses.let_go("a")
+        await parses.is_empty.wait()
+
+    assert parses.began == ["a"]
