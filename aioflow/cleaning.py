@@ -8,8 +8,9 @@ deleted as a person deletes them, see ``deleting``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
 import anyio
 import msgspec
@@ -59,10 +60,8 @@ _DAY_US = 86_400_000_000
 _log = structlog.get_logger(__name__)
 
 
-class _Part(Protocol):
-    """Deletes a part of one kind; returns how many that was, and whether more are old."""
-
-    async def __call__(self, *, gently: bool) -> tuple[int, bool]: ...
+_Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
+"""Deletes a part of one kind; returns how many that was, and whether more are old."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +100,7 @@ class Cleaning:
             "logs": self._delete_logs,
             "versions": self._delete_versions,
         }
+        self._gentle_parts: dict[str, _Part] = self._parts | {"runs": self._delete_few_runs}
         self._locks = {kind: anyio.Lock() for kind in self._parts}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -115,7 +115,7 @@ class Cleaning:
         total = 0
         while True:
             try:
-                count, more = await self._part(kind, gently=True)
+                count, more = await self._part(kind, self._gentle_parts[kind])
             except StoreUnavailable as exc:
                 _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
                 count, more = 0, True
@@ -129,9 +129,9 @@ class Cleaning:
                 total = 0
             await self._clock.sleep(_PART_SECONDS if more else _ROUND_SECONDS)
 
-    async def _part(self, kind: str, *, gently: bool) -> tuple[int, bool]:
+    async def _part(self, kind: str, part: _Part) -> tuple[int, bool]:
         async with self._locks[kind]:
-            return await self._parts[kind](gently=gently)
+            return await part()
 
     async def clean(self) -> CleanedView:
         """Delete a part of what is old of each kind.
@@ -140,8 +140,8 @@ class Cleaning:
             StoreUnavailable: If the database does not answer. What went until then is gone.
         """
         counts, left = {}, False
-        for kind in self._parts:
-            counts[kind], more = await self._part(kind, gently=False)
+        for kind, part in self._parts.items():
+            counts[kind], more = await self._part(kind, part)
             left = left or more
         return CleanedView(**counts, more=left)
 
@@ -163,13 +163,15 @@ class Cleaning:
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
-    async def _delete_runs(self, *, gently: bool) -> tuple[int, bool]:
-        """Delete some old runs: gently, no more than can be deleted meanwhile."""
+    async def _delete_few_runs(self) -> tuple[int, bool]:
+        """Delete no more old runs than can be deleted meanwhile."""
         room = _RUNS_AT_ONCE
-        if gently and self._kept.runs_days:
+        if self._kept.runs_days:
             room -= len(await self._store.list_deletions())
-            if room <= 0:
-                return 0, True
+        return await self._delete_runs(room) if room > 0 else (0, True)
+
+    async def _delete_runs(self, room: int = _RUNS_AT_ONCE) -> tuple[int, bool]:
+        """Delete some old runs."""
         found = await self._old_runs(room)
         count = 0
         for run in found:
@@ -215,14 +217,14 @@ class Cleaning:
 
     # ── rows that belong to no run ──────────────────────────────────────────────────────
 
-    async def _erase_events(self, *, gently: bool) -> tuple[int, bool]:
+    async def _erase_events(self) -> tuple[int, bool]:
         """Delete some old events: those with a name, and those that have started runs."""
-        named, more_named = await self._erase(EVENTS, gently=gently)
-        of_dags, more_of_dags = await self._erase(DAG_EVENTS, gently=gently)
+        named, more_named = await self._erase(EVENTS)
+        of_dags, more_of_dags = await self._erase(DAG_EVENTS)
         return named + of_dags, more_named or more_of_dags
 
-    async def _erase(self, table: str, *, gently: bool) -> tuple[int, bool]:
-        """Delete some old rows of a table; with rests, gently or not."""
+    async def _erase(self, table: str) -> tuple[int, bool]:
+        """Delete some old rows of a table; with rests."""
         count = 0
         for _ in range(_SLICES):
             began = self._clock.monotonic_us()
@@ -237,7 +239,7 @@ class Cleaning:
             count += len(numbers)
             if len(numbers) < _SLICE_ROWS:
                 return count, False
-            await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+            await self._rest(began)
         return count, True
 
     async def _count_rows(self, table: str) -> int:
@@ -262,7 +264,7 @@ class Cleaning:
 
     # ── versions ────────────────────────────────────────────────────────────────────────
 
-    async def _delete_versions(self, *, gently: bool) -> tuple[int, bool]:
+    async def _delete_versions(self) -> tuple[int, bool]:
         """Delete some versions that nothing refers to, and then code that no version has."""
         found, count = await self._unneeded_versions(_VERSIONS_AT_ONCE), 0
         if found:
@@ -301,10 +303,14 @@ class Cleaning:
             _log.info("deleted code of old versions", count=count)
         return count > 0 and len(stray) > len(first)
 
+    async def _rest(self, began: int) -> None:
+        """Rest after a slice that began then, monotonic microseconds."""
+        await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
-    async def _delete_logs(self, *, gently: bool) -> tuple[int, bool]:
-        """Delete old logs of some blocks; with rests, gently or not."""
+    async def _delete_logs(self) -> tuple[int, bool]:
+        """Delete old logs of some blocks; with rests."""
         before = self._before(self._kept.logs_days)
         if before is None:
             return 0, False
@@ -313,7 +319,7 @@ class Cleaning:
         for block in blocks[:_BLOCKS_AT_ONCE]:
             began = self._clock.monotonic_us()
             count += await self._old_logs(block, before)
-            await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+            await self._rest(began)
         is_over = len(blocks) <= _BLOCKS_AT_ONCE
         self._next_block = 0 if is_over else blocks[_BLOCKS_AT_ONCE]
         return count, not is_over
