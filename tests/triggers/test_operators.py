@@ -199,6 +199,7 @@ with DAG("puts_up_with_it") as puts_up_with_it:
 async def test_a_run_of_another_dag_is_started_and_awaited_if_wanted(
     sim: Sim, parent, state, result, ended
 ):
+    await sim.schedule(child)  # known, whatever the tests before have had forgotten
     run = await sim.start(parent)
     await run.finished()
 
