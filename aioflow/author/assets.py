@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = (
     "AssetExpression",
     "AssetSchedule",
     "asset_condition",
+    "lists_assets",
     "outlets_of",
     "packed_condition",
 )
@@ -85,9 +86,16 @@ def asset_condition(schedule: object) -> AssetCondition | None:
         return AssetCondition(True, (schedule.name,))
     if isinstance(schedule, AssetExpression):
         return AssetCondition(schedule.is_all, tuple(map(_part, schedule.parts)))
-    if isinstance(schedule, list | tuple) and schedule:
+    if lists_assets(schedule):
         return AssetCondition(True, tuple(map(_part, schedule)))
     return None
+
+
+def lists_assets(schedule: object) -> TypeGuard[Sequence[object]]:
+    """Return whether a schedule is a list of assets, and not of times; one of both is the first."""
+    return isinstance(schedule, list | tuple) and any(
+        isinstance(part, Asset | AssetExpression) for part in schedule
+    )
 
 
 def _part(said: object) -> str | AssetCondition:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from aioflow.author.assets import Asset, AssetExpression, asset_condition, packed_condition
+from aioflow.author.assets import (
+    Asset,
+    AssetExpression,
+    asset_condition,
+    lists_assets,
+    packed_condition,
+)
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
 from aioflow.author.timetables import is_timetable, slot_trigger
@@ -18,9 +24,8 @@ __all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event
 
 def is_event_schedule(schedule: object) -> bool:
     """Return whether events start the runs, and no clock does."""
-    if isinstance(schedule, list | tuple):
-        return bool(schedule)
-    return isinstance(schedule, Trigger | Asset | AssetExpression) or is_timetable(schedule)
+    is_one = isinstance(schedule, Trigger | Asset | AssetExpression)
+    return is_one or lists_assets(schedule) or is_timetable(schedule)
 
 
 def clock_schedule(schedule: Any) -> Schedule:

@@ -167,7 +167,7 @@ def read(home: Path, home_source: str, overrides: Mapping[str, Any]) -> Settings
     return _settled(home, document, sources)
 
 
-def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settings:
+def _check(document: _Document) -> None:
     web = document.web
     if document.alerts.webhook and document.alerts.webhook_secret:
         raise SettingsError("say either alerts.webhook or alerts.webhook_secret, not both")
@@ -176,6 +176,11 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
             f"web.host is {web.host}, which other machines can reach; "
             "add --allow-remote if that is meant"
         )
+
+
+def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settings:
+    _check(document)
+    web = document.web
     from_file = sources.get("dags", "").startswith("file")
     dags = tuple(_folder(part, home if from_file else Path.cwd()) for part in document.dags)
     db_url = document.db.url or f"sqlite:///{home / 'aioflow.db'}"
