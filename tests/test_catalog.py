@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from contextlib import asynccontextmanager, contextmanager
 
 import anyio
@@ -344,6 +345,32 @@ async def test_a_dag_whose_file_leaves_a_process_is_active_and_told(tmp_path):
 
     assert [dag.dag_id for dag in parsed.dags] == ["good"]
     assert [failure.reason for failure in parsed.failures] == ["processes"]
+
+
+async def test_while_no_process_can_be_started_files_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.1)
+    it = Watched(tmp_path)
+    it.write("a.py", GOOD)
+    program, it.children._program = it.children._program, ("/there/is/no/such/program",)
+    async with running(it.children, it.catalog):
+        await until(lambda: "a.py" in it.catalog._again)
+        assert it.reports == []
+        assert not it.catalog.first_sweep_done.is_set()
+        it.children._program = program
+        assert isinstance(await it.reported(1), FileParsed)
+
+
+async def test_a_parser_that_is_killed_is_no_word_about_a_good_file(tmp_path):
+    pid = tmp_path / "pid"
+    tells = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\ntime.sleep(1)\n"
+    async with watched(tmp_path, {"a.py": GOOD}) as it:
+        it.write("a.py", tells + DAG.format(name="good", value=2))
+        await until(pid.exists)
+        await until(lambda: pid.read_text() != "")
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+        again = await it.reported(2)
+
+    assert isinstance(again, FileParsed)
 
 
 # ── files that are left out ─────────────────────────────────────────────────────────────

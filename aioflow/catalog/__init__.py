@@ -279,9 +279,12 @@ class Catalog:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
         before, places = self._before.pop(file)
         self._again.pop(file, None)
+        if parsed is None:  # there was no room for it, or it is gone
+            self._look_again(file, SWEEP_SECONDS)
+            return
         found = await self._keep(file, parsed, before)
-        if parsed is None or found is None:
-            self._try_soon(file, SETTLE_SECONDS if parsed is not None else SWEEP_SECONDS)
+        if found is None:
+            self._try_soon(file)
             return
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
@@ -317,10 +320,10 @@ class Catalog:
         )
         return known
 
-    def _try_soon(self, file: str, seconds: float) -> None:
+    def _try_soon(self, file: str) -> None:
         """What was parsed is not what lies there now, or could not be kept: look again."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
-        self._look_again(file, min(seconds * 2 ** min(times, 10), AGAIN_SECONDS))
+        self._look_again(file, min(SETTLE_SECONDS * 2 ** min(times, 10), AGAIN_SECONDS))
 
     def _look_again(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)
@@ -328,11 +331,9 @@ class Catalog:
             self._changed.set()
 
     async def _keep(
-        self, file: str, parsed: Parsed | None, before: dict[str, Seen]
+        self, file: str, parsed: Parsed, before: dict[str, Seen]
     ) -> FileParsed | FileBroken | FileGone | None:
         """Return what to tell of a file, its code kept; ``None`` if it has to be parsed again."""
-        if parsed is None or file not in before:
-            return None
         unknown = set(parsed.modules) - before.keys()
         if unknown:
             # They have come since the scan, or lie where it does not look.
