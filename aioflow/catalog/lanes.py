@@ -30,6 +30,9 @@ SLOW = 4
 
 QUICK_SECONDS = 2.0
 
+_CONCLUDED = 8
+"""Files of which the outcome is being taken: a disk that is slow is not to keep parsers idle."""
+
 
 class Rank(IntEnum):
     """What is parsed first."""
@@ -71,6 +74,7 @@ class Lanes:
         self._quick: list[tuple[Rank, int, str]] = []
         self._slow: deque[str] = deque()
         self._running = {False: 0, True: 0}
+        self._concluding = 0
         self._numbers = itertools.count()
         self._group: TaskGroup | None = None
 
@@ -93,9 +97,9 @@ class Lanes:
 
     def _begin(self) -> None:
         assert self._group is not None  # noqa: S101 - it runs
-        while self._quick and self._running[False] < QUICK:
+        while self._quick and self._running[False] < QUICK and self._concluding < _CONCLUDED:
             self._start(_Job(heapq.heappop(self._quick)[2], is_slow=False))
-        while self._slow and self._running[True] < SLOW:
+        while self._slow and self._running[True] < SLOW and self._concluding < _CONCLUDED:
             self._start(_Job(self._slow.popleft(), is_slow=True))
 
     def _start(self, job: _Job) -> None:
@@ -106,13 +110,15 @@ class Lanes:
     async def _serve(self, job: _Job) -> None:
         try:
             parsed = await self._look(job)
-            if not job.begins_anew:
-                await self._conclude(job.file, parsed, job.is_slow)
         finally:
             self._running[job.is_slow] -= 1
         if job.begins_anew:
             self._slow.append(job.file)
         else:
+            self._concluding += 1
+            self._begin()
+            await self._conclude(job.file, parsed, job.is_slow)
+            self._concluding -= 1
             self.files.discard(job.file)
         self._begin()
         if not self.files:

@@ -33,7 +33,8 @@ class Snapshots:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._newest: dict[str, str] = {}
-        self._threads = anyio.CapacityLimiter(2)
+        # They wait for the disk, which takes what several bring at a time.
+        self._threads = anyio.CapacityLimiter(4)
 
     async def keep(self, file: str, version: str, sources: Mapping[str, bytes]) -> None:
         """Have the code of the newest version of a file on the disk, durably."""
