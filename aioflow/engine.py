@@ -19,9 +19,10 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.core import late, owing, restart, undo
+from aioflow.core import backfilling, late, owing, restart, undo
 from aioflow.core.clear import portion
 from aioflow.core.dag import has_slot_due
+from aioflow.core.dag_triggers import REFUSED
 from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.core.memory import Memory
@@ -29,12 +30,13 @@ from aioflow.core.numbers import NumberBlock
 from aioflow.core.restoring import Restoring, restore
 from aioflow.core.run import alert
 from aioflow.core.slots import Slots
-from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide
+from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
 from aioflow.inputs import (
     Asked,
     Due,
+    FillBack,
     Input,
     Restarted,
 )
@@ -233,7 +235,7 @@ class Engine:
             _Refused: If the batch was. Nothing was committed.
         """
         await self._patiently(partial(self._recalling.recall, inputs, self.memory))
-        await self._lease_numbers()
+        await self._lease_numbers(inputs)
         batch, effects, draft = decide(
             self.memory,
             self.slots,
@@ -248,9 +250,10 @@ class Engine:
         draft.settle()
         self._act(effects)
 
-    async def _lease_numbers(self) -> None:
+    async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
         """Have enough row numbers at hand for whatever a full turn may make."""
-        needed = self.memory.numbers_needed * TURN_INPUTS + TURN_INPUTS
+        runs = TURN_INPUTS + runs_beyond(inputs)
+        needed = self.memory.numbers_needed * runs + runs
         if self._numbers.left < needed:
             count = max(2 * needed, _NUMBERS_AT_ONCE)
             first = await self._patiently(partial(self._store.lease_numbers, count))
@@ -447,8 +450,13 @@ class Engine:
             late.cannot_be_made(entry.dag_id, str(exc), told)
             await self._commit_if_any(told)
             return
+        if isinstance(entry, FillBack):
+            broken = self._draft()
+            backfilling.fail(entry.backfill_no, str(exc), broken)
+            await self._commit_if_any(broken)
+            return
         if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
-            failure = Failure(type="Refused", message=str(exc)[:1000], reason="refused")
+            failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             at = (entry.trigger_no, entry.hosting, entry.at)
             self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
             return

@@ -110,9 +110,9 @@ class Recalling:
         if numbers:
             memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
         memory.sealed = await _sealed(store, inputs)
-        for number, dag_id, dates in backfilling.wanted(inputs, memory):
-            runs = await store.find_runs_at(dag_id, dates)
-            memory.found_slots[number] = {run.logical_date or 0: run for run in runs}
+        for backfill, dates in backfilling.wanted(inputs, memory):
+            runs = await store.find_runs_at(backfill.dag_id, dates)
+            backfilling.found(backfill, dates, runs, memory)
         for dag_id, orders in past.wanted(inputs, memory):
             before = await store.find_runs_before(dag_id, orders)
             for order, row in zip(orders, before, strict=True):

@@ -342,7 +342,8 @@ class Api(RunActions):
         where = {} if memory is None else whereabouts(rows, memory)
         parked = await self._parked.views(rows, where)
         standing = await list_standing(self, memory)
-        return merged(parked, standing, after=after, limit=limit)
+        upto = rows[-1].trigger_no if len(rows) == limit else None
+        return merged(parked, standing, after=after, upto=upto, limit=limit)
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says, and how the trigger of its runs stands."""

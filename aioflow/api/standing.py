@@ -39,10 +39,23 @@ async def list_standing(reader: RunReader, memory: Memory | None) -> list[Trigge
 
 
 def merged(
-    parked: Sequence[TriggerView], standing: Sequence[TriggerView], *, after: int, limit: int
+    parked: Sequence[TriggerView],
+    standing: Sequence[TriggerView],
+    *,
+    after: int,
+    upto: int | None,
+    limit: int,
 ) -> list[TriggerView]:
-    """Return a page of both by number: of what is parked a page is given, of the others all."""
-    behind = [view for view in standing if view.trigger_id > after]
+    """Return a page of both by number: of what is parked a page is given, of the others all.
+
+    Args:
+        upto: The last number of a page of what is parked that is full.
+    """
+    behind = [
+        view
+        for view in standing
+        if view.trigger_id > after and (upto is None or view.trigger_id <= upto)
+    ]
     found = sorted((*parked, *behind), key=lambda view: view.trigger_id)
     return found[:limit]
 

@@ -19,6 +19,7 @@ from aioflow.core.named_events import MadeAnew
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger, Pending
 from aioflow.dag_triggers import ASSET, AssetCondition, DagEventRow, Fate, FateChange
+from aioflow.model import TriggerNo
 from aioflow.rows import NamedEventRow
 
 __all__ = ("TRIGGERING_EVENTS", "is_met", "settle", "waits_for")
@@ -29,6 +30,9 @@ PENDING_LIMIT = 1_000
 TOLD_LIMIT = 100
 """Events of each asset that a run is told of, the latest."""
 
+EXTRA_LIMIT = 4_096
+"""Bytes of what comes along with an event from outside; of more the size is told."""
+
 TRIGGERING_EVENTS = "triggering_events"
 """The parameter of a DAG that is told which events have started a run."""
 
@@ -37,14 +41,17 @@ _decode = msgspec.msgpack.Decoder(MadeAnew)
 
 
 def settle(draft: Draft, slots: Slots) -> None:
-    """Have the DAGs that go by them take the asset events of this turn."""
+    """Have the DAGs that go by them take the asset events of this turn: one run for all of them."""
     standing = draft.memory.standing
-    while draft.asset_events:
-        event = draft.asset_events.pop(0)
+    taken: dict[TriggerNo, DagTrigger] = {}
+    for event in draft.asset_events:
         for taker in standing.takers(event.name.removeprefix(ASSET)):
             if spec_of(taker, draft.memory) is not None:
                 _take(taker, event, draft)
-                _go_on(taker, draft, slots)
+                taken[taker.row.trigger_no] = taker
+    draft.asset_events.clear()
+    for taker in taken.values():
+        _go_on(taker, draft, slots)
     while draft.placed_dags:  # what they hold may meet another condition, or may start a run again
         one = standing.of(draft.placed_dags.pop())
         if one is not None:
@@ -96,7 +103,9 @@ def _told(event: NamedEventRow) -> bytes:
     try:
         told = _decode.decode(event.data)
     except msgspec.DecodeError:
-        return _encode({**of, "extra": msgspec.Raw(event.data)})
+        size = len(event.data)
+        extra = msgspec.Raw(event.data) if size <= EXTRA_LIMIT else {"size_bytes": size}
+        return _encode({**of, "extra": extra})
     more = {"run_id": told.run_id, "task_id": told.task_id, "map_index": told.map_index}
     return _encode({**of, **more, "extra": told.extra})
 

@@ -8,7 +8,7 @@ the schedule still owes is left to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -30,6 +30,8 @@ from aioflow.rows import DagRow, RunRow
 __all__ = (
     "SLOTS_AT_ONCE",
     "cancel_backfill",
+    "fail",
+    "found",
     "go_on",
     "is_wanted",
     "proposed",
@@ -41,6 +43,9 @@ __all__ = (
 
 SLOTS_AT_ONCE = 50
 """Slots looked at in one turn; the others follow in later ones."""
+
+BACK_AT_ONCE = 10
+"""The same of one that goes back."""
 
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
@@ -102,8 +107,9 @@ def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -> BackfillRow:
     """Return a backfill as it would begin, without a number; nothing of it is in the future."""
     last = min(request.last, now)
-    if spec.catchup and row.next_run_at is not None:
-        last = min(last, row.next_run_at - 1)
+    owed = _owed(row, spec, now)
+    if owed is not None:
+        last = min(last, owed - 1)
     return BackfillRow(
         backfill_no=-1,
         dag_id=request.dag_id,
@@ -116,6 +122,26 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -
         next_at=last if request.is_reverse else request.first,
         created_at=now,
     )
+
+
+def _owed(row: DagRow, spec: DagSpec, now: Instant) -> Instant | None:
+    """Return the first slot that has passed and of which the schedule has still to make a run."""
+    cursor, schedule = row.next_run_at, spec.schedule
+    if schedule is None or cursor is None or cursor > now:
+        return None
+    if schedule.once or schedule.gap_us is not None:
+        return cursor
+    due, _ = timetable.missed(
+        schedule,
+        spec.timezone,
+        cursor=cursor,
+        now=now,
+        policy=spec.missed,
+        limit=1,
+        last=spec.end_date,
+        salt=spec.dag_id,
+    )
+    return due[0] if due else None
 
 
 def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
@@ -154,27 +180,49 @@ def is_wanted(found: RunRow | None, reprocess: Reprocess) -> bool:
     return reprocess == "all" or (reprocess == "failed" and found.state in _BAD)
 
 
-def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[int, str, list[Instant]]]:
-    """Yield the backfills of which a turn needs to know what runs there are, and where."""
-    for entry in inputs:
-        if isinstance(entry, FillBack):
-            row = memory.backfills.get(entry.backfill_no)
-            spec = None if row is None else _spec(row, memory)
-            if row is not None and spec is not None:
-                yield row.backfill_no, row.dag_id, slots_of(row, spec, SLOTS_AT_ONCE)
+def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[BackfillRow, list[Instant]]]:
+    """Yield each backfill of which a turn needs to know what runs its next slots have.
+
+    What there is has to be given to ``found`` before the inputs are taken. The last of the slots
+    is where the next turn begins, if there are as many as are looked at in one and one more.
+    """
+    for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, FillBack)):
+        row = memory.backfills.get(number)
+        spec = None if row is None else _spec(row, memory)
+        if row is not None and spec is not None:
+            yield row, slots_of(row, spec, _at_once(row) + 1)
+
+
+def found(
+    row: BackfillRow, slots: Iterable[Instant], runs: Iterable[RunRow], memory: Memory
+) -> None:
+    """The newest runs of these slots are known, for this turn and this version of the DAG."""
+    known: dict[Instant, RunRow | None] = dict.fromkeys(slots)
+    known |= {run.logical_date: run for run in runs if run.logical_date is not None}
+    memory.found_slots[row.backfill_no] = memory.dags[row.dag_id].version, known
+
+
+def _at_once(row: BackfillRow) -> int:
+    """Looking back for a slot takes as long as looking forward for fifty."""
+    return BACK_AT_ONCE if row.is_reverse else SLOTS_AT_ONCE
 
 
 def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
     """Make the next runs of a backfill, as many as it may have; or it is done."""
     row = draft.memory.backfills.get(entry.backfill_no)
     spec = None if row is None else _spec(row, draft.memory)
-    if row is None or spec is None:
-        return  # it is over; or its DAG is gone, and it goes on when that comes back
+    looked = draft.memory.found_slots.pop(entry.backfill_no, None)
+    if row is None or spec is None or looked is None:
+        return  # it is over; or its DAG is gone; or this has been said twice in one turn
+    version, slots_found = looked
+    if version != draft.memory.dags[row.dag_id].version:
+        draft.effects.append(entry)  # a turn that knows the other one has to look
+        return
     if spec.schedule is None:
         _end(row, "failed", draft, failure="the DAG has no schedule any more")
         return
     try:
-        row = _fill(row, spec, draft, slots)
+        row = _fill(row, slots_found, draft, slots)
     except RequestError as exc:
         _end(row, "failed", draft, failure=str(exc))
         return
@@ -185,17 +233,18 @@ def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
         draft.effects.append(entry)
 
 
-def _fill(row: BackfillRow, spec: DagSpec, draft: Draft, slots: Slots) -> BackfillRow:
+def _fill(
+    row: BackfillRow, looked: Mapping[Instant, RunRow | None], draft: Draft, slots: Slots
+) -> BackfillRow:
     """Deal with the next slots while there is room.
 
     Raises:
         RequestError: If the DAG no longer takes such a run; then it takes none of them.
     """
-    upcoming = slots_of(row, spec, SLOTS_AT_ONCE + 1)
-    found = draft.memory.found_slots.get(row.backfill_no, {})
+    upcoming = list(looked)
     count = 0
-    for slot in upcoming[:SLOTS_AT_ONCE]:
-        if is_wanted(found.get(slot), row.reprocess):
+    for slot in upcoming[: _at_once(row)]:
+        if is_wanted(looked[slot], row.reprocess):
             if _room(row, draft.memory) <= 0:
                 break
             made = CreateRun(dag_id=row.dag_id, conf=row.conf, logical_date=slot)
@@ -235,6 +284,13 @@ def cancel_backfill(backfill_no: int, draft: Draft, slots: Slots) -> None:
     for run in list(draft.memory.runs.objects.values()):
         if run.row.backfill == backfill_no:
             cancel(run, draft, slots)
+
+
+def fail(backfill_no: int, reason: str, draft: Draft) -> None:
+    """It cannot go on, through a defect; its runs do."""
+    row = draft.memory.backfills.get(backfill_no)
+    if row is not None:
+        _end(row, "failed", draft, failure=reason[:1_000])
 
 
 def _end(row: BackfillRow, state: BackfillState, draft: Draft, failure: str | None = None) -> None:

@@ -378,7 +378,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     if run.row.ended_at is not None:
         draft.reopen_run(run)
     if run.state is RunState.QUEUED:
-        if run not in draft.memory.queued_runs.get(run.row.dag_id, ()):
+        if run not in draft.memory.queued_runs.get(run.queue, ()):
             dag.run_reopened(run, draft, slots)
     elif run.row.quarantine is None:
         slots.offer_again(run)

@@ -23,6 +23,7 @@ from aioflow.orders import End, Host
 __all__ = (
     "FIRST_WAIT_US",
     "LONGEST_WAIT_US",
+    "REFUSED",
     "WINDOW",
     "adopt",
     "ended",
@@ -40,6 +41,9 @@ WINDOW = 64
 
 FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
 """Until one that has ended is hosted again; twice as long each time it ends without an event."""
+
+REFUSED = "refused"
+"""The reason of a failure that is an event which could not be taken."""
 
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
@@ -125,11 +129,16 @@ def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
         return
     draft.standing.note(one)
     has_fired = one.index > 0
+    failure = report.failure
+    if failure is not None and failure.reason == REFUSED and one.role in draft.memory.hosts_up:
+        # It has not ended: what it yielded could not be taken, and it is to yield it again.
+        draft.effects.append(
+            EndHosting(End(one.row.trigger_no, one.hosting, _REASSIGNED), one.role)
+        )
     one.unhost()
     if report.reason:
         place(one, draft)
         return
-    failure = report.failure
     if failure is None and not has_fired:
         message = f"{one.row.class_path} ended without an event"
         failure = Failure(type="TriggerFailed", message=message, reason="trigger_ended")

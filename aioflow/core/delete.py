@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from aioflow.core import past
 from aioflow.core.draft import Draft
 from aioflow.core.line import order_of
-from aioflow.core.live import backfill_queue
+from aioflow.dag_triggers import Fate, FateChange
 from aioflow.errors import DagPresent, DagRunning, RequestError, UnknownDag, UnknownRun
 from aioflow.requests import DeleteDag, DeleteRun, EraseRows
 from aioflow.rows import DeletionRow
@@ -51,11 +51,8 @@ def delete_dag(request: DeleteDag, draft: Draft) -> None:
     if not row.gone:
         raise DagPresent(dag_id, row.file)
     filling = [one for one in memory.backfills.values() if one.dag_id == dag_id]
-    queues = [dag_id, *(backfill_queue(one.backfill_no) for one in filling)]
-    live = sum(
-        memory.active_runs.get(queue, 0) + len(memory.queued_runs.get(queue, ()))
-        for queue in queues
-    )
+    live = sum(run.row.dag_id == dag_id for run in memory.runs.objects.values())
+    live += sum(n for plan, n in memory.runs.plans.counts() if plan.graph.spec.dag_id == dag_id)
     if live:
         raise DagRunning(dag_id, live)
     if not request.only_asks:
@@ -72,6 +69,10 @@ def _forget_trigger(dag_id: str, draft: Draft) -> None:
     one = draft.memory.standing.of(dag_id)
     if one is not None:
         draft.standing.note(one)
+        held = [event.event_no for events in one.pending.values() for event in events]
+        held += [] if one.row.held is None else [one.row.held.event_no]
+        draft.batch.of_dags.fates += [FateChange(number, Fate.REPLACED) for number in held]
+        one.pending = {}
         nothing = {"event": None, "event_key": None, "held": None}
         one.row = replace(one.row, class_path="", kwargs=_NO_FIELDS, **nothing)
         draft.memory.standing.index(one)

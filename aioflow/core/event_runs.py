@@ -57,6 +57,9 @@ LONGEST_HOLD = 10
 """An event of a trigger that is never quiet starts a run after this many times ``debounce``."""
 
 _raw = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+KEY_LENGTH = 1_000
+"""A longer key starts no run: an index of PostgreSQL does not take it."""
+
 _pack = msgspec.msgpack.Encoder().encode
 _NOTHING = _pack(None)
 
@@ -66,8 +69,13 @@ def asked_keys(inputs: list[Fired], memory: Memory) -> dict[TriggerNo, set[str]]
     keys: dict[TriggerNo, set[str]] = {}
     for report in inputs:
         if report.key is not None and report.trigger_no in memory.standing:
-            keys.setdefault(report.trigger_no, set()).add(report.key)
+            keys.setdefault(report.trigger_no, set()).add(_stored_key(report.key))
     return keys
+
+
+def _stored_key(key: str) -> str:
+    """Return a key as every database takes it; one that is changed by that starts no run."""
+    return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
@@ -78,7 +86,7 @@ def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
     draft.standing.note(one)
     one.index = report.index + 1
     known = draft.memory.known_keys
-    key = (one.row.trigger_no, report.key)
+    key = (one.row.trigger_no, None if report.key is None else _stored_key(report.key))
     if report.key is None or key not in known:
         known.add(key)
         _store(one, spec, report, draft, slots)
@@ -89,15 +97,16 @@ def _store(
     one: DagTrigger, spec: DagTriggerSpec, report: Fired, draft: Draft, slots: Slots
 ) -> None:
     number, sequence = one.row.trigger_no, one.row.sequence
+    key = None if report.key is None else _stored_key(report.key)
     draft.memory.suspects.clear(number)
     one.failures, one.failure = 0, None
     one.row = msgspec.structs.replace(
-        one.row, sequence=sequence + 1, event=report.payload, event_key=report.key
+        one.row, sequence=sequence + 1, event=report.payload, event_key=key
     )
     event_no = draft.numbers.take()
     fate, run_no, reason = Fate.HELD, None, None
-    if report.key is not None and "\0" in report.key:
-        fate, reason = Fate.REFUSED, "its key holds a NUL character"
+    if key != report.key:
+        fate, reason = Fate.REFUSED, f"its key holds a NUL, or has over {KEY_LENGTH} characters"
         _tell(one, sequence, reason, draft)
     elif spec.debounce_us is None:
         fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, draft, slots)
@@ -108,9 +117,7 @@ def _store(
             event_no=event_no,
             trigger_no=number,
             sequence=sequence,
-            key=None
-            if report.key is None
-            else report.key.replace("\0", "\N{REPLACEMENT CHARACTER}"),
+            key=key,
             at=draft.now,
             fate=fate,
             run_no=run_no,
@@ -188,6 +195,7 @@ def start(
     except RequestError as exc:
         _tell(one, sequence, str(exc), draft)
         return Fate.REFUSED, None, str(exc)[:1_000]
+    one.is_refusing = False
     one.row = msgspec.structs.replace(one.row, run_no=run.run_no)
     return Fate.RUN, run.run_no, None
 
@@ -235,7 +243,10 @@ def _cancel_old(one: DagTrigger, draft: Draft, slots: Slots) -> None:
 
 
 def _tell(one: DagTrigger, sequence: int, reason: str, draft: Draft) -> None:
-    """An event starts no run though it should: people are told."""
+    """An event starts no run though it should: people are told, of the first in a row."""
+    if one.is_refusing:
+        return
+    one.is_refusing = True
     message = f"event {sequence} of the trigger of DAG {one.row.dag_id} starts no run: {reason}"
     draft.owing.alert("trigger_event", message[:1_000], run_id="", dag_id=one.row.dag_id)
 

@@ -152,7 +152,8 @@ def overtake(run: Run, draft: Draft, slots: Slots) -> bool:
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
     if not whole and not groups:
         return False
-    anew = takers(run, whole) & run.groups.keys()  # their items are gone
+    # Their items are gone; but what is marked is what it is.
+    anew = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
         live = run.live[run.task_no(position, WHOLE)]
         budget.take_back(run, live)

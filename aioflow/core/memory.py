@@ -57,7 +57,8 @@ class Memory:
             backfill have a queue of their own, see ``Run.queue``.
         active_runs: How many runs of a queue are running.
         backfills: Those that go on, by number.
-        found_slots: The newest runs of slots that backfills of this turn look at.
+        found_slots: The newest runs of slots that backfills of this turn look at, and by which
+            version of their DAGs those are slots.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
         lines: Of the DAGs with a task that waits for the run before: which run that is.
@@ -120,7 +121,7 @@ class Memory:
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
         self.backfills: dict[int, BackfillRow] = {}
-        self.found_slots: dict[int, dict[Instant, RunRow]] = {}
+        self.found_slots: dict[int, tuple[str, dict[Instant, RunRow | None]]] = {}
         self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers

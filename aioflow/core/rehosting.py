@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from aioflow.core.dag_triggers import place_all
+from aioflow.core.dag_triggers import place_of
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import host, newest_version
 from aioflow.core.live import WaitRecord
@@ -52,7 +52,8 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     for version in memory.trigger_code.keys() - needed:
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
-    place_all(draft)
+    for spec in parsed.dags:
+        place_of(spec.dag_id, draft)
     if next(_outdated(parsed.version, -1, memory), None) is not None:
         draft.effects.append(Rehost(parsed.file, parsed.version))
 

@@ -43,6 +43,7 @@ class DagTrigger:
         has_room: Its host has taken it.
         index: The event of this hosting that comes next.
         taken: Up to which the host was told that its events are stored.
+        is_refusing: No run could be made of its last event, and people were told.
         failures: Hostings that ended by themselves since there was an event.
         failure: Why the last of them did; ``None`` where it had come to its end.
         retry_at: When it is hosted again; ``None`` if nothing has to pass before.
@@ -55,6 +56,7 @@ class DagTrigger:
         "has_room",
         "hosting",
         "index",
+        "is_refusing",
         "leaving",
         "made_of",
         "pending",
@@ -76,6 +78,7 @@ class DagTrigger:
         self.index = 0
         self.taken = 0
         self.failures = 0
+        self.is_refusing = False
         self.failure: Failure | None = None
         self.retry_at: Instant | None = None
         self.pending: dict[str, tuple[Pending, ...]] = {}

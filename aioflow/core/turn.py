@@ -107,7 +107,7 @@ from aioflow.model import Instant, RunState, TaskState
 from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 
-__all__ = ("TURN_INPUTS", "TurnFailed", "decide")
+__all__ = ("TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 
 TURN_INPUTS = 1_000
 """Inputs taken into one turn at most."""
@@ -158,8 +158,10 @@ def decide(
             _take(entry, draft, slots)
             succession.settle(draft, slots)
             _settle_ended(draft, slots)
-            assets.settle(draft, slots)
-            event_runs.settle(draft)
+        assets.settle(draft, slots)
+        succession.settle(draft, slots)
+        _settle_ended(draft, slots)
+        event_runs.settle(draft)
         if granting:
             _grant(draft, slots)
             if memory.held and _let_go_on(draft, slots):
@@ -167,6 +169,13 @@ def decide(
         return draft.close(), draft.effects, draft
     except Exception as exc:
         raise TurnFailed(draft, repr(exc)) from exc
+
+
+def runs_beyond(inputs: Sequence[Input]) -> int:
+    """Return how many runs these inputs may make beyond one each."""
+    slots = sum(isinstance(entry, Due) and bool(entry.dag_id) for entry in inputs)
+    filled = {entry.backfill_no for entry in inputs if isinstance(entry, FillBack)}
+    return slots * dag.MISSED_SLOTS_AT_ONCE + len(filled) * backfilling.SLOTS_AT_ONCE
 
 
 def _settle_ended(draft: Draft, slots: Slots) -> None:

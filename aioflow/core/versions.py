@@ -200,7 +200,8 @@ def _is_unchanged(spec: DagSpec, known: DagRow, draft: Draft) -> bool:
         begins = spec.start_date is None or spec.start_date <= slot
         if slot > draft.now or not begins:
             return False  # it may come sooner now, or has to wait
-    return (old.schedule, old.timezone) == (spec.schedule, spec.timezone)
+    is_once = spec.schedule is not None and spec.schedule.once
+    return old.schedule == spec.schedule and (is_once or old.timezone == spec.timezone)
 
 
 def _retire(file: str, kept: set[str], draft: Draft) -> None:

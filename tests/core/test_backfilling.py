@@ -20,7 +20,7 @@ from aioflow.errors import (
     UnknownDag,
 )
 from aioflow.inputs import FileGone, FillBack
-from aioflow.messages import Deferred
+from aioflow.messages import Deferred, Succeeded
 from aioflow.model import DagSpec, RetryPolicy, TaskSpec
 from aioflow.requests import (
     CancelBackfill,
@@ -240,6 +240,67 @@ def test_a_turn_that_is_taken_back_makes_each_run_once_all_the_same():
     world.finish_all()
 
     assert slots(world, number) == [4, 3, 2, 1, 0]
+
+
+def test_two_runs_that_end_in_one_turn_give_no_slot_a_second_run():
+    world = world_of()
+    base = world.now - 30 * SECOND
+    for back in (*range(1, 47), *range(50, 99)):  # all but three slots of a hundred have one
+        world.trigger(logical_date=base - back * MINUTE)
+        world.finish_all()
+    number = backfill(world, minutes=100, max_active=2)
+    reports = [
+        Succeeded(e.start.task_no, e.start.start_no, world.now, world.now + 50)
+        for e in world.starts.values()
+    ]
+    world.starts.clear()
+
+    world.turn(*reports)
+    world.finish_all()
+
+    dates = [run.logical_date for run in world.rows.runs.values()]
+    assert len(dates) == len(set(dates)) == 100
+    assert world.rows.backfills[number].skipped == 95
+
+
+def test_the_latest_slot_is_left_to_a_schedule_that_rests_and_will_make_it():
+    world = world_of()
+    world.ask(SetPaused(dag_id="dag", paused=True))
+    world.now += 3 * MINUTE
+
+    number = backfill(world, max_active=9)
+    world.ask(SetPaused(dag_id="dag", paused=False))
+    world.pass_time(0)
+
+    dates = [run.logical_date for run in world.rows.runs.values()]
+    assert len(dates) == len(set(dates)) == 5
+    assert slots(world, number) == [4, 3, 2, 1]
+
+
+def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    _, _, draft = world.decide([])
+
+    backfilling.fail(number, "no", draft)
+    world.rows.apply(draft.close())
+    draft.settle()
+    world.memory.commit_no = world.rows.commit_no
+
+    row = world.rows.backfills[number]
+    assert (row.state, row.failure) == ("failed", "no")
+    assert backfill(world, reprocess="all") != number
+
+
+def test_a_dag_is_not_deleted_while_a_run_of_an_old_backfill_goes_on_again():
+    world = world_of()
+    number = backfill(world, max_active=1)
+    world.finish_all()
+    world.ask(ClearTasks(run_id=runs_of(world, number)[0].run_id))
+    world.turn(FileGone("dag.py"))
+
+    with pytest.raises(DagRunning, match="1 runs"):
+        world.ask(DeleteDag(dag_id="dag"))
 
 
 def test_it_waits_while_its_dag_is_gone_and_goes_on_when_that_comes_back():

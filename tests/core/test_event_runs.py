@@ -350,6 +350,28 @@ def test_a_key_that_no_database_takes_costs_its_event_alone():
 # ── while runs go on ────────────────────────────────────────────────────────────────────
 
 
+def test_of_a_key_that_no_database_takes_the_row_of_its_trigger_has_what_one_does():
+    world = waiting()
+
+    world.turn(fired(world, {"n": 1}, "a\0b"), fired(world, {"n": 2}, "k" * 5_000, ahead=1))
+
+    assert fates(world) == [Fate.REFUSED, Fate.REFUSED]
+    row = world.rows.dag_triggers[one(world).row.trigger_no]
+    keys = [row.event_key or "", *(event.key or "" for event in world.rows.dag_events.values())]
+    assert not any("\0" in key or len(key) > 1_000 for key in keys)
+
+
+def test_people_are_told_of_the_first_of_many_events_that_start_nothing():
+    world = waiting(required=("day",), parameters=("day", "n"))
+
+    fire(world, *({"n": n} for n in range(5)))
+
+    assert len(world.alerts()) == 1
+    fire(world, {"day": 1})
+    fire(world, {"n": 9})
+    assert len(world.alerts()) == 2
+
+
 def test_runs_of_events_wait_for_their_turn():
     world = waiting(max_active_runs=1)
     fire(world, {"n": 1}, {"n": 2}, {"n": 3})

@@ -434,6 +434,24 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
     assert world.run_state(run) == "success"
 
 
+def test_what_expands_over_a_stream_may_be_marked_with_what_stops_that_stream():
+    world = World(cpu_slots=4)
+    over = MapSpec((MapSource("page", 1, -1),))
+    run = world.begin(
+        task("first", retry=ONCE),
+        pages(parents=(0,)),
+        TaskSpec(task_id="load", parents=(1,), mapped=over),
+    )
+    world.succeed("first")
+    give(world, 0, 1)
+
+    mark(world, run, "first", "load", state=FAILED)
+
+    assert not world.starts
+    assert [world.state(run, "load", index) for index in (0, 1)] == ["failed", "failed"]
+    assert world.run_state(run) == "failed"
+
+
 def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
     world = World(cpu_slots=4)
     over = MapSpec((MapSource("page", 1, -1),))

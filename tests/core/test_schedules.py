@@ -80,6 +80,7 @@ def test_what_runs_once_runs_as_soon_as_it_is_known_and_never_again():
     come_back(world, DAY)
     world.turn(FileGone("dag.py"))
     world.load(spec(ScheduleSpec(once=True)), version="v3")
+    world.load(spec(ScheduleSpec(once=True), timezone="Europe/Berlin"), version="v4")
     world.pass_time(60)
 
     assert len(slots_run(world)) == 1

@@ -373,10 +373,11 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             loading.take_ended(found)
             memory.loaded[request.run_id, key] = loading.look_back()
     memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
-    memory.found_slots = {
-        number: {run.logical_date: run for run in rows.seen() if run.dag_id == dag_id}
-        for number, dag_id, _ in backfilling.wanted(inputs, memory)
-    }
+    memory.found_slots = {}
+    for backfill, dates in backfilling.wanted(inputs, memory):
+        dated = (run for run in rows.seen() if run.logical_date in dates)
+        runs = [run for run in dated if run.dag_id == backfill.dag_id]
+        backfilling.found(backfill, dates, runs, memory)
     numbers = {run.run_id: run.run_no for run in rows.seen()}
     memory.recalled_runs = {
         request.run_id: rows.live_run(numbers[request.run_id])
