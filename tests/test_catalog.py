@@ -553,6 +553,24 @@ async def test_a_file_that_cannot_be_looked_at_since_the_start_is_not_gone(tmp_p
 # ── links ───────────────────────────────────────────────────────────────────────────────
 
 
+async def test_names_that_are_not_utf_8_are_told_once_and_harm_no_other(tmp_path, caplog):
+    latin = os.fsdecode("café".encode("latin-1"))
+    it = Watched(tmp_path)
+    it.write(f"{latin}.py", GOOD)
+    it.write(f"{latin}/deep.py", GOOD)
+    it.write("good.py", GOOD)
+
+    async with running(it.children, it.catalog):
+        await it.swept()
+        it.write("good.py", DAG.format(name="good", value=2))
+        await it.reported(2)
+
+    assert [report.file for report in it.reports] == ["good.py", "good.py"]
+    [said] = [record for record in caplog.records if "cannot look at" in record.message]
+    assert r"caf\xe9" in said.message
+    assert said.message.endswith("a name is not UTF-8")
+
+
 async def test_links_that_lead_out_of_the_folder_are_what_they_point_to(tmp_path):
     outside, count = tmp_path / "outside", tmp_path / "count"
     (outside / "lib").mkdir(parents=True)

@@ -9,6 +9,7 @@ file: less and less often, and never because of a change that is nothing to it.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -237,7 +238,8 @@ class Catalog:
     def _log_unseen(self, found: Found) -> None:
         """Say what cannot be looked at: once per cause, until it is over."""
         for cause in found.causes.keys() - self._causes.keys():
-            _logger.error("cannot look at %s, its DAGs stay: %s", found.causes[cause], cause)
+            place = os.fsencode(found.causes[cause]).decode(errors="backslashreplace")
+            _logger.error("cannot look at %s, its DAGs stay: %s", place, cause)
         self._causes = found.causes
 
     def _report_gone(self, found: Found) -> None:

@@ -7,6 +7,7 @@ be looked at for any other reason stays as it was last seen.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -242,7 +243,9 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
 
 def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
     """Return the folders and Python files in a folder, and whether it has patterns of its own."""
-    folders, files, has_patterns = [], [], False
+    folders: list[str] = []
+    files: list[str] = []
+    has_patterns = False
     with os.scandir(place) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name == NAME:
@@ -254,11 +257,22 @@ def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool]:
             except OSError as exc:
                 on_error(place / entry.name, exc)
                 continue
-            if is_folder:
-                folders.append(entry.name)
-            elif entry.name.endswith(".py"):
-                files.append(entry.name)
+            if not is_folder and not entry.name.endswith(".py"):
+                continue
+            if not _is_utf_8(entry.name):
+                on_error(place / entry.name, OSError(errno.EILSEQ, "a name is not UTF-8"))
+                continue
+            (folders if is_folder else files).append(entry.name)
     return folders, files, has_patterns
+
+
+def _is_utf_8(name: str) -> bool:
+    """Whether a name can be told: bytes that are no characters stand in it as surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_below(name: str, places: AbstractSet[str]) -> bool:
