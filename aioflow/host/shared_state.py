@@ -42,6 +42,9 @@ _SHOWN = 5
 # As they are before any DAG file is imported.
 _setattr, _type = setattr, type
 
+_PLAIN = frozenset({bool, bytes, float, int, str, tuple})
+"""Of these an equal one is as good: ``time.tzset()`` makes them anew."""
+
 
 class SharedState:
     """The names of some modules of Python and of all of ours, as they are now.
@@ -64,7 +67,7 @@ class SharedState:
         """Undo what was changed; return the names of that."""
         changed = []
         for owner, scope, where, name, value in self._kept:
-            if scope.get(name, _NOTHING) is not value:
+            if not _is_same(value, scope.get(name, _NOTHING)):
                 changed += [where + "." + name]
                 _setattr(owner, name, value)
         for name, module in self._modules.items():
@@ -78,6 +81,13 @@ def shown(changed: list[str]) -> str:
     """Return some of these names as text."""
     more = len(changed) - _SHOWN
     return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_same(value: object, now: object) -> bool:
+    if value is now:
+        return True
+    kind = _type(value)
+    return kind in _PLAIN and _type(now) is kind and value == now
 
 
 def _is_watched(name: str) -> bool:
