@@ -50,7 +50,8 @@ def kill_all() -> int:
         # First stopped, all of them: what runs may start others faster than they are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
-                with contextlib.suppress(ProcessLookupError):
+                # One that has become another user's is not ours to kill; the others are.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         killed.update(found)
         is_over = _wait_for_end(_LOOK_SECONDS)
