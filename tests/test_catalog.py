@@ -330,6 +330,35 @@ async def test_a_file_that_replaces_what_all_share_is_not_let_in(tmp_path):
     assert "json.dumps" in broken.message
 
 
+async def test_a_file_that_sets_the_time_zone_as_it_is_changes_nothing(tmp_path):
+    async with watched(tmp_path, {"a.py": "import time\ntime.tzset()\n" + GOOD}) as it:
+        [parsed] = it.reports
+
+    assert isinstance(parsed, FileParsed)
+
+
+async def test_a_file_that_sets_another_time_zone_is_not_let_in(tmp_path):
+    source = "import os, time\nos.environ['TZ'] = 'XYZ-5'\ntime.tzset()\n" + GOOD
+    async with watched(tmp_path, {"a.py": source}) as it:
+        [broken] = it.reports
+
+    assert broken.reason == "patched"
+    assert "time.tzname" in broken.message
+
+
+async def test_a_file_that_prints_while_it_starts_too_many_processes_is_killed_too(tmp_path):
+    source = (
+        "import aioflow, os, time\n"
+        "for _ in range(6): os.fork()\n"
+        "for _ in range(2000): print('.', flush=True); time.sleep(0.01)\n"
+    )
+    limits = Limits(processes=20, wall_seconds=10.0)
+    async with watched(tmp_path, {"a.py": source}, limits=limits) as it:
+        [broken] = it.reports
+
+    assert broken.reason == "processes"
+
+
 async def test_a_file_that_starts_too_many_processes_is_killed_with_them(tmp_path):
     source = "import aioflow, os, time\nfor _ in range(6): os.fork()\ntime.sleep(100)"
     async with watched(tmp_path, {"a.py": source}, limits=Limits(processes=20)) as it:

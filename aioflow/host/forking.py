@@ -139,6 +139,7 @@ class _Watch:
         poll = select.poll()
         for descriptor in (self._sock.fileno(), self._output, handle):
             poll.register(descriptor, select.POLLIN)
+        look_at = time.monotonic() + LOOK_SECONDS
         while self._answer is None and not self._went_beyond[0]:
             ready = {descriptor for descriptor, _ in poll.poll(LOOK_SECONDS * 1e3)}
             if self._output in ready and not self._take_output():
@@ -147,8 +148,9 @@ class _Watch:
                 poll.unregister(self._sock)
             if handle in ready:
                 return
-            if not ready:
+            if time.monotonic() >= look_at:  # also while it prints without a pause
                 self._count_processes()
+                look_at = time.monotonic() + LOOK_SECONDS
             if time.monotonic() > self._until:
                 seconds = self._limits.wall_seconds
                 self._went_beyond = ("timeout", f"parsing took longer than {seconds:g} s")
@@ -208,8 +210,9 @@ class _Watch:
     def _kill(self) -> None:
         """Kill it; and what went too far with all its session at once, before it multiplies."""
         for kill in (os.kill,) if self._answer is not None else (os.killpg, os.kill):
-            # It may have made no session yet, and is a zombie at least until it is waited for.
-            with contextlib.suppress(ProcessLookupError):
+            # It may have made no session yet, and is a zombie at least until it is waited for;
+            # what has become another user's is not ours to kill.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self._pid, signal.SIGKILL)
 
 
