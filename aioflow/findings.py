@@ -6,7 +6,11 @@ import msgspec
 
 from aioflow.model import DagSpec
 
-__all__ = ("DagFailure", "Inspected", "Named", "Parsed", "ParserDied", "TriggerKind")
+__all__ = ("NO_ROOM", "DagFailure", "Inspected", "Named", "Parsed", "ParserDied", "TriggerKind")
+
+
+NO_ROOM = "no_room"
+"""The limit that is the machine's, and says nothing of the file."""
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -59,9 +63,11 @@ class ParserDied(_Wire, frozen=True):
     """The process that looked at a file or a plug-in came to an end before it had an answer.
 
     Attributes:
-        status: As of ``subprocess``: negative for a signal.
+        status: As of ``subprocess``: negative for a signal. The error's number, if it could
+            not be started.
         last_words: The end of its output.
-        limit: Which limit it went beyond, and so was killed; empty if it died by itself.
+        limit: Which limit it went beyond, and so was killed; empty if it died by itself;
+            ``NO_ROOM`` if it could not be started.
         named: What was known of the file by then.
     """
 

@@ -389,6 +389,21 @@ async def test_while_no_process_can_be_started_files_wait(tmp_path, monkeypatch)
         assert isinstance(await it.reported(1), FileParsed)
 
 
+async def test_while_nothing_can_be_forked_files_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.1)
+    pid = tmp_path / "pid"
+    tells = f"import os\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\n"
+    async with watched(tmp_path, {"a.py": tells + GOOD}) as it:
+        forker = int(pid.read_text())
+        limits = resource.prlimit(forker, resource.RLIMIT_NOFILE)
+        resource.prlimit(forker, resource.RLIMIT_NOFILE, (3, limits[1]))
+        it.write("b.py", DAG.format(name="b", value=1))
+        await until(lambda: "b.py" in it.catalog._again)
+        assert len(it.reports) == 1
+        resource.prlimit(forker, resource.RLIMIT_NOFILE, limits)
+        assert isinstance(await it.reported(2), FileParsed)
+
+
 async def test_a_parser_that_is_killed_is_no_word_about_a_good_file(tmp_path):
     pid = tmp_path / "pid"
     tells = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\ntime.sleep(1)\n"

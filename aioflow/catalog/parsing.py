@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.children import Child, Children, describe_ending
 from aioflow.clock import Clock
-from aioflow.findings import DagFailure, Inspected, Named, Parsed, ParserDied
+from aioflow.findings import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
 from aioflow.messages import Report
 from aioflow.orders import Inspect, Parse, ParserLimits, Welcome
 
@@ -100,7 +100,10 @@ class Parser:
 
     async def _ask(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
         async with self._forker() as forker:
-            return await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
+            answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
+        if isinstance(answer, ParserDied) and answer.limit == NO_ROOM:
+            raise self._children.refused("parser", OSError(answer.status, answer.message))
+        return answer
 
     @asynccontextmanager
     async def _forker(self) -> AsyncIterator[_Forker]:

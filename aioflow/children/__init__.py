@@ -129,6 +129,10 @@ class Children:
             finally:
                 child.release()
 
+    def refused(self, role: str, exc: OSError) -> NoRoom:
+        """A child could start no process for this role: return what to raise."""
+        return self._room.refused(role, exc)
+
     async def room(self) -> None:
         """After ``NoRoom``: return when a process was started, or when to try again."""
         await self._room.wait()

@@ -58,6 +58,11 @@ class Room:
             raise _no_room(exc) from exc
         self._grant()
 
+    def refused(self, role: str, exc: OSError) -> NoRoom:
+        """A child could start no process of this role: return what to raise."""
+        self._refuse(role, exc)
+        return _no_room(exc)
+
     async def wait(self) -> None:
         """Return when a process was started, or another attempt may be made."""
         if self._refusal is None:

@@ -15,12 +15,13 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NoReturn
 
 import msgspec
 
 from aioflow.errors import LinkClosed
-from aioflow.findings import DagFailure, Inspected, Named, Parsed, ParserDied
+from aioflow.findings import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
 from aioflow.host import offspring
 from aioflow.host.failures import print_traceback
 from aioflow.host.link import BlockingLink, complete_frames
@@ -69,21 +70,30 @@ class Forking:
             orders = self._link.receive()
 
     def _look(self, order: Parse | Inspect) -> Parsed | Inspected | ParserDied:
-        ours, theirs = socket.socketpair()
+        with ExitStack() as ours:
+            with ExitStack() as theirs:
+                try:
+                    pid, sock, output = self._fork(order, ours, theirs)
+                except OSError as exc:
+                    return ParserDied(exc.errno or 0, b"", NO_ROOM, exc.strerror or "")
+            return _Watch(pid, sock, output, order.limits).result()
+
+    def _fork(
+        self, order: Parse | Inspect, ours: ExitStack, theirs: ExitStack
+    ) -> tuple[int, socket.socket, int]:
+        """Return the new process with our ends of its link and of its output."""
+        sock, sock_end = socket.socketpair()
+        ours.callback(sock.close)
+        theirs.callback(sock_end.close)
         output, output_end = os.pipe()
+        ours.callback(os.close, output)
+        theirs.callback(os.close, output_end)
         pid = os.fork()
         if pid == 0:
-            ours.close()
+            sock.close()
             os.close(output)
-            self._be_forked(order, theirs, output_end)
-        theirs.close()
-        os.close(output_end)
-        try:
-            found = _Watch(pid, ours, output, order.limits).result()
-        finally:
-            ours.close()
-            os.close(output)
-        return found
+            self._be_forked(order, sock_end, output_end)
+        return pid, sock, output
 
     def _be_forked(self, order: Parse | Inspect, sock: socket.socket, output: int) -> NoReturn:
         """Be the process that looks at the file. Never returns."""
