@@ -440,6 +440,55 @@ async def test_ignored_files_are_no_dag_files_but_may_be_imported(tmp_path):
     ]
 
 
+async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
+    it = Watched(tmp_path)
+    it.write("a.py", GOOD)
+    it.write(".aioflowignore", "a.py\n")
+    it.catalog._files = scan([it.folder], {}).files
+
+    assert await it.catalog._parse("a.py") is None
+
+
+async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
+    began, go = tmp_path / "began", tmp_path / "go"
+    waits = (
+        f"import os, time\nopen({str(began)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    )
+    it = Watched(tmp_path)
+    it.write("a.py", waits + GOOD)
+    async with running(it.children, it.catalog):
+        await until(began.exists)
+        it.write(".aioflowignore", "a.py\n")
+        await until(lambda: it.catalog._files["a.py"].is_ignored)
+        go.touch()
+        await it.swept()
+        await until(lambda: not it.catalog._lanes.files)
+
+        assert it.reports == []
+        assert not it.catalog._known
+
+
+async def test_a_file_that_goes_while_it_is_parsed_is_not_told(tmp_path):
+    began, go = tmp_path / "began", tmp_path / "go"
+    it = Watched(tmp_path)
+    it.write(
+        "a.py",
+        f"import os, time\nopen({str(began)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError\n# aioflow",
+    )
+    async with running(it.children, it.catalog):
+        await until(began.exists)
+        (it.folder / "a.py").unlink()
+        await until(lambda: not it.catalog._files)
+        go.touch()
+        await it.swept()
+        await until(lambda: not it.catalog._lanes.files)
+
+        assert it.reports == []
+        assert not it.catalog._again
+
+
 def test_patterns_of_a_deeper_folder_have_the_last_word(tmp_path):
     (tmp_path / "team" / "old").mkdir(parents=True)
     (tmp_path / ".aioflowignore").write_text("*_old.py\n/top.py\n")

@@ -268,7 +268,7 @@ class Catalog:
         """Return what is in a file; ``None`` if that cannot be found out now."""
         self._before[file] = (self._files, self._places)
         seen = self._files.get(file)
-        if seen is None:
+        if seen is None or seen.is_ignored:
             return None
         if seen.is_too_large:
             return Parsed((), (_too_large(file),), (file,))
@@ -281,10 +281,15 @@ class Catalog:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
         before, places = self._before.pop(file)
         self._again.pop(file, None)
-        if parsed is None:  # there was no room for it, or it is gone
+        found = None if parsed is None else await self._keep(file, parsed, before)
+        seen = self._files.get(file)
+        if seen is None or seen.is_ignored:  # by now
+            self._unsettled.pop(file, None)
+            self._let_go(file)
+            return
+        if parsed is None:  # there was no room for it
             self._look_again(file, SWEEP_SECONDS)
             return
-        found = await self._keep(file, parsed, before)
         if found is None:
             self._try_soon(file)
             return
