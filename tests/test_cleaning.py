@@ -220,6 +220,17 @@ async def test_code_that_somebody_keeps_meanwhile_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+async def test_code_that_cannot_be_deleted_does_not_keep_the_rest(tmp_path, caplog):
+    snapshots = Snapshots(tmp_path)
+    for version in ("a", "c"):
+        await snapshots.restore(version, {"a.py": b"1"})
+
+    assert await snapshots.discard(["a", "b", "c"], lambda _: False) == 2
+    assert list(tmp_path.iterdir()) == []
+    [said] = caplog.messages
+    assert said.startswith("cannot delete the code of b now: ")
+
+
 async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)

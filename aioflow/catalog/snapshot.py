@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import shutil
@@ -18,6 +19,8 @@ __all__ = ("Snapshots", "version_of", "write_snapshot")
 
 
 _GONE = ".gone"
+
+_logger = logging.getLogger(__name__)
 
 
 class Snapshots:
@@ -58,23 +61,33 @@ class Snapshots:
     async def discard(self, versions: Sequence[str], is_needed: Callable[[str], bool]) -> int:
         """Delete the code of versions; return of how many.
 
-        Each is put aside first and looked at once more, so that one that somebody began to keep
-        meanwhile comes back or is made anew.
+        One that cannot be deleted now is said, and stays for the next time.
         """
         count = 0
         for version in versions:
-            if self._is_newest(version) or is_needed(version):
-                continue
-            aside = self.folder / f".{version}{_GONE}"
-            put_aside = partial((self.folder / version).rename, aside)
-            await in_thread(put_aside, limiter=self._threads)
-            if self._is_newest(version) or is_needed(version):
-                put_back = partial(_put_back, aside, self.folder / version)
-                await in_thread(put_back, limiter=self._threads)
-                continue
-            await in_thread(partial(shutil.rmtree, aside), limiter=self._threads)
-            count += 1
+            try:
+                count += await self._discard(version, is_needed)
+            except OSError as exc:
+                _logger.error("cannot delete the code of %s now: %s", version, exc)  # noqa: TRY400
         return count
+
+    async def _discard(self, version: str, is_needed: Callable[[str], bool]) -> bool:
+        """Delete the code of a version; return whether it was.
+
+        It is put aside first and looked at once more, so that one that somebody began to keep
+        meanwhile comes back or is made anew.
+        """
+        if self._is_newest(version) or is_needed(version):
+            return False
+        aside = self.folder / f".{version}{_GONE}"
+        put_aside = partial((self.folder / version).rename, aside)
+        await in_thread(put_aside, limiter=self._threads)
+        if self._is_newest(version) or is_needed(version):
+            put_back = partial(_put_back, aside, self.folder / version)
+            await in_thread(put_back, limiter=self._threads)
+            return False
+        await in_thread(partial(shutil.rmtree, aside), limiter=self._threads)
+        return True
 
     def _is_newest(self, version: str) -> bool:
         return version in self._newest.values()
