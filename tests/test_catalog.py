@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -526,6 +527,26 @@ def test_a_snapshot_that_is_there_is_kept(tmp_path):
 
     assert (tmp_path / "v" / "lib" / "a.py").read_bytes() == b"first"
     assert [path.name for path in tmp_path.iterdir()] == ["v"]
+
+
+def test_a_damaged_snapshot_stays_until_it_is_made_anew(tmp_path, monkeypatch):
+    sources = {"a.py": b"1", "b.py": b"2"}
+    write_snapshot(tmp_path, "v", sources)
+    (tmp_path / "v" / "b.py").unlink()
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", no_room_on_the_disk)
+        with pytest.raises(OSError, match="No space left"):
+            write_snapshot(tmp_path, "v", sources)
+    assert [path.name for path in (tmp_path / "v").iterdir()] == ["a.py"]
+
+    assert write_snapshot(tmp_path, "v", sources)
+    assert (tmp_path / "v" / "b.py").read_bytes() == b"2"
+    assert [path.name for path in tmp_path.iterdir()] == ["v"]
+
+
+def no_room_on_the_disk(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_a_missing_snapshot_is_restored_from_its_row(tmp_path):

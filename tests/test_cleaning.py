@@ -231,6 +231,17 @@ async def test_code_that_cannot_be_deleted_does_not_keep_the_rest(tmp_path, capl
     assert said.startswith("cannot delete the code of b now: ")
 
 
+async def test_what_a_daemon_that_died_was_making_or_deleting_is_cleared_away(tmp_path):
+    snapshots = Snapshots(tmp_path)
+    for name in ("old", ".old.1.part", ".old.gone", ".new.2.part"):
+        (tmp_path / name).mkdir()
+        if name != ".new.2.part":
+            os.utime(tmp_path / name, (1, 1))
+
+    assert await snapshots.list_old(before_seconds=2) == ["old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.part", "old"]
+
+
 async def test_what_is_kept_for_ever_stays(store_url, tmp_path):
     async with node(store_url) as n:
         await n.load(A)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,6 +20,7 @@ __all__ = ("Snapshots", "version_of", "write_snapshot")
 
 
 _GONE = ".gone"
+_PART = ".part"
 
 _logger = logging.getLogger(__name__)
 
@@ -94,12 +96,20 @@ class Snapshots:
 
 
 def _old_folders(code: Path, before_seconds: float) -> list[str]:
-    """Return old folders; clear away what was put aside when a daemon died."""
+    """Return old folders; clear away what was put aside, or half made, when a daemon died."""
     found = []
     for entry in os.scandir(code):
         if entry.name.endswith(_GONE):
             shutil.rmtree(entry.path, ignore_errors=True)
-        elif not entry.name.startswith(".") and entry.stat().st_mtime < before_seconds:
+            continue
+        try:
+            is_old = entry.stat().st_mtime < before_seconds
+        except FileNotFoundError:
+            continue  # it was just being made, and has its name by now
+        if entry.name.endswith(_PART):
+            if is_old:  # else somebody may be about to make it
+                shutil.rmtree(entry.path, ignore_errors=True)
+        elif is_old and not entry.name.startswith("."):
             found.append(entry.name)
     return sorted(found)
 
@@ -133,32 +143,44 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
 def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bool:
     """Make ``<code>/<version>/`` durably, all at once; one that is there is kept as it is.
 
-    One in which a file is missing is made anew.
+    One in which a file is missing is made anew, and stays until that is done.
 
     Returns:
         Whether it was written.
     """
     target = code / version
-    if target.exists():
-        if all((target / name).exists() for name in sources):
-            return False
-        shutil.rmtree(target)
+    if _is_whole(target, sources):
+        return False
     code.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = code / f".{version}.{secrets.token_hex(4)}.part"
+    temporary = code / f".{version}.{secrets.token_hex(4)}{_PART}"
     try:
         for name, content in sources.items():
             _write_file(temporary / name, content)
         for place, _, _ in os.walk(temporary):
             _sync_folder(Path(place))
-        try:
-            temporary.rename(target)
-        except OSError:
-            if not target.exists():  # else another made the same: it is as good
-                raise
+        _take_place(temporary, target, sources)
         _sync_folder(code)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return True
+
+
+def _is_whole(target: Path, sources: Mapping[str, bytes]) -> bool:
+    return target.exists() and all((target / name).exists() for name in sources)
+
+
+def _take_place(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
+    """Give a new folder its name; what had it goes, unless another made the same meanwhile."""
+    aside = temporary.with_suffix(_GONE)
+    if target.exists() and not _is_whole(target, sources):
+        with contextlib.suppress(FileNotFoundError):  # another put it aside
+            target.rename(aside)
+    try:
+        temporary.rename(target)
+    except OSError:
+        if not target.exists():  # else it is as good
+            raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_file(path: Path, content: bytes) -> None:
