@@ -496,7 +496,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
     assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
     assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
-    assert len(daemon.run("dags", "list", "--json").json) == 7
+    assert len(daemon.run("dags", "list", "--json").json) == 8
     assert daemon.run("triggers", "list", "--json").json == []
     assert daemon.run("pools", "list", "--json").json == [
         {"name": "ledger", "slots": 4, "include_deferred": False, "used": None}
@@ -609,7 +609,7 @@ def test_check_names_file_line_and_code(tmp_path):
     assert as_json.json == [
         {
             "file": str(good),
-            "dags": ["hen", "egg", "approval", "sums", "breaks", "halves", "waits"],
+            "dags": ["hen", "egg", "approval", "sums", "breaks", "halves", "rolls", "waits"],
             "problems": [],
             "warnings": [],
         }
@@ -694,7 +694,7 @@ def test_what_is_old_goes_by_hand_as_well(tmp_path):
     told = daemon.run("db", "clean")
     again = daemon.run("dags", "trigger", "sums", "--run-id", "one")
 
-    none = {"events": 0, "journal": 0, "logs": 0}
+    none = {"events": 0, "journal": 0, "logs": 0, "versions": 0}
     assert would == {"runs": 1, **none, "dry_run": True, "more": False}
     assert told.out.splitlines()[0] == "1 runs went"
     assert [run["run_id"] for run in daemon.run("runs", "list", "--json").json][-1] == "two"

@@ -230,8 +230,12 @@ def items_are_children(node: Any, turn: Any) -> None:
     tables = node.tables
     changed = [(row.run_no, row.position) for row in turn.batch.new_expansions]
     changed += [(row.run_no, row.position) for row in turn.batch.expansion_changes]
+    makers = {row.task_no for row in turn.batch.new_items}
     changed += [
-        key for row in turn.batch.new_items for key in tables.expansions if key[0] == row.run_no
+        (run_no, position)
+        for run_no, position in tables.expansions
+        if tables.runs[run_no].first_task_no + source_of(tables.spec_of_run(run_no), position)
+        in makers
     ]
     for run_no, position in sorted(set(changed)):
         source = source_of(tables.spec_of_run(run_no), position)

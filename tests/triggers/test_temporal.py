@@ -176,7 +176,7 @@ async def test_a_cron_changes_clocks_as_schedules_do(hosted, wall_clock):
     ("expression", "zone"),
     [
         pytest.param("often", "UTC", id="no-cron"),
-        pytest.param("* * * * * *", "UTC", id="six-fields"),
+        pytest.param("* * * * * * *", "UTC", id="seven-fields"),
         pytest.param("@often", "UTC", id="no-such-name"),
         pytest.param("0 0 30 2 *", "UTC", id="no-such-day"),
         pytest.param("@daily", "Mars/Olympus", id="no-such-zone"),

@@ -65,7 +65,7 @@ def upgrade() -> None:
         "dag_event_held", "dag_event", ["event_no"], sqlite_where=held, postgresql_where=held
     )
     op.create_index("dag_event_by_place", "dag_event", ["trigger_no", "sequence"], unique=True)
-    keyed = text("key IS NOT NULL")
+    keyed = text('"key" IS NOT NULL')
     op.create_index(
         "dag_event_by_key",
         "dag_event",
