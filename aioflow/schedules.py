@@ -6,7 +6,19 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ("IntervalKind", "Missed", "ScheduleSpec")
+__all__ = ("CRON_NAMES", "IntervalKind", "Missed", "ScheduleSpec")
+
+CRON_NAMES = {
+    "@annually": "0 0 1 1 *",
+    "@daily": "0 0 * * *",
+    "@hourly": "0 * * * *",
+    "@midnight": "0 0 * * *",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@weekly": "0 0 * * 0",
+    "@yearly": "0 0 1 1 *",
+}
+"""What an author may write instead of five fields. ``@once`` and ``@continuous`` are no cron."""
 
 Missed: TypeAlias = Literal["skip", "latest", "all"]
 IntervalKind: TypeAlias = Literal["slot", "previous"]

@@ -186,7 +186,6 @@ def _schedule(dag: DAG, problems: list[DagError]) -> ScheduleSpec | None:
     try:
         spec = schedule_spec(
             clock_schedule(dag.schedule),
-            timetable.CRON_NAMES,
             timezone=dag.timezone,
             anchor=dag.start_date or 0,
         )

@@ -53,9 +53,9 @@ def is_latest(
 ) -> bool:
     """Let what comes after this task run, unless a later slot of the schedule has come."""
     # The calendar is loaded where it is used: most children never ask.
-    from aioflow.core.timetable import CRON_NAMES, next_slot
+    from aioflow.core.timetable import next_slot
 
-    spec = schedule_spec(schedule, CRON_NAMES, timezone=timezone, anchor=first or 0)
+    spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":
         return True
     following = next_slot(spec, timezone, after=_instant(slot))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
 from aioflow.model import Instant
-from aioflow.schedules import ScheduleSpec
+from aioflow.schedules import CRON_NAMES, ScheduleSpec
 
 __all__ = (
     "Continuous",
@@ -57,11 +57,11 @@ class Cron:
             BadSchedule: If the expression or the zone makes no sense, or ``moment`` has no zone.
         """
         # The calendar is loaded where it is used: most children never ask.
-        from aioflow.core.timetable import CRON_NAMES, next_slot
+        from aioflow.core.timetable import next_slot
 
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
-        spec = _cron(self, CRON_NAMES)
+        spec = _cron(self)
         after = (moment - _EPOCH) // timedelta(microseconds=1)
         slot = next_slot(spec, zone(timezone).key, after=after)
         return None if slot is None else _EPOCH + timedelta(microseconds=slot)
@@ -110,14 +110,11 @@ Schedule: TypeAlias = (
 )
 
 
-def schedule_spec(
-    schedule: Schedule, names: Mapping[str, str], *, timezone: str, anchor: Instant
-) -> ScheduleSpec | None:
+def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Instant) -> ScheduleSpec | None:
     """Return a schedule for the engine.
 
     Args:
         schedule: What the author wrote.
-        names: Cron expressions by name, such as ``@daily``.
         timezone: Of dates that have none.
         anchor: An instant from which an interval is counted.
 
@@ -130,9 +127,9 @@ def schedule_spec(
         case str() if schedule.strip() == ONCE:
             return ScheduleSpec(once=True)
         case str() if schedule.strip() == CONTINUOUS:
-            return schedule_spec(Continuous(), names, timezone=timezone, anchor=anchor)
+            return schedule_spec(Continuous(), timezone=timezone, anchor=anchor)
         case str() | Cron():
-            return _cron(schedule if isinstance(schedule, Cron) else Cron(schedule), names)
+            return _cron(schedule if isinstance(schedule, Cron) else Cron(schedule))
         case timedelta() | Every():
             every = schedule if isinstance(schedule, Every) else Every(schedule)
             return _every(every, anchor)
@@ -141,7 +138,7 @@ def schedule_spec(
         case Continuous():
             return ScheduleSpec(gap_us=microseconds(schedule.gap, "gap"))
         case list() | tuple():
-            return _joined(schedule, names, timezone=timezone, anchor=anchor)
+            return _joined(schedule, timezone=timezone, anchor=anchor)
         case _:
             raise BadSchedule(
                 f"schedule={schedule!r} is no schedule; write a cron string, Every(...), "
@@ -149,27 +146,25 @@ def schedule_spec(
             )
 
 
-def _joined(
-    schedule: Sequence[object], names: Mapping[str, str], *, timezone: str, anchor: Instant
-) -> ScheduleSpec:
+def _joined(schedule: Sequence[object], *, timezone: str, anchor: Instant) -> ScheduleSpec:
     """Several schedules, or dates: what is a slot of one of them is a slot."""
     dates = [part for part in schedule if isinstance(part, date)]
     others = [part for part in schedule if not isinstance(part, date)]
     said: list[Schedule] = [*others, *([Dates(dates)] if dates or not others else [])]  # type: ignore[list-item]  # what is none is refused below
-    parts = [schedule_spec(part, names, timezone=timezone, anchor=anchor) for part in said]
+    parts = [schedule_spec(part, timezone=timezone, anchor=anchor) for part in said]
     found = tuple(part for part in parts if part is not None)
     return found[0] if len(found) == 1 else ScheduleSpec(parts=found)
 
 
-def _cron(schedule: Cron, names: Mapping[str, str]) -> ScheduleSpec:
+def _cron(schedule: Cron) -> ScheduleSpec:
     if not isinstance(schedule.expression, str):
         raise BadSchedule(f"schedule={schedule!r} is no schedule; a cron expression is a text")
     text = schedule.expression.strip()
-    if text.startswith("@") and text not in names:
-        known = ", ".join((*names, ONCE, CONTINUOUS))
+    if text.startswith("@") and text not in CRON_NAMES:
+        known = ", ".join((*CRON_NAMES, ONCE, CONTINUOUS))
         raise BadSchedule(f"schedule={text!r} is unknown; there are {known}")
     jitter_us = microseconds(schedule.jitter, "jitter")
-    return ScheduleSpec(cron=names.get(text, text), jitter_us=jitter_us)
+    return ScheduleSpec(cron=CRON_NAMES.get(text, text), jitter_us=jitter_us)
 
 
 def _every(schedule: Every, anchor: Instant) -> ScheduleSpec:

@@ -32,7 +32,6 @@ from aioflow.model import Instant
 from aioflow.schedules import Missed, ScheduleSpec
 
 __all__ = (
-    "CRON_NAMES",
     "MISSED_US",
     "interval_up_to",
     "latest_slot",
@@ -43,18 +42,6 @@ __all__ = (
     "starts_at",
     "validate",
 )
-
-CRON_NAMES = {
-    "@annually": "0 0 1 1 *",
-    "@daily": "0 0 * * *",
-    "@hourly": "0 * * * *",
-    "@midnight": "0 0 * * *",
-    "@monthly": "0 0 1 * *",
-    "@quarterly": "0 0 1 */3 *",
-    "@weekly": "0 0 * * 0",
-    "@yearly": "0 0 1 1 *",
-}
-"""What an author may write instead of five fields. ``@once`` and ``@continuous`` are no cron."""
 
 _SECOND: Instant = 1_000_000
 _FIELD_LENGTH = 500

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioflow.core.timetable import (
-    CRON_NAMES,
     latest_slot,
     missed,
     next_slot,
@@ -19,7 +18,7 @@ from aioflow.core.timetable import (
     validate,
 )
 from aioflow.errors import BadSchedule
-from aioflow.schedules import ScheduleSpec
+from aioflow.schedules import CRON_NAMES, ScheduleSpec
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
