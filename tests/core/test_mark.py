@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from aioflow.core import clearing
@@ -415,14 +417,16 @@ def test_what_never_ran_behind_a_loop_that_begins_anew_is_decided_anew_with_it()
     assert world.run_state(run) == "success"
 
 
-def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again():
+def loading_pages(**fields: Any) -> tuple[World, int]:
+    """A task, a stream after it, and what expands over that."""
     world = World(cpu_slots=4)
     over = MapSpec((MapSource("page", 1, -1),))
-    run = world.begin(
-        task("first", retry=ONCE),
-        pages(parents=(0,)),
-        TaskSpec(task_id="load", parents=(1,), mapped=over, rule=TriggerRule.ALWAYS),
-    )
+    taker = TaskSpec(task_id="load", parents=(1,), mapped=over, **fields)
+    return world, world.begin(task("first", retry=ONCE), pages(parents=(0,)), taker)
+
+
+def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again():
+    world, run = loading_pages(rule=TriggerRule.ALWAYS)
     world.fail("first")
     assert world.run_state(run) == "failed"
 
@@ -435,13 +439,7 @@ def test_what_expands_over_a_stream_that_is_taken_back_waits_for_its_items_again
 
 
 def test_what_expands_over_a_stream_may_be_marked_with_what_stops_that_stream():
-    world = World(cpu_slots=4)
-    over = MapSpec((MapSource("page", 1, -1),))
-    run = world.begin(
-        task("first", retry=ONCE),
-        pages(parents=(0,)),
-        TaskSpec(task_id="load", parents=(1,), mapped=over),
-    )
+    world, run = loading_pages()
     world.succeed("first")
     give(world, 0, 1)
 
@@ -453,13 +451,7 @@ def test_what_expands_over_a_stream_may_be_marked_with_what_stops_that_stream():
 
 
 def test_what_expands_over_a_stream_that_is_stopped_goes_with_it():
-    world = World(cpu_slots=4)
-    over = MapSpec((MapSource("page", 1, -1),))
-    run = world.begin(
-        task("first", retry=ONCE),
-        pages(parents=(0,)),
-        TaskSpec(task_id="load", parents=(1,), mapped=over),
-    )
+    world, run = loading_pages()
     world.succeed("first")
     give(world, 0, 1)
     assert children(world) == [0, 1]
