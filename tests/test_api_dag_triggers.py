@@ -12,6 +12,7 @@ from aioflow.errors import RequestError
 from aioflow.inputs import FileParsed, HostUp
 from aioflow.messages import Deferred, Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
+from tests.turns import until
 from tests.web.node import Node, node
 
 
@@ -102,8 +103,7 @@ async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
         start = (await n.outlets.next_start()).start
         at = (start.task_no, start.start_no, 1, 1)
         report(n, Deferred(*at, "m:T", b"\x80", "on_event", None))
-        while not await n.store.list_triggers():
-            await n.engine.next_turn()
+        await until(n.engine, n.store.list_triggers)
         await load(n, "other")
 
         found = await n.api.list_triggers()

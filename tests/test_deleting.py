@@ -26,6 +26,7 @@ from aioflow.store.erasing import ERASED
 from aioflow.store.replay import compare
 from aioflow.tasklog import LogKey, TaskLog
 from tests.test_engine import Node, node
+from tests.turns import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -77,11 +78,10 @@ async def deleted_by(n: Node, folder: Path) -> AsyncIterator[None]:
 
 
 async def gone(n: Node, *, but: int = 0) -> None:
-    turns = n.engine.turns
-    while len(await n.store.list_deletions()) > but:
-        if n.engine.turns == turns:  # else it may have gone while we looked
-            await n.engine.next_turn()
-        turns = n.engine.turns
+    async def erased() -> bool:
+        return len(await n.store.list_deletions()) <= but
+
+    await until(n.engine, erased)
 
 
 def leave_files(folder: Path, run: Any) -> None:
@@ -244,11 +244,7 @@ async def test_a_run_stays_until_its_hosts_have_let_go_of_it(store_url, tmp_path
         place = (start.task_no, start.start_no, 1, 2)
         deferred = Deferred(*place, class_path="m:T", kwargs=b"\x80", next_method="go_on")
         n.engine.report([deferred])
-        turns = n.engine.turns
-        while not await n.store.list_triggers():
-            if n.engine.turns == turns:  # else it may have come while we looked
-                await n.engine.next_turn()
-            turns = n.engine.turns
+        await until(n.engine, n.store.list_triggers)
         await n.engine.ask(CancelRun(run_id=run_id))
         run = await n.store.find_run(run_id)
         await n.engine.ask(DeleteRun(run_id=run_id))

@@ -16,6 +16,7 @@ from aioflow.model import DagSpec, TaskSpec, ValueKind
 from aioflow.requests import CreateRun, Reseal
 from aioflow.secrets import read_keys, write_keys
 from aioflow.store.replay import compare
+from tests.turns import until
 from tests.web.node import Node, node
 
 SECRET = ValueKind.SECRET
@@ -31,8 +32,11 @@ async def park(n: Node, count: int) -> None:
     for _ in range(count):
         start = (await n.outlets.next_start()).start
         n.engine.report([_deferred(start, n.engine.timers._clock.now())])
-    while len(await n.store.list_triggers()) < count:
-        await n.engine.next_turn()
+
+    async def parked() -> bool:
+        return len(await n.store.list_triggers()) == count
+
+    await until(n.engine, parked)
 
 
 def _deferred(start: Any, at: int) -> Deferred:
@@ -174,8 +178,7 @@ async def test_the_trigger_that_starts_runs_of_a_dag_is_sealed_anew_and_goes_on(
         trigger = DagTriggerSpec(class_path="m:T", kwargs=b"\x81\xa1a\xa6canary")
         spec = DagSpec(dag_id="dag", file="dag.py", tasks=(TaskSpec(task_id="t"),), trigger=trigger)
         n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
-        while not await n.store.list_dag_triggers():
-            await n.engine.next_turn()
+        await until(n.engine, n.store.list_dag_triggers)
         (before,) = await n.store.list_dag_triggers()
 
         view = await n.api.rotate()
