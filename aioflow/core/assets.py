@@ -52,6 +52,7 @@ def settle(draft: Draft, slots: Slots) -> None:
     draft.asset_events.clear()
     for taker in taken.values():
         _go_on(taker, draft, slots)
+    draft.placed_dags += sorted(draft.eased_dags)  # fewer runs wait: what is held may start one
     while draft.placed_dags:  # what they hold may meet another condition, or may start a run again
         one = standing.of(draft.placed_dags.pop())
         if one is not None:
@@ -112,9 +113,11 @@ def _told(event: NamedEventRow) -> bytes:
 
 def _go_on(one: DagTrigger, draft: Draft, slots: Slots) -> None:
     """Start a run with all that is held, if that meets the condition."""
-    memory = draft.memory
+    memory, dag_id = draft.memory, one.row.dag_id
     spec = spec_of(one, memory)
-    if one.condition is None or spec is None or is_stopped(one.row.dag_id, memory):
+    if one.condition is None or spec is None or is_stopped(dag_id, memory):
+        return
+    if event_runs.is_full(dag_id, memory):
         return
     there = {name for name in one.condition.names() if one.pending.get(name)}
     if not is_met(one.condition, there):

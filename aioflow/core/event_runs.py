@@ -44,6 +44,7 @@ __all__ = (
     "conf_of",
     "due",
     "fire",
+    "is_full",
     "lose_host",
     "restarted",
     "settle",
@@ -51,7 +52,8 @@ __all__ = (
 )
 
 RUNS_AHEAD = 10_000
-"""Runs of one DAG that wait for their turn, from which on its trigger is not asked for more."""
+"""Runs of one DAG that wait for their turn, from which on its trigger is not asked for more, and
+assets are held for the next run."""
 
 LONGEST_HOLD = 10
 """An event of a trigger that is never quiet starts a run after this many times ``debounce``."""
@@ -200,6 +202,11 @@ def start(
     return Fate.RUN, run.run_no, None
 
 
+def is_full(dag_id: str, memory: Memory) -> bool:
+    """Whether so many runs of a DAG wait for their turn that events are to start no more."""
+    return len(memory.queued_runs.get(dag_id, ())) >= RUNS_AHEAD
+
+
 def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     """Return the conf of the run that an event starts.
 
@@ -253,8 +260,7 @@ def _tell(one: DagTrigger, sequence: int, reason: str, draft: Draft) -> None:
 
 def _credit(one: DagTrigger, draft: Draft) -> None:
     """Let the trigger go on, unless too many runs wait."""
-    waiting = len(draft.memory.queued_runs.get(one.row.dag_id, ()))
-    if waiting < RUNS_AHEAD and one.taken < one.index and one.hosting:
+    if one.taken < one.index and one.hosting and not is_full(one.row.dag_id, draft.memory):
         one.taken = one.index
         draft.credit(EventsTaken(one.row.trigger_no, one.hosting, one.taken))
 

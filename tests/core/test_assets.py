@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aioflow.core import assets
+from aioflow.core import assets, event_runs
 from aioflow.core.assets import is_met
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec, Fate
 from aioflow.inputs import FileGone
@@ -219,3 +219,20 @@ def test_skip_takes_what_was_held_with_it():
     tell(world, "a", "a")
 
     assert fates(world) == [Fate.RUN, Fate.SKIPPED]
+
+
+# ── more than can be run ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_while_too_many_runs_wait_all_that_comes_is_held_for_one_run(monkeypatch, restarted):
+    monkeypatch.setattr(event_runs, "RUNS_AHEAD", 2)
+    world = world_of(AssetCondition(True, ("a",)), max_active_runs=1)
+    tell(world, "a", "a", "a", "a", "a")
+    assert counts(world) == [{"a": 1}] * 3
+    if restarted:
+        world.restart()
+
+    world.succeed("use")
+    assert counts(world) == [{"a": 1}] * 3 + [{"a": 2}]
+    assert set(fates(world)) == {Fate.RUN}
