@@ -86,7 +86,7 @@ def dag_trigger_spec(
     is_own = is_timetable(schedule)
     if is_own:
         slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
-        path, kwargs = serialize(slots)
+        path, kwargs = slots.timetable, serialize(slots)[1]  # what it holds up is told of its class
     elif condition is None:
         path, kwargs = serialize(schedule)
     elif quiet_us is not None:

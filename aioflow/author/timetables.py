@@ -17,7 +17,7 @@ from aioflow.author.trigger import Trigger, TriggerEvent, construct, serialize
 from aioflow.errors import BadSchedule
 from aioflow.model import Instant
 
-__all__ = ("SlotTrigger", "Timetable", "is_timetable", "slot_trigger")
+__all__ = ("SlotTrigger", "Timetable", "is_timetable", "is_timetable_class", "slot_trigger")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,6 +42,11 @@ def is_timetable(schedule: object) -> bool:
     """Return whether a schedule is an author's own timetable; ours the daemon works out itself."""
     is_ours = type(schedule).__module__.startswith("aioflow.")
     return not is_ours and not isinstance(schedule, type) and isinstance(schedule, Timetable)
+
+
+def is_timetable_class(found: object) -> bool:
+    """Return whether this is a class of such timetables."""
+    return isinstance(found, type) and hasattr(found, "next_after")
 
 
 def slot_trigger(

@@ -6,11 +6,11 @@ import asyncio
 import importlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from aioflow.author.timetables import SlotTrigger
+from aioflow.author.timetables import SlotTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import print_traceback
@@ -83,9 +83,9 @@ class TriggerMaker:
 
     def _timetable(self, version: str, path: str) -> type:
         found = self._find(version, path)
-        if not isinstance(found, type) or not hasattr(found, "next_after"):
+        if not is_timetable_class(found):
             raise TriggerWrong(LOAD, f"{path} is no timetable")
-        return found
+        return cast("type", found)
 
     def _of_newest(self, order: Host, path: str, kwargs: bytes) -> Trigger[Any] | None:
         try:
@@ -119,10 +119,7 @@ class TriggerMaker:
     def _class(self, version: str, path: str) -> type[Trigger[Any]]:
         known = self._classes.get((version, path))
         if known is None:
-            found = self._find(version, path)
-            if not (isinstance(found, type) and issubclass(found, Trigger)):
-                raise TriggerWrong(LOAD, f"{path} is not a Trigger class")
-            known = self._classes[version, path] = found
+            known = self._classes[version, path] = _trigger_class(self._find(version, path), path)
             self._put_back_versions()
         return known
 
@@ -144,3 +141,12 @@ class TriggerMaker:
         gone = self._shelf.put_back(self._in_use)
         if gone:
             self._classes = {k: c for k, c in self._classes.items() if k[0] not in gone}
+
+
+def _trigger_class(found: Any, path: str) -> type[Trigger[Any]]:
+    """Return the class that is hosted: of a timetable that which yields its slots."""
+    if isinstance(found, type) and issubclass(found, Trigger):
+        return found
+    if is_timetable_class(found):
+        return SlotTrigger
+    raise TriggerWrong(LOAD, f"{path} is not a Trigger class")

@@ -71,6 +71,7 @@ def test_it_is_described_with_its_fields():
     assert failures == []
     assert spec.trigger.is_timetable
     assert spec.trigger.name == "WorkingHours"
+    assert spec.trigger.class_path.endswith(":WorkingHours")  # stalls and quarantine are its own
     trigger = cast("SlotTrigger", construct(SlotTrigger, spec.trigger.kwargs or b""))
     assert trigger.timetable.endswith(":WorkingHours")
     assert msgspec.msgpack.decode(trigger.fields) == {"first": 9, "last": 10}
