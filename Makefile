@@ -5,6 +5,9 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
 CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
 
+# Where this is set, each of the thousands of processes of a test run compiles the program anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What the fault kit injects failures with; without root, or without them, its tests fail.
 FAULT_TOOLS := command -v strace gcc >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends strace gcc libc6-dev; }
