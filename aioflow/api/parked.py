@@ -14,7 +14,7 @@ from aioflow.core.memory import Memory
 from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
-__all__ = ("NODE_NO", "Hosted", "Parked", "detail_of", "kind_of", "whereabouts")
+__all__ = ("DETAIL_LENGTH", "NODE_NO", "Hosted", "Parked", "detail_of", "kind_of", "whereabouts")
 
 _KINDS = {
     "aioflow_triggers.temporal": "time",
@@ -25,7 +25,9 @@ _KINDS = {
     "aioflow_triggers.pages": "http",
     "aioflow_triggers.objects": "object",
 }
-_DETAIL_LENGTH = 500
+
+DETAIL_LENGTH = 500
+"""What is told of a trigger's fields is cut here."""
 
 NODE_NO = 1
 """The node of this daemon."""
@@ -136,4 +138,4 @@ def detail_of(class_path: str, kwargs: bytes | None) -> str:
     if not isinstance(fields, dict):
         return class_path
     shown = ", ".join(f"{key}={value!r}" for key, value in fields.items() if value is not None)
-    return f"{name}({shown})"[:_DETAIL_LENGTH]
+    return f"{name}({shown})"[:DETAIL_LENGTH]

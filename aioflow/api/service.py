@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.rotation import Rotation, RotationView
-from aioflow.api.standing import list_standing, merged
+from aioflow.api.standing import list_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
@@ -341,17 +342,17 @@ class Api(RunActions):
         memory = None if self._engine is None else self._running.memory
         where = {} if memory is None else whereabouts(rows, memory)
         parked = await self._parked.views(rows, where)
-        standing = await list_standing(self, memory)
-        upto = rows[-1].trigger_no if len(rows) == limit else None
-        return merged(parked, standing, after=after, upto=upto, limit=limit)
+        # A full page ends with its last row: what lies behind that comes with the next one.
+        upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
+        standing = await list_standing(self, memory, lambda row: after < row.trigger_no <= upto)
+        return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says, and how the trigger of its runs stands."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
-        standing = await list_standing(self, memory)
-        own = next((view for view in standing if view.dag_id == dag_id), None)
-        return msgspec.structs.replace(shown, trigger=own)
+        own = await list_standing(self, memory, lambda row: row.dag_id == dag_id)
+        return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
         """Return one parked wait.

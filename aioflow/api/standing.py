@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from aioflow.api.parked import NODE_NO, detail_of, kind_of
+from aioflow.api.parked import DETAIL_LENGTH, NODE_NO, detail_of, kind_of
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
@@ -12,21 +12,25 @@ from aioflow.core.why import explain_dag_trigger
 from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
 from aioflow.model import Wait, WaitKind
 
-__all__ = ("list_standing", "merged")
-
-_DETAIL_LENGTH = 500
+__all__ = ("list_standing",)
 
 
-async def list_standing(reader: RunReader, memory: Memory | None) -> list[TriggerView]:
+async def list_standing(
+    reader: RunReader, memory: Memory | None, wanted: Callable[[DagTriggerRow], bool]
+) -> list[TriggerView]:
     """Return those whose DAGs want them, by number.
 
     Args:
         reader: Of the database.
         memory: Of a running engine, which knows who hosts them.
+        wanted: Says of a row whether it is asked for; the others cost nothing more.
     """
+    rows = [row for row in await reader.store.list_dag_triggers() if wanted(row)]
+    if not rows:
+        return []
     dags = {row.dag_id: row for row in await reader.store.list_dags() if not row.gone}
     views = []
-    for row in await reader.store.list_dag_triggers():
+    for row in rows:
         dag = dags.get(row.dag_id)
         spec = None if dag is None else (await reader.spec(dag.version, dag.dag_id)).trigger
         if spec is None:
@@ -38,35 +42,13 @@ async def list_standing(reader: RunReader, memory: Memory | None) -> list[Trigge
     return views
 
 
-def merged(
-    parked: Sequence[TriggerView],
-    standing: Sequence[TriggerView],
-    *,
-    after: int,
-    upto: int | None,
-    limit: int,
-) -> list[TriggerView]:
-    """Return a page of both by number: of what is parked a page is given, of the others all.
-
-    Args:
-        upto: The last number of a page of what is parked that is full.
-    """
-    behind = [
-        view
-        for view in standing
-        if view.trigger_id > after and (upto is None or view.trigger_id <= upto)
-    ]
-    found = sorted((*parked, *behind), key=lambda view: view.trigger_id)
-    return found[:limit]
-
-
 def _view(
     row: DagTriggerRow, spec: DagTriggerSpec, wait: Wait | None, node: int | None
 ) -> TriggerView:
     detail = spec.name if spec.is_timetable else detail_of(row.class_path, row.kwargs)
-    if wait is not None and wait.kind is not WaitKind.TRIGGER and wait.detail:
-        detail = f"{detail}: {wait.detail}"
-    is_waiting = wait is None or wait.kind is WaitKind.TRIGGER
+    held = None if wait is None or wait.kind is WaitKind.TRIGGER else wait
+    if held is not None and held.detail:
+        detail = f"{detail}: {held.detail}"
     return TriggerView(
         trigger_id=row.trigger_no,
         kind="timetable" if spec.is_timetable else kind_of(row.class_path),
@@ -79,7 +61,7 @@ def _view(
         deadline=None if wait is None else iso(wait.until),
         node=node,
         shared_with=None,
-        state="waiting" if wait is None or is_waiting else wait.kind.value,
+        state="waiting" if held is None else held.kind.value,
         events=row.sequence,
-        detail=detail[:_DETAIL_LENGTH],
+        detail=detail[:DETAIL_LENGTH],
     )
