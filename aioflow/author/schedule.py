@@ -26,7 +26,6 @@ __all__ = (
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND = timedelta(seconds=1)
 
 ONCE, CONTINUOUS = "@once", "@continuous"
 
@@ -216,13 +215,7 @@ def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:
     found = wall.replace(tzinfo=where).astimezone(UTC)
     if found.astimezone(where).replace(tzinfo=None, fold=wall.fold) == wall:
         return found
-    # The clock skips it. Read as before the change it is too late, read as after it too early.
-    low, high = sorted(wall.replace(tzinfo=where, fold=fold).astimezone(UTC) for fold in (0, 1))
-    low, high = low.replace(microsecond=0), high.replace(microsecond=0)
-    while high - low > _SECOND:
-        middle = (low + (high - low) / 2).replace(microsecond=0)
-        if middle.astimezone(where).replace(tzinfo=None) < wall:
-            low = middle
-        else:
-            high = middle
-    return high
+    # The clock skips it. The calendar is loaded where it is used: most children never ask.
+    from aioflow.core.timetable import first_instant
+
+    return first_instant(wall.replace(fold=0), where)

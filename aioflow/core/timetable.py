@@ -33,6 +33,7 @@ from aioflow.schedules import Missed, ScheduleSpec
 
 __all__ = (
     "MISSED_US",
+    "first_instant",
     "interval_up_to",
     "latest_slot",
     "missed",
@@ -326,13 +327,13 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
     """Fixed times: each as soon as the clock on the wall shows it, or a later one."""
     # Labelled UTC, a clock reading is one that never changes its offset.
     for reading in CronSim(expression, after + _offset(zone, after)):
-        found = _first_instant(reading, zone)
+        found = first_instant(reading, zone)
         if found > after:
             yield found
             after = found
 
 
-def _first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
+def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
     """Return when a clock first shows a reading; where it never does, when it is past it."""
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)
