@@ -427,6 +427,20 @@ async def test_what_is_parked_of_a_paused_dag_that_stops_its_triggers_is_listed_
     assert (stopped.state, waiting.state) == ("stopped", "waiting")
 
 
+async def test_a_trigger_of_a_paused_dag_that_has_fired_is_not_stopped(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(msgspec.structs.replace(CHAIN, if_paused="stop"))
+        await n.api.trigger("chain")
+        await n.api.set_paused("chain", paused=True)
+        await n.defer("aioflow_triggers.files:FileTrigger", {"path": "/in/a.csv"})
+        await n.api.set_paused("chain", paused=True)  # answered once it is committed
+        (waiting,) = await n.api.list_triggers()
+        await n.api.fire(waiting.trigger_id, payload="it is there")
+        (fired,) = await n.api.list_triggers()
+
+    assert fired.state == "fired"
+
+
 # ── without a daemon ────────────────────────────────────────────────────────────────────
 
 

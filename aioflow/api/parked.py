@@ -8,9 +8,9 @@ from typing import NamedTuple
 from aioflow.api.layout import Layout
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.core import hosting
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
+from aioflow.core.why import is_unwatched
 from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
@@ -99,9 +99,7 @@ def whereabouts(rows: Iterable[TriggerRow], memory: Memory) -> dict[TriggerNo, H
 def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
     if wait.hosting:
         return Hosted(NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
-    is_stopped = hosting.is_stopped(wait.run.row.dag_id, memory)
-    has_none = is_stopped and wait.row.class_path not in hosting.HOSTLESS
-    return Hosted(None, _STOPPED if has_none else "")
+    return Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
 def _view(

@@ -30,7 +30,13 @@ from aioflow.model import (
     WaitKind,
 )
 
-__all__ = ("explain_dag_trigger", "explain_run", "explain_task", "still_waits")
+__all__ = (
+    "explain_dag_trigger",
+    "explain_run",
+    "explain_task",
+    "is_unwatched",
+    "still_waits",
+)
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
@@ -190,7 +196,7 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
         kind = WaitKind.HOST
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
     dag_id = live.run.row.dag_id
-    if kind is not WaitKind.UNDECRYPTABLE and _is_stopped(wait, memory):
+    if kind is not WaitKind.UNDECRYPTABLE and is_unwatched(wait, memory):
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
@@ -198,7 +204,7 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     return Wait(kind=kind, detail=detail, since=wait.row.since, until=until)
 
 
-def _is_stopped(wait: WaitRecord, memory: Memory) -> bool:
+def is_unwatched(wait: WaitRecord, memory: Memory) -> bool:
     """Whether nobody looks for its event, because its DAG is paused."""
     is_its_own = wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING
     return not is_its_own and is_stopped(wait.run.row.dag_id, memory)
