@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, BindParameter, Select, bindparam, func, select
+from sqlalchemy import Select, func, select
 
 from aioflow.backfills import BackfillRow
 from aioflow.model import RunState
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import rows, tables
+from aioflow.store.asking import Asking
 from aioflow.store.erasing import not_deleted
 from aioflow.store.packing import last_of_each
+from aioflow.store.selects import number, text
 
 __all__ = ("RUNNING_BACKFILLS", "BackfillReader", "backfills")
 
-Row = TypeVar("Row")
-
 _backfill, _run = tables.backfill, tables.run
-_STATES = tuple(RunState)
-
-
-def _number(name: str) -> BindParameter[int]:
-    return bindparam(name, type_=BigInteger())
 
 
 RUNNING_BACKFILLS = (
     select(_backfill).where(_backfill.c.state == "running").order_by(_backfill.c.backfill_no)
 )
-_BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == _number("backfill_no"))
+_BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == number("backfill_no"))
 _COUNTS = (
     select(_run.c.state, func.count())
-    .where(_run.c.backfill == _number("backfill_no"), not_deleted)
+    .where(_run.c.backfill == number("backfill_no"), not_deleted)
     .group_by(_run.c.state)
     .order_by(_run.c.state)
 )
@@ -44,11 +37,11 @@ _COUNTS = (
 
 @cache
 def _page(*, of_dag: bool, before: bool) -> Select[Any]:
-    page = select(_backfill).order_by(_backfill.c.backfill_no.desc()).limit(_number("limit"))
+    page = select(_backfill).order_by(_backfill.c.backfill_no.desc()).limit(number("limit"))
     if of_dag:
-        page = page.where(_backfill.c.dag_id == bindparam("dag_id", type_=_backfill.c.dag_id.type))
+        page = page.where(_backfill.c.dag_id == text("dag_id"))
     if before:
-        page = page.where(_backfill.c.backfill_no < _number("before"))
+        page = page.where(_backfill.c.backfill_no < number("before"))
     return page
 
 
@@ -62,19 +55,12 @@ def backfills(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(row) for row in last_of_each(batch.backfills, lambda row: row.backfill_no)]
 
 
-class BackfillReader:
+class BackfillReader(Asking):
     """The part of a store that knows backfills."""
-
-    @abstractmethod
-    async def _all(
-        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
-    ) -> list[Row]:
-        """Return the rows of an answer."""
 
     async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
         """See ``Store``."""
-        found = await self._all(rows.backfill_row, _BY_NUMBER, backfill_no=backfill_no)
-        return found[0] if found else None
+        return await self._one(rows.backfill_row, _BY_NUMBER, backfill_no=backfill_no)
 
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
@@ -89,6 +75,6 @@ class BackfillReader:
         """See ``Store``."""
         return dict(
             await self._all(
-                lambda row: (_STATES[row[0]], int(row[1])), _COUNTS, backfill_no=backfill_no
+                lambda row: (rows.RUN_STATES[row[0]], int(row[1])), _COUNTS, backfill_no=backfill_no
             )
         )

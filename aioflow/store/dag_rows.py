@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Select, bindparam, literal_column, select
+from sqlalchemy import Select, literal_column, select
 
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import tables
+from aioflow.store.asking import Asking
 from aioflow.store.packing import encode, last_of_each
+from aioflow.store.selects import number, text, whole
 
 __all__ = (
     "ALL_DAG_TRIGGERS",
@@ -31,22 +32,19 @@ __all__ = (
 _TABLE = "dag_trigger"
 """What sealed fields are bound to, with the number of their row."""
 
-_trigger, _event = tables.dag_trigger, tables.dag_event
+_event = tables.dag_event
 
-ALL_DAG_TRIGGERS = select(_trigger).order_by(_trigger.c.trigger_no)
+ALL_DAG_TRIGGERS = whole(tables.dag_trigger)
 HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
-_number = bindparam("trigger_no", type_=BigInteger())
 _EVENTS = (
     select(_event)
     .where(
-        _event.c.trigger_no == _number,
-        _event.c.sequence < bindparam("before", type_=BigInteger()),
+        _event.c.trigger_no == number("trigger_no"),
+        _event.c.sequence < number("before"),
     )
     .order_by(_event.c.sequence.desc())
-    .limit(bindparam("limit", type_=BigInteger()))
+    .limit(number("limit"))
 )
-
-Row = TypeVar("Row")
 
 _held = msgspec.msgpack.Decoder(Held)
 
@@ -54,8 +52,9 @@ _held = msgspec.msgpack.Decoder(Held)
 @cache
 def _keys(width: int) -> Select[Any]:
     """Return which of as many keys a trigger has had: ``key_0`` and so on."""
-    keys = [bindparam(f"key_{n}", type_=_event.c.key.type) for n in range(width)]
-    return select(_event.c.key).where(_event.c.trigger_no == _number, _event.c.key.in_(keys))
+    keys = [text(f"key_{n}") for n in range(width)]
+    is_its_own = _event.c.trigger_no == number("trigger_no")
+    return select(_event.c.key).where(is_its_own, _event.c.key.in_(keys))
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -132,27 +131,10 @@ def dag_event_row(values: Sequence[Any]) -> DagEventRow:
     )
 
 
-class DagTriggerReader:
+class DagTriggerReader(Asking):
     """The part of a store that knows what starts runs of DAGs."""
 
     _vault: Vault
-
-    @abstractmethod
-    async def _all(
-        self, made: Callable[[Sequence[Any]], Row], statement: Select[Any], **values: Any
-    ) -> list[Row]:
-        """Return the rows of an answer."""
-
-    @abstractmethod
-    async def _each(
-        self,
-        made: Callable[[Sequence[Any]], Row],
-        statement: Callable[[int], Select[Any]],
-        name: str,
-        wanted: Collection[object],
-        **values: Any,
-    ) -> list[Row]:
-        """Return the rows of many keys."""
 
     async def list_dag_triggers(self) -> list[DagTriggerRow]:
         """See ``Store``."""

@@ -6,17 +6,17 @@ a slice at a time, those first that others stand on last; at the end its own, an
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from sqlalchemy import BigInteger, Select, Table, bindparam, func, select
 
 from aioflow.model import RunNo, TaskNo
 from aioflow.rows import Batch, DeletionRow
 from aioflow.secrets import Vault
-from aioflow.store import rows, tables
+from aioflow.store import tables
+from aioflow.store.asking import Asking
 
 __all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
 
@@ -40,8 +40,6 @@ AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal)
 _TABLES = {table.name: table for table in ERASED}
 _OF_TASKS = frozenset({tables.try_, tables.result, tables.map_label})
 """Tables whose rows are found by their tasks: they have no index of runs."""
-
-Row = TypeVar("Row")
 
 not_deleted = tables.run.c.run_no.not_in(select(tables.deletion.c.run_no))
 
@@ -83,14 +81,8 @@ def _keys(table: Table) -> Select[Any]:
     return found.where(task.c.run_no == number, task.c.task_no >= after)
 
 
-class ErasingReader:
+class ErasingReader(Asking):
     """The part of a store that knows what is left of runs that are being deleted."""
-
-    @abstractmethod
-    async def _all(
-        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
-    ) -> list[Row]:
-        """Return the rows of an answer."""
 
     async def list_deletions(self) -> list[DeletionRow]:
         """See ``Store``."""
@@ -102,8 +94,7 @@ class ErasingReader:
 
     async def last_owed(self, kind: str) -> int | None:
         """See ``Store``."""
-        found = await self._all(lambda row: row[0], _LAST_OWED, kind=kind)
-        return cast("int | None", found[0])
+        return await self._one(lambda row: cast("int | None", row[0]), _LAST_OWED, kind=kind)
 
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000

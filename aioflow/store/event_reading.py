@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from sqlalchemy import Select
-
 from aioflow.rows import NamedEventRow
 from aioflow.store import rows, selects
-from aioflow.store.dag_rows import DagTriggerReader
+from aioflow.store.asking import Asking
 
 __all__ = ("EventReader",)
 
-Row = TypeVar("Row")
 
-
-class EventReader(DagTriggerReader):
+class EventReader(Asking):
     """The part of a store that knows events, whatever they start."""
-
-    @abstractmethod
-    async def _one(
-        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
-    ) -> Row | None:
-        """Return the row of an answer, if there is one."""
 
     async def list_named_events(
         self, name: str, *, after: int = -1, limit: int = 1000

@@ -33,8 +33,15 @@ from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.aging import AgingReader
 from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
-from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
+from aioflow.store.dag_rows import (
+    ALL_DAG_TRIGGERS,
+    HELD_EVENTS,
+    DagTriggerReader,
+    dag_event_row,
+    dag_trigger_row,
+)
 from aioflow.store.erasing import ErasingReader
+from aioflow.store.event_reading import EventReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
@@ -87,7 +94,7 @@ _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
 _TRIGGERS = 3  # which of those are the triggers
 
 
-class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
+class Reading(ErasingReader, AgingReader, BackfillReader, DagTriggerReader, EventReader, ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
@@ -426,12 +433,6 @@ class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
         (found,) = await self._fetch([self._question(statement, **values)])
         return [made(row) for row in found]
 
-    async def _one(
-        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
-    ) -> Row | None:
-        found = await self._all(made, statement, **values)
-        return found[0] if found else None
-
     async def _each(
         self,
         made: Callable[[rows.Values], Row],
@@ -440,7 +441,6 @@ class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
         wanted: Collection[object],
         **values: Any,
     ) -> list[Row]:
-        """Ask for many by a key of theirs, in statements of few widths: each is compiled once."""
         found: list[Row] = []
         if not all(map(_is_storable, values.values())):
             return found

@@ -31,6 +31,7 @@ from aioflow.rows import (
 from aioflow.secrets import Vault
 
 __all__ = (
+    "RUN_STATES",
     "TRIGGER_TABLE",
     "Values",
     "backfill_row",
@@ -60,7 +61,8 @@ TRIGGER_TABLE = "trigger_wait"
 
 # An enum called with a number takes four times as long.
 _TASK_STATES = tuple(TaskState)
-_RUN_STATES = tuple(RunState)
+RUN_STATES = tuple(RunState)
+"""By the number they are stored as."""
 _TRIGGER_STATES = tuple(TriggerState)
 _RECORD_STATES = tuple(RecordState)
 
@@ -117,7 +119,7 @@ def run_row(values: Values) -> RunRow:
         run_id=values[1],
         dag_id=values[2],
         version=values[3],
-        state=_RUN_STATES[values[4]],
+        state=RUN_STATES[values[4]],
         cause=values[5],
         first_task_no=values[6],
         logical_date=values[7],

@@ -70,12 +70,14 @@ __all__ = (
     "VERSION",
     "WIDTHS_OF_RUN",
     "latest_named_events",
+    "number",
     "runs_by_date",
     "runs_by_id",
     "runs_page",
     "taken_ids",
     "taken_keys",
     "tasks_by_no",
+    "text",
     "whole",
 )
 
@@ -84,11 +86,13 @@ _label = tables.map_label
 _trigger, _expansion, _version = tables.trigger_wait, tables.expansion, tables.version
 
 
-def _number(name: str) -> BindParameter[int]:
+def number(name: str) -> BindParameter[int]:
+    """Return a parameter that is a number or an instant."""
     return bindparam(name, type_=BigInteger())
 
 
-def _text(name: str) -> BindParameter[str]:
+def text(name: str) -> BindParameter[str]:
+    """Return a parameter that is a text."""
     return bindparam(name, type_=tables.run.c.run_id.type)
 
 
@@ -118,11 +122,11 @@ OWED_COUNTS = (
 OWED_PAGE = (
     select(_outbox)
     .where(
-        _outbox.c.outbox_no > _number("after"),
+        _outbox.c.outbox_no > number("after"),
         _outbox.c.kind == bindparam("kind", type_=_outbox.c.kind.type),
     )
     .order_by(_outbox.c.outbox_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 
 LIVE_RUNS = select(_run).where(_is_live).order_by(_run.c.run_no)
@@ -190,14 +194,14 @@ NEEDED_VERSIONS = _without_sources.where(
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 
-RUN_BY_NO = select(_run).where(_run.c.run_no == _number("run_no"))
-RUN_BY_ID = select(_run).where(_run.c.run_id == _text("run_id"), not_deleted)
+RUN_BY_NO = select(_run).where(_run.c.run_no == number("run_no"))
+RUN_BY_ID = select(_run).where(_run.c.run_id == text("run_id"), not_deleted)
 RUN_BY_KEY = select(_run).where(
-    _run.c.dag_id == _text("dag_id"), _run.c.key == _text("key"), not_deleted
+    _run.c.dag_id == text("dag_id"), _run.c.key == text("key"), not_deleted
 )
 ENDED_RUN = (
     select(_run)
-    .where(_run.c.dag_id == _text("dag_id"), _run.c.ended_at >= _number("since"), not_deleted)
+    .where(_run.c.dag_id == text("dag_id"), _run.c.ended_at >= number("since"), not_deleted)
     .order_by(_run.c.ended_at, _run.c.run_no)
     .limit(literal_column("1"))
 )
@@ -206,7 +210,7 @@ ENDED_RUN = (
 @cache
 def runs_by_id(width: int) -> Select[Any]:
     """Return the runs of as many ids: ``id_0``, ``id_1`` and so on."""
-    ids = [_text(f"id_{n}") for n in range(width)]
+    ids = [text(f"id_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_id.in_(ids), not_deleted)
 
 
@@ -216,25 +220,23 @@ _is_going = _run.c.run_no.in_(select(tables.deletion.c.run_no)).label("is_going"
 @cache
 def taken_ids(width: int) -> Select[Any]:
     """Return the runs of as many ids, and whether each is being deleted: ``id_0`` and so on."""
-    return select(_run, _is_going).where(
-        _run.c.run_id.in_([_text(f"id_{n}") for n in range(width)])
-    )
+    return select(_run, _is_going).where(_run.c.run_id.in_([text(f"id_{n}") for n in range(width)]))
 
 
 @cache
 def taken_keys(width: int) -> Select[Any]:
     """Return the same of as many idempotency keys of a DAG: ``key_0`` and so on."""
-    keys = [_text(f"key_{n}") for n in range(width)]
-    return select(_run, _is_going).where(_run.c.dag_id == _text("dag_id"), _run.c.key.in_(keys))
+    keys = [text(f"key_{n}") for n in range(width)]
+    return select(_run, _is_going).where(_run.c.dag_id == text("dag_id"), _run.c.key.in_(keys))
 
 
 @cache
 def runs_by_date(width: int) -> Select[Any]:
     """Return the newest run of a DAG for each of as many slots: ``date_0`` and so on."""
-    dates = [_number(f"date_{n}") for n in range(width)]
+    dates = [number(f"date_{n}") for n in range(width)]
     newest = (
         select(func.max(_run.c.run_no))
-        .where(_run.c.dag_id == _text("dag_id"), _run.c.logical_date.in_(dates), not_deleted)
+        .where(_run.c.dag_id == text("dag_id"), _run.c.logical_date.in_(dates), not_deleted)
         .group_by(_run.c.logical_date)
     )
     return select(_run).where(_run.c.run_no.in_(newest))
@@ -243,11 +245,11 @@ def runs_by_date(width: int) -> Select[Any]:
 RUN_BEFORE = (
     select(_run)
     .where(
-        _run.c.dag_id == _text("dag_id"),
+        _run.c.dag_id == text("dag_id"),
         not_deleted,
         _run.c.logical_date.is_not(None),
-        _run.c.logical_date <= _number("date"),
-        or_(_run.c.logical_date < _number("date"), _run.c.run_no < _number("run_no")),
+        _run.c.logical_date <= number("date"),
+        or_(_run.c.logical_date < number("date"), _run.c.run_no < number("run_no")),
     )
     .order_by(_run.c.logical_date.desc(), _run.c.run_no.desc())
     .limit(literal_column("1"))
@@ -257,42 +259,42 @@ RUN_BEFORE = (
 @cache
 def tasks_by_no(width: int) -> Select[Any]:
     """Return as many tasks: ``no_0``, ``no_1`` and so on."""
-    return select(_task).where(_task.c.task_no.in_([_number(f"no_{n}") for n in range(width)]))
+    return select(_task).where(_task.c.task_no.in_([number(f"no_{n}") for n in range(width)]))
 
 
 @cache
 def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Select[Any]:
     """Return the newest runs first, narrowed down by what is asked for."""
-    page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(_number("limit"))
+    page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(number("limit"))
     if of_dag:
-        page = page.where(_run.c.dag_id == _text("dag_id"))
+        page = page.where(_run.c.dag_id == text("dag_id"))
     if in_state:
         page = page.where(_run.c.state == bindparam("state", type_=_run.c.state.type))
     if live:
         page = page.where(_is_live)  # says nothing new, but finds the partial index
     if before:
-        page = page.where(_run.c.run_no < _number("before"))
+        page = page.where(_run.c.run_no < number("before"))
     return page
 
 
 # ── of one run ──────────────────────────────────────────────────────────────────────────
 
 CLEAR_BY_KEY = select(tables.clear_request).where(
-    tables.clear_request.c.run_no == _number("run_no"),
-    tables.clear_request.c.key == _text("key"),
+    tables.clear_request.c.run_no == number("run_no"),
+    tables.clear_request.c.key == text("key"),
 )
-TASKS_OF_RUN = select(_task).where(_task.c.run_no == _number("run_no")).order_by(_task.c.task_no)
-TASKS_PAGE = TASKS_OF_RUN.where(_task.c.task_no > _number("after")).limit(_number("limit"))
+TASKS_OF_RUN = select(_task).where(_task.c.run_no == number("run_no")).order_by(_task.c.task_no)
+TASKS_PAGE = TASKS_OF_RUN.where(_task.c.task_no > number("after")).limit(number("limit"))
 TASKS_BETWEEN = (
     select(_task)
-    .where(and_(_task.c.task_no >= _number("first"), _task.c.task_no < _number("end")))
+    .where(and_(_task.c.task_no >= number("first"), _task.c.task_no < number("end")))
     .order_by(_task.c.task_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 STATE_COUNTS = (
     select(_task.c.position, _task.c.state, func.count())
     .where(
-        _task.c.run_no == _number("run_no"),
+        _task.c.run_no == number("run_no"),
         _task.c.state != literal_column(str(int(TaskState.REMOVED))),
     )
     .group_by(_task.c.position, _task.c.state)
@@ -300,51 +302,51 @@ STATE_COUNTS = (
 )
 EXPANSIONS = (
     select(_expansion)
-    .where(_expansion.c.run_no == _number("run_no"))
+    .where(_expansion.c.run_no == number("run_no"))
     .order_by(_expansion.c.position)
 )
 WIDTHS_OF_RUN = (
     select(_result.c.run_no, _result.c.task_no, _result.c.width)
-    .where(_result.c.run_no == _number("run_no"), _result.c.width.is_not(None))
+    .where(_result.c.run_no == number("run_no"), _result.c.width.is_not(None))
     .order_by(_result.c.task_no)
 )
 TRIGGERS_OF_RUN = (
-    select(_trigger).where(_trigger.c.run_no == _number("run_no")).order_by(_trigger.c.trigger_no)
+    select(_trigger).where(_trigger.c.run_no == number("run_no")).order_by(_trigger.c.trigger_no)
 )
 EVENTS_OF_RUN = (
     select(_event)
-    .where(_event.c.run_no == _number("run_no"))
+    .where(_event.c.run_no == number("run_no"))
     .order_by(_event.c.trigger_no, _event.c.sequence)
 )
-ITEMS_OF_RUN = _counted_items.where(_item.c.run_no == _number("run_no"))
+ITEMS_OF_RUN = _counted_items.where(_item.c.run_no == number("run_no"))
 ITEMS_OF_TASK = (
     select(_item)
-    .where(_item.c.task_no == _number("task_no"), _item.c.item_index > _number("after"))
+    .where(_item.c.task_no == number("task_no"), _item.c.item_index > number("after"))
     .order_by(_item.c.item_index)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
-PROGRESS_OF_RUN = _progress.where(_record.c.run_no == _number("run_no"))
+PROGRESS_OF_RUN = _progress.where(_record.c.run_no == number("run_no"))
 RECORDS_OF_TASK = (
     select(_record)
-    .where(_record.c.task_no == _number("task_no"), _record.c.ordinal > _number("after"))
+    .where(_record.c.task_no == number("task_no"), _record.c.ordinal > number("after"))
     .order_by(_record.c.ordinal)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 LABELS_BETWEEN = (
     select(_label.c.task_no, _label.c.label)
-    .where(and_(_label.c.task_no >= _number("first"), _label.c.task_no < _number("end")))
+    .where(and_(_label.c.task_no >= number("first"), _label.c.task_no < number("end")))
     .order_by(_label.c.task_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 RESULTS_BETWEEN = (
     select(_result)
-    .where(and_(_result.c.task_no >= _number("first"), _result.c.task_no < _number("end")))
+    .where(and_(_result.c.task_no >= number("first"), _result.c.task_no < number("end")))
     .order_by(_result.c.task_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 TRIES = (
     select(tables.try_)
-    .where(tables.try_.c.task_no == _number("task_no"))
+    .where(tables.try_.c.task_no == number("task_no"))
     .order_by(tables.try_.c.start_no)
 )
 
@@ -353,44 +355,42 @@ TRIES = (
 _named = tables.named_event
 NAMED_EVENTS_PAGE = (
     select(_named)
-    .where(_named.c.name == _text("name"), _named.c.event_no > _number("after"))
+    .where(_named.c.name == text("name"), _named.c.event_no > number("after"))
     .order_by(_named.c.event_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 NAMED_EVENT_BY_REQUEST = select(_named).where(
-    _named.c.name == _text("name"),
-    _named.c.request == _text("request"),
+    _named.c.name == text("name"),
+    _named.c.request == text("request"),
 )
 
 
 @cache
 def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
     """Return the newest named events first, narrowed down by what is asked for."""
-    page = select(_named).order_by(_named.c.event_no.desc()).limit(_number("limit"))
+    page = select(_named).order_by(_named.c.event_no.desc()).limit(number("limit"))
     if of_name:
-        page = page.where(_named.c.name == _text("name"))
+        page = page.where(_named.c.name == text("name"))
     if before:
-        page = page.where(_named.c.event_no < _number("before"))
+        page = page.where(_named.c.event_no < number("before"))
     return page
 
 
 # ── the rest ────────────────────────────────────────────────────────────────────────────
 
 VALUE = select(tables.named_value).where(
-    tables.named_value.c.kind == _text("kind"),
-    tables.named_value.c.name == _text("name"),
+    tables.named_value.c.kind == text("kind"),
+    tables.named_value.c.name == text("name"),
 )
 VALUES_OF_KIND = (
     select(tables.named_value)
-    .where(tables.named_value.c.kind == _text("kind"))
+    .where(tables.named_value.c.kind == text("kind"))
     .order_by(tables.named_value.c.name)
 )
 TRIGGERS_PAGE = (
-    whole(_trigger).where(_trigger.c.trigger_no > _number("after")).limit(_number("limit"))
+    whole(_trigger).where(_trigger.c.trigger_no > number("after")).limit(number("limit"))
 )
-VERSION = select(_version).where(_version.c.version == _text("version"))
+VERSION = select(_version).where(_version.c.version == text("version"))
 JOURNAL = (
-    whole(tables.journal)
-    .where(tables.journal.c.commit_no > _number("after"))
-    .limit(_number("limit"))
+    whole(tables.journal).where(tables.journal.c.commit_no > number("after")).limit(number("limit"))
 )
