@@ -16,8 +16,9 @@ from aioflow.api.views import instant, iso, plain_bytes
 from aioflow.backfills import BackfillRow, Reprocess
 from aioflow.clock import Clock
 from aioflow.core.backfilling import is_wanted, proposed, refuse_order, slots_of
+from aioflow.core.timetable import first_instant
 from aioflow.errors import RequestError, UnknownBackfill
-from aioflow.model import DagSpec, Instant
+from aioflow.model import DagSpec, Instant, RunState
 from aioflow.requests import CancelBackfill, Request, StartBackfill
 from aioflow.rows import DagRow, RunRow
 from aioflow.threads import in_thread
@@ -110,10 +111,11 @@ class Backfills:
         Raises:
             RequestError: If there is no such DAG, or nothing to fill, or another one goes on.
         """
+        begins, ends = await self._range(dag_id, first, last)
         wanted = StartBackfill(
             dag_id=dag_id,
-            first=await self._edge(dag_id, first, "from"),
-            last=await self._edge(dag_id, last, "to"),
+            first=begins,
+            last=ends,
             reprocess=reprocess,
             max_active=max_active,
             is_reverse=reverse,
@@ -132,14 +134,15 @@ class Backfills:
         reverse: bool = False,
     ) -> Sequence[SlotView]:
         """Say what it would do about the first slots of a range; nothing changes."""
+        begins, ends = _moment(first, "from"), _moment(last, "to")
+        dag, spec = await self._dag(dag_id)
         request = StartBackfill(
             dag_id=dag_id,
-            first=await self._edge(dag_id, first, "from"),
-            last=await self._edge(dag_id, last, "to"),
+            first=_start(begins, spec.timezone),
+            last=_end(ends, spec.timezone),
             reprocess=reprocess,
             is_reverse=reverse,
         )
-        dag, spec = await self._dag(dag_id)
         row = proposed(request, dag, spec, self._clock.now())
         refuse_order(row, spec)
         slots = await in_thread(slots_of, row, spec, PREVIEWED)
@@ -155,14 +158,14 @@ class Backfills:
         row = await self._store.find_backfill(backfill_id)
         if row is None:
             raise UnknownBackfill(backfill_id)
-        return await self._view(row)
+        return (await self._views([row]))[0]
 
     async def list(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> Sequence[BackfillView]:
         """Return them, the newest first; ``before`` is the last id of the page before."""
         found = await self._store.list_backfills(dag_id=dag_id, before=before, limit=limit)
-        return [await self._view(row) for row in found]
+        return await self._views(found)
 
     async def cancel(self, backfill_id: int) -> BackfillView:
         """Have it make no more runs, and cancel those that go on; one that is over stays so."""
@@ -172,46 +175,74 @@ class Backfills:
                 await self._ask(CancelBackfill(backfill_no=backfill_id))
         return await self.show(backfill_id)
 
-    async def _view(self, row: BackfillRow) -> BackfillView:
-        counts = await self._store.count_runs_of_backfill(row.backfill_no)
-        return BackfillView(
-            backfill_id=row.backfill_no,
-            dag_id=row.dag_id,
-            first=iso(row.first) or "",
-            last=iso(row.last) or "",
-            reprocess=row.reprocess,
-            max_active=row.max_active,
-            reverse=row.is_reverse,
-            conf=plain_bytes(row.conf),
-            state=row.state,
-            next_slot=iso(row.next_at),
-            made=row.made,
-            skipped=row.skipped,
-            progress=_progress(row),
-            runs={state.label: count for state, count in counts.items()},
-            created_at=iso(row.created_at) or "",
-            ended_at=iso(row.ended_at),
-            failure=row.failure,
-        )
+    async def _views(self, found: Sequence[BackfillRow]) -> Sequence[BackfillView]:
+        numbers = [row.backfill_no for row in found]
+        counts = await self._store.count_runs_of_backfills(numbers)
+        return [_view(row, counts[row.backfill_no]) for row in found]
 
-    async def _edge(self, dag_id: str, text: str, what: str) -> Instant:
-        try:
-            day = date.fromisoformat(text)
-        except ValueError:
-            return instant(text, what)
-        _, spec = await self._dag(dag_id)
-        zone = ZoneInfo(spec.timezone)
-        try:
-            begins = datetime.combine(day, time(0), tzinfo=zone)
-            ends = datetime.combine(day + timedelta(days=1), time(0), tzinfo=zone)
-            edges = instant(begins.isoformat(), what), instant(ends.isoformat(), what) - 1
-        except OverflowError:
-            raise RequestError(f"{what} {text!r} is out of every calendar") from None
-        return edges[what == "to"]
+    async def _range(self, dag_id: str, first: str, last: str) -> tuple[Instant, Instant]:
+        """Return both ends of a range; the DAG is looked for only where its zone matters."""
+        begins, ends = _moment(first, "from"), _moment(last, "to")
+        timezone = "UTC"
+        if isinstance(begins, date) or isinstance(ends, date):
+            _, spec = await self._dag(dag_id)
+            timezone = spec.timezone
+        return _start(begins, timezone), _end(ends, timezone)
 
     async def _dag(self, dag_id: str) -> tuple[DagRow, DagSpec]:
         row = await self._reader.dag_row(dag_id)
         return row, await self._reader.spec(row.version, dag_id)
+
+
+def _moment(text: str, what: str) -> date | Instant:
+    """Return the day or the instant that a text names."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return instant(text, what)
+    if day == date.max:
+        raise RequestError(f"{what} {text!r} is out of every calendar")
+    return day
+
+
+def _start(moment: date | Instant, timezone: str) -> Instant:
+    """Return when a day begins in a zone, or the moment itself."""
+    if not isinstance(moment, date):
+        return moment
+    try:
+        begins = first_instant(datetime.combine(moment, time(0)), ZoneInfo(timezone))
+    except OverflowError:
+        raise RequestError(f"{moment} is out of every calendar") from None
+    return instant(begins.isoformat(), "a day")
+
+
+def _end(moment: date | Instant, timezone: str) -> Instant:
+    """Return the last instant of a day, or the moment itself."""
+    if not isinstance(moment, date):
+        return moment
+    return _start(moment + timedelta(days=1), timezone) - 1
+
+
+def _view(row: BackfillRow, counts: Mapping[RunState, int]) -> BackfillView:
+    return BackfillView(
+        backfill_id=row.backfill_no,
+        dag_id=row.dag_id,
+        first=iso(row.first) or "",
+        last=iso(row.last) or "",
+        reprocess=row.reprocess,
+        max_active=row.max_active,
+        reverse=row.is_reverse,
+        conf=plain_bytes(row.conf),
+        state=row.state,
+        next_slot=iso(row.next_at),
+        made=row.made,
+        skipped=row.skipped,
+        progress=_progress(row),
+        runs={state.label: count for state, count in counts.items()},
+        created_at=iso(row.created_at) or "",
+        ended_at=iso(row.ended_at),
+        failure=row.failure,
+    )
 
 
 def _slot(slot: Instant, run: RunRow | None, reprocess: Reprocess) -> SlotView:

@@ -269,8 +269,10 @@ class Store(Protocol):
     ) -> list[BackfillRow]:
         """Return backfills, the newest first; ``before`` is the last number of the page before."""
 
-    async def count_runs_of_backfill(self, backfill_no: int) -> dict[RunState, int]:
-        """Return how many of its runs stand how; deleted ones are not among them."""
+    async def count_runs_of_backfills(
+        self, backfill_nos: Collection[int]
+    ) -> dict[int, dict[RunState, int]]:
+        """Return for each how many of its runs stand how; deleted ones are not among them."""
 
     async def list_deletions(self) -> list[DeletionRow]:
         """Return the runs that are being deleted; others hide them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -27,12 +28,18 @@ RUNNING_BACKFILLS = (
     select(_backfill).where(_backfill.c.state == "running").order_by(_backfill.c.backfill_no)
 )
 _BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == number("backfill_no"))
-_COUNTS = (
-    select(_run.c.state, func.count())
-    .where(_run.c.backfill == number("backfill_no"), not_deleted)
-    .group_by(_run.c.state)
-    .order_by(_run.c.state)
-)
+
+
+@cache
+def _counts(width: int) -> Select[Any]:
+    """Return how many runs of as many backfills stand how: ``no_0`` and so on."""
+    counted = (_run.c.backfill, _run.c.state)
+    return (
+        select(*counted, func.count())
+        .where(_run.c.backfill.in_([number(f"no_{n}") for n in range(width)]), not_deleted)
+        .group_by(*counted)
+        .order_by(*counted)
+    )
 
 
 @cache
@@ -71,10 +78,11 @@ class BackfillReader(Asking):
         statement = _page(of_dag=dag_id is not None, before=before is not None)
         return await self._all(rows.backfill_row, statement, limit=limit, **cursor)
 
-    async def count_runs_of_backfill(self, backfill_no: int) -> dict[RunState, int]:
+    async def count_runs_of_backfills(
+        self, backfill_nos: Collection[int]
+    ) -> dict[int, dict[RunState, int]]:
         """See ``Store``."""
-        return dict(
-            await self._all(
-                lambda row: (rows.RUN_STATES[row[0]], int(row[1])), _COUNTS, backfill_no=backfill_no
-            )
-        )
+        found: dict[int, dict[RunState, int]] = {no: {} for no in backfill_nos}
+        for no, state, count in await self._each(tuple, _counts, "no", backfill_nos):
+            found[no][rows.RUN_STATES[state]] = count
+        return found

@@ -93,8 +93,13 @@ async def test_its_runs_are_counted_by_state_without_those_that_are_being_delete
         batch(2, new_runs=runs, new_deletions=[DeletionRow(run_no=5, at=NOON)], backfills=[ONE])
     )
 
-    counts = await store.count_runs_of_backfill(50)
+    counts = await store.count_runs_of_backfills([50, 40, 30])
 
-    assert counts == {RunState.RUNNING: 1, RunState.SUCCESS: 2}
+    assert counts == {
+        50: {RunState.RUNNING: 1, RunState.SUCCESS: 2},
+        40: {RunState.SUCCESS: 1},
+        30: {},
+    }
+    assert list(counts[50]) == [RunState.RUNNING, RunState.SUCCESS]
     assert (await store.find_run("r2")).backfill == 50
     assert await compare(store) == []
