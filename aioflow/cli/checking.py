@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
 import msgspec
 
-from aioflow.catalog.parsing import Limits, Parser
-from aioflow.children import Children
+from aioflow.catalog.parsing import Parser
+from aioflow.cli.lone_parser import lone_parser
 from aioflow.cli.output import hint, print_json, safe
-from aioflow.clock import SystemClock
 from aioflow.errors import DuplicateDag
 from aioflow.findings import DagFailure, Parsed
 from aioflow.settings import Settings
@@ -91,16 +89,8 @@ async def parse_files(files: Iterable[Path], folders: Sequence[Path]) -> list[Pa
         files: Which.
         folders: The DAG folders, see ``place_of``.
     """
-    results: list[Parsed] = []
-    with tempfile.TemporaryDirectory(prefix="aioflow-check-") as home:
-        children = Children(Path(home))
-        parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
-        async with anyio.create_task_group() as group:
-            await group.start(children.run)
-            await group.start(parser.run)
-            results += [await _parse(parser, file, folders) for file in files]
-            group.cancel_scope.cancel()
-    return results
+    async with lone_parser("aioflow-check-") as parser:
+        return [await _parse(parser, file, folders) for file in files]
 
 
 async def _parse(parser: Parser, file: Path, folders: Sequence[Path]) -> Parsed:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
-from pathlib import Path
 
 import anyio
 import msgspec
 
-from aioflow.catalog.parsing import Limits, Parser
 from aioflow.catalog.plug_ins import PlugIn, look_at, plug_ins
-from aioflow.children import Children
+from aioflow.cli.lone_parser import lone_parser
 from aioflow.cli.output import hint, print_json, print_table, safe
-from aioflow.clock import SystemClock
 
 __all__ = ("show",)
 
@@ -41,13 +37,5 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 async def _look_at_all() -> list[PlugIn]:
-    found: list[PlugIn] = []
-    with tempfile.TemporaryDirectory(prefix="aioflow-kinds-") as home:
-        children = Children(Path(home))
-        parser = Parser(children, Path(home) / "code", SystemClock(), Limits())
-        async with anyio.create_task_group() as group:
-            await group.start(children.run)
-            await group.start(parser.run)
-            found += [await look_at(plug_in, parser) for plug_in in plug_ins()]
-            group.cancel_scope.cancel()
-    return found
+    async with lone_parser("aioflow-kinds-") as parser:
+        return [await look_at(plug_in, parser) for plug_in in plug_ins()]
