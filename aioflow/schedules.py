@@ -46,3 +46,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     gap_us: int | None = None
     parts: tuple[ScheduleSpec, ...] = ()
     jitter_us: int = 0
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether it names instants: one run, or one after the other, goes by what has been."""
+        return not self.once and self.gap_us is None

@@ -420,7 +420,7 @@ def schedule_text(spec: DagSpec) -> str | None:
 def _clock_text(schedule: ScheduleSpec) -> str | None:
     if schedule.parts:
         return ", ".join(_clock_text(part) or "" for part in schedule.parts)
-    if schedule.once or schedule.gap_us is not None:
+    if not schedule.has_slots:
         return "@once" if schedule.once else "@continuous"
     if schedule.every_us is not None:
         return f"every {timedelta(microseconds=schedule.every_us)}"

@@ -129,7 +129,7 @@ def _owed(row: DagRow, spec: DagSpec, now: Instant) -> Instant | None:
     cursor, schedule = row.next_run_at, spec.schedule
     if schedule is None or cursor is None or cursor > now:
         return None
-    if schedule.once or schedule.gap_us is not None:
+    if not schedule.has_slots:
         return cursor
     due, _ = timetable.missed(
         schedule,

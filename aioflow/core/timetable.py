@@ -87,7 +87,7 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
             f"the cron expression {schedule.cron!r} never fires: there is no such day"
         )
     for part in schedule.parts:
-        if part.once or part.gap_us is not None:
+        if not part.has_slots:
             raise BadSchedule("@once and @continuous stand alone, not beside other schedules")
         _check(part, timezone)
 

@@ -175,7 +175,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Ins
     dealt = row.last_slot
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
-    if schedule.once or schedule.gap_us is not None:
+    if not schedule.has_slots:
         begin = now if spec.start_date is None else spec.start_date
         if schedule.gap_us is not None or (dealt is not None and begin <= dealt):
             begin = max(begin, now, -1 if dealt is None else dealt + 1)

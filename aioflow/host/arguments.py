@@ -115,7 +115,7 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Instant, Instant] | None:
         anchor=dag.start_date or 0,
     )
     at = info.created_at if info.logical_date is None else info.logical_date
-    if schedule is None or schedule.once or schedule.gap_us is not None:
+    if schedule is None or not schedule.has_slots:
         return None
     return interval_up_to(schedule, dag.timezone, at)
 
