@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
-import msgspec
-
 from aioflow.author import codec
 from aioflow.dag_triggers import ASSET, AssetCondition
 from aioflow.errors import DagError
@@ -19,7 +17,6 @@ __all__ = (
     "asset_condition",
     "lists_assets",
     "outlets_of",
-    "packed_condition",
 )
 
 NAME_LENGTH = 250 - len(ASSET)
@@ -120,8 +117,3 @@ def outlets_of(said: object) -> tuple[tuple[str, bytes], ...]:
         raise ValueError(f"a task may have {OUTLETS_LIMIT} outlets, not {len(assets)}")
     named = {one.name: codec.encode(one.extra, f"asset {one.name!r}") for one in assets}
     return tuple(named.items())
-
-
-def packed_condition(condition: AssetCondition) -> bytes:
-    """Return a condition as it is stored."""
-    return msgspec.msgpack.encode(condition)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from aioflow.author.assets import (
-    Asset,
-    AssetExpression,
-    asset_condition,
-    lists_assets,
-    packed_condition,
-)
+import msgspec
+
+from aioflow.author.assets import Asset, AssetExpression, asset_condition, lists_assets
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
 from aioflow.author.timetables import is_timetable, slot_trigger
@@ -19,10 +15,10 @@ from aioflow.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
 from aioflow.errors import BadSchedule
 from aioflow.model import Instant
 
-__all__ = ("checked_if_running", "clock_schedule", "dag_trigger_spec", "is_event_schedule")
+__all__ = ("clock_schedule", "dag_trigger_spec")
 
 
-def is_event_schedule(schedule: object) -> bool:
+def _is_event_schedule(schedule: object) -> bool:
     """Return whether events start the runs, and no clock does."""
     is_one = isinstance(schedule, Trigger | Asset | AssetExpression)
     return is_one or lists_assets(schedule) or is_timetable(schedule)
@@ -30,11 +26,11 @@ def is_event_schedule(schedule: object) -> bool:
 
 def clock_schedule(schedule: Any) -> Schedule:
     """Return a schedule that is times; ``None`` where events start the runs."""
-    made: Schedule = None if is_event_schedule(schedule) else schedule
+    made: Schedule = None if _is_event_schedule(schedule) else schedule
     return made
 
 
-def checked_if_running(value: object) -> IfRunning:
+def _checked_if_running(value: object) -> IfRunning:
     """Return what becomes of an event while a run goes on.
 
     Raises:
@@ -51,11 +47,11 @@ def checked_if_running(value: object) -> IfRunning:
 def dag_trigger_spec(
     schedule: Any,
     *,
-    if_running: object = "queue",
-    debounce: Duration | None = None,
-    catchup: bool = False,
-    begin: Instant | None = None,
-    end: Instant | None = None,
+    if_running: object,
+    debounce: Duration | None,
+    catchup: bool,
+    begin: Instant | None,
+    end: Instant | None,
 ) -> DagTriggerSpec | None:
     """Return how events start runs; ``None`` for a schedule that is a time, or none.
 
@@ -71,19 +67,19 @@ def dag_trigger_spec(
         BadSchedule: If one of them makes no sense, or not for such a schedule.
         Unserializable: If the trigger cannot be stored.
     """
-    word = checked_if_running(if_running)
+    word = _checked_if_running(if_running)
     quiet_us = None if debounce is None else microseconds(debounce, "debounce")
-    if not is_event_schedule(schedule):
+    if not _is_event_schedule(schedule):
         if word != "queue" or quiet_us is not None:
             raise BadSchedule("if_running and debounce go with schedule=<a trigger> alone")
         return None
-    if quiet_us is not None and is_timetable(schedule):
+    is_own = is_timetable(schedule)
+    if quiet_us is not None and is_own:
         raise BadSchedule("debounce goes with a trigger; a timetable has slots")
     if quiet_us == 0:
         raise BadSchedule("debounce must be longer than nothing")
     condition = asset_condition(schedule)
     name = type(schedule).__name__
-    is_own = is_timetable(schedule)
     if is_own:
         slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
         path, kwargs = slots.timetable, serialize(slots)[1]  # what it holds up is told of its class
@@ -92,7 +88,7 @@ def dag_trigger_spec(
     elif quiet_us is not None:
         raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")
     else:
-        path, kwargs, name = ASSETS, packed_condition(condition), ", ".join(condition.names())
+        path, kwargs, name = ASSETS, msgspec.msgpack.encode(condition), ", ".join(condition.names())
     return DagTriggerSpec(
         class_path=path,
         kwargs=kwargs,

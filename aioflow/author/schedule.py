@@ -18,7 +18,6 @@ __all__ = (
     "Cron",
     "Dates",
     "Every",
-    "OneSchedule",
     "Schedule",
     "instant",
     "schedule_spec",

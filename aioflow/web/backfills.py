@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
+from aioflow.backfills import Reprocess
 
 __all__ = ("BackfillBody", "add_backfills")
 
@@ -22,7 +23,7 @@ class BackfillBody(BaseModel):
 
     first: Annotated[str, Field(alias="from")]
     last: Annotated[str, Field(alias="to")]
-    reprocess: Literal["none", "failed", "all"] = "none"
+    reprocess: Reprocess = "none"
     max_active: Annotated[int, Field(ge=0, le=1_000)] = 0
     reverse: bool = False
     conf: dict[str, Any] | None = None
