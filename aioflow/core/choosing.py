@@ -65,13 +65,6 @@ class Chosen:
             return index >= self.rounds[position]
         return position in self.whole or index in self.children.get(position, ())
 
-    def has(self, row: TaskRow, run: Run) -> bool:
-        """Whether a task is chosen, and there is something to clear about it."""
-        if row.state is TaskState.REMOVED:  # needed again where it may end without children
-            return row.map_index < 0 and row.position in self.anew
-        is_begun = row.state is not TaskState.PENDING
-        return is_begun and self.includes(row.position, row.map_index, run)
-
 
 def named(run: Run, task_id: str, map_index: int) -> int:
     """Return the position of a task that a person names, and at an index from 0 a child of it.

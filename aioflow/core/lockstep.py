@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 __all__ = ("Lockstep",)
 
@@ -40,10 +40,6 @@ class Lockstep:
     def may_start(self, index: int) -> bool:
         """Whether a child was let."""
         return bool(self._queued[index])
-
-    def withdraw(self, indexes: Container[int]) -> None:
-        """These children will not start, whether they were let or not."""
-        self._queue = deque(index for index in self._queue if index not in indexes)
 
     def take(self) -> int:
         """Return the child that starts next; there has to be one."""

@@ -33,7 +33,6 @@ __all__ = (
     "begin",
     "end",
     "end_unstarted",
-    "follow",
     "go_on",
     "leave",
     "outcome",
@@ -221,16 +220,6 @@ def _ended(run: Run, position: int, map_index: int, state: TaskState, draft: Dra
 def step(run: Run, first: Iterable[int], draft: Draft, slots: Slots) -> None:
     """Judge these tasks, and all that follows from it."""
     _step(run, [(position, WHOLE) for position in first], draft, slots)
-
-
-def follow(run: Run, ended: Iterable[Entry], draft: Draft, slots: Slots) -> None:
-    """Judge what comes after tasks whose ends were written down already."""
-    entries: list[Entry] = []
-    for position, map_index in ended:
-        entries += [(judge, WHOLE) for judge in run.graph.judges[position]]
-        if map_index >= 0 and run.graph.followers[position]:
-            entries += following.followers(run, position, map_index)
-    _step(run, dict.fromkeys(entries), draft, slots)
 
 
 def _step(run: Run, first: Iterable[Entry], draft: Draft, slots: Slots) -> None:
