@@ -22,10 +22,9 @@ from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.inputs import Asked, Continue, FillBack, Input, LookBack, ReadOwed
 from aioflow.messages import Fired
 from aioflow.model import DagSpec, RunState, TaskNo, TriggerNo, ValueKind
-from aioflow.requests import ClearTasks, DeleteRun, Mark, Reseal
+from aioflow.requests import ClearTasks, Mark, Reseal
 from aioflow.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.store import Store
-from aioflow.unfinished import LiveRun
 
 __all__ = ("Recalling",)
 
@@ -66,7 +65,7 @@ class Recalling:
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Have in memory what these inputs need, and nothing that others needed.
 
-        That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of whole runs, in
+        That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of runs, in
         ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
         and keys are taken, in ``memory.taken``; which run came before another, in
         ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``; what may
@@ -103,9 +102,10 @@ class Recalling:
                 memory.answered[request.run_id, key] = answer
         taken.remember(await _taken(inputs, store), memory)
         for whole in mark.asks(inputs):
-            rows = await _run(whole, store) if mark.is_row_needed(whole, memory) else None
-            if rows is not None and await _has_plan(rows.run, store, memory):
-                memory.recalled_runs[whole.run_id] = rows
+            is_needed = mark.is_row_needed(whole, memory)
+            row = await store.find_run(whole.run_id) if is_needed else None
+            if row is not None and await _has_plan(row, store, memory):
+                memory.recalled_runs[whole.run_id] = row
         numbers = needed(inputs, memory)
         if numbers:
             memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
@@ -171,13 +171,6 @@ class Recalling:
 def _is_at_hand(request: ClearTasks | Mark, memory: Memory) -> bool:
     is_loaded = (request.run_id, key_of(request)) in memory.loaded
     return is_loaded or memory.find_run(request.run_id) is not None
-
-
-async def _run(request: Mark | DeleteRun, store: Store) -> LiveRun | None:
-    run = await store.find_run(request.run_id)
-    if run is None:
-        return None
-    return LiveRun(run=run, tasks=[], expansions=[], widths=[], triggers=[])
 
 
 async def _taken(inputs: Sequence[Input], store: Store) -> list[tuple[RunRow, bool]]:

@@ -23,17 +23,17 @@ def delete(request: DeleteRun, draft: Draft) -> None:
     Raises:
         RequestError: If there is none of that id, or it goes on.
     """
-    rows = draft.memory.recalled_runs.get(request.run_id)
+    row = draft.memory.recalled_runs.get(request.run_id)
     is_live = draft.memory.find_run(request.run_id) is not None
-    if is_live or (rows is not None and rows.run.ended_at is None):
+    if is_live or (row is not None and row.ended_at is None):
         raise RequestError(f"run {request.run_id!r} goes on; cancel it first, then delete it")
-    if rows is None:
+    if row is None:
         raise UnknownRun(request.run_id)
     draft.memory.touch(request.run_id)
-    order = order_of(rows.run)
+    order = order_of(row)
     if order is not None:
-        past.forget(rows.run.dag_id, order, draft)
-    draft.batch.new_deletions.append(DeletionRow(run_no=rows.run.run_no, at=draft.now))
+        past.forget(row.dag_id, order, draft)
+    draft.batch.new_deletions.append(DeletionRow(run_no=row.run_no, at=draft.now))
 
 
 def delete_dag(request: DeleteDag, draft: Draft) -> None:

@@ -124,11 +124,11 @@ def _mark_run(request: Mark, draft: Draft, slots: Slots) -> RunState:
     live = memory.find_run(request.run_id)
     if live is not None:
         return mark_live(live, state, draft, slots)
-    rows = memory.recalled_runs.get(request.run_id)
-    if rows is None or rows.run.ended_at is None:
+    row = memory.recalled_runs.get(request.run_id)
+    if row is None or row.ended_at is None:
         raise UnknownRun(request.run_id)
     memory.touch(request.run_id)
-    run = Run(rows.run, memory.plans[rows.run.version, rows.run.dag_id])
+    run = Run(row, memory.plans[row.version, row.dag_id])
     mark_ended(run, state, draft, is_told=False)
     order = order_of(run.row)
     if order is not None:  # what has no row has ended with its run

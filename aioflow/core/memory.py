@@ -19,7 +19,6 @@ from aioflow.errors import RequestError
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
 from aioflow.owed import CLEAR, Clearing
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
-from aioflow.unfinished import LiveRun
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
 
@@ -89,8 +88,8 @@ class Memory:
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
             by their ids: what was read of them before is not so any more.
         recalled: Rows of tasks that this turn needs.
-        recalled_runs: All rows of the runs that a mark, or the end of an ended run, needs, by
-            their ids.
+        recalled_runs: The rows of the runs that a mark or a deletion of this turn is about,
+            by their ids.
         taken, taken_keys: Runs whose ids, and whose DAGs and idempotency keys, requests of this
             turn come with, and whether they are being deleted; live ones may be among them.
         answered: The answers to those requests of this turn that were met before, by the id of
@@ -143,7 +142,7 @@ class Memory:
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
         self.recalled: dict[TaskNo, TaskRow] = {}
-        self.recalled_runs: dict[str, LiveRun] = {}
+        self.recalled_runs: dict[str, RunRow] = {}
         self.taken: dict[str, tuple[RunRow, bool]] = {}
         self.taken_keys: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}

@@ -378,15 +378,15 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
         dated = (run for run in rows.seen() if run.logical_date in dates)
         runs = [run for run in dated if run.dag_id == backfill.dag_id]
         backfilling.found(backfill, dates, runs, memory)
-    numbers = {run.run_id: run.run_no for run in rows.seen()}
+    seen = {run.run_id: run for run in rows.seen()}
     memory.recalled_runs = {
-        request.run_id: rows.live_run(numbers[request.run_id])
+        request.run_id: seen[request.run_id]
         for request in mark.asks(inputs)
-        if request.run_id in numbers and mark.is_row_needed(request, memory)
+        if request.run_id in seen and mark.is_row_needed(request, memory)
     }
-    for found in memory.recalled_runs.values():
-        for spec in rows.versions[found.run.version].dags:
-            memory.add_plan(found.run.version, spec)
+    for run in memory.recalled_runs.values():
+        for spec in rows.versions[run.version].dags:
+            memory.add_plan(run.version, spec)
 
 
 class World:
