@@ -190,8 +190,8 @@ def start(
         conf = conf_of(payload, memory.plans[row.version, dag_id].graph.spec)
         date = _slot(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
-        dag.check_conf(request, draft)
         if spec.if_running == "cancel_old":
+            dag.check_conf(request, draft)  # a run that cannot be ends none
             _cancel_old(one, draft, slots)
         run = dag.make_run(request, draft, slots, cause=BY_EVENT)
     except RequestError as exc:
