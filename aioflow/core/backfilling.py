@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from aioflow.backfills import BackfillRow, BackfillState, Reprocess
 from aioflow.core import timetable
 from aioflow.core.cancel import cancel
-from aioflow.core.dag import check_conf, make_run
+from aioflow.core.dag import check_conf, find, make_run
 from aioflow.core.draft import Draft
 from aioflow.core.live import backfill_queue
 from aioflow.core.memory import Memory
-from aioflow.core.plan import Plan
 from aioflow.core.slots import Slots
-from aioflow.errors import BackfillRefused, DagBroken, RequestError, UnknownBackfill, UnknownDag
+from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
 from aioflow.inputs import FillBack, Input
 from aioflow.model import DagSpec, Instant, RunState
 from aioflow.requests import CreateRun, StartBackfill
@@ -57,7 +56,7 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
         RequestError: If there is no such DAG, the conf does not fit it, or another backfill of
             it goes on, or there is nothing that could be filled.
     """
-    row, plan = _dag(request.dag_id, draft.memory)
+    row, plan = find(request.dag_id, draft.memory)
     spec = plan.graph.spec
     wished = proposed(request, row, spec, draft.now)
     for known in draft.memory.backfills.values():
@@ -79,15 +78,6 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
     draft.put_backfill(replace(wished, backfill_no=number))
     draft.effects.append(FillBack(number))
     return number, True
-
-
-def _dag(dag_id: str, memory: Memory) -> tuple[DagRow, Plan]:
-    row = memory.dags.get(dag_id)
-    if row is None:
-        raise UnknownDag(dag_id)
-    if row.gone:
-        raise DagBroken(dag_id, f"{row.file} no longer defines it")
-    return row, memory.plans[row.version, dag_id]
 
 
 def refuse_order(row: BackfillRow, spec: DagSpec) -> None:

@@ -31,6 +31,7 @@ __all__ = (
     "check_conf",
     "count_runs",
     "create_run",
+    "find",
     "has_slot_due",
     "make_run",
     "rests",
@@ -105,11 +106,8 @@ def make_run(
     Raises:
         RequestError: If there is no such DAG, or the conf does not fit it. Nothing has changed.
     """
-    memory = draft.memory
-    check_conf(request, draft)
-    row = memory.dags[request.dag_id]
     return _add_run(
-        memory.plans[row.version, row.dag_id],
+        check_conf(request, draft),
         draft,
         slots,
         cause=cause,
@@ -122,19 +120,29 @@ def make_run(
     )
 
 
-def check_conf(request: CreateRun, draft: Draft) -> None:
-    """Check whether a run could be made.
+def find(dag_id: str, memory: Memory) -> tuple[DagRow, Plan]:
+    """Return a DAG as the newest version of its file has it.
+
+    Raises:
+        RequestError: If no file defines it.
+    """
+    row = memory.dags.get(dag_id)
+    if row is None:
+        raise UnknownDag(dag_id)
+    if row.gone:
+        raise DagBroken(dag_id, f"{row.file} no longer defines it")
+    return row, memory.plans[row.version, dag_id]
+
+
+def check_conf(request: CreateRun, draft: Draft) -> Plan:
+    """Return what a run would be made of, if it could be.
 
     Raises:
         RequestError: As ``make_run``.
     """
-    memory = draft.memory
-    row = memory.dags.get(request.dag_id)
-    if row is None:
-        raise UnknownDag(request.dag_id)
-    if row.gone:
-        raise DagBroken(request.dag_id, f"{row.file} no longer defines it")
-    _check_conf(memory.plans[row.version, row.dag_id].graph.spec, request.conf)
+    _, plan = find(request.dag_id, draft.memory)
+    _check_conf(plan.graph.spec, request.conf)
+    return plan
 
 
 def _check_conf(spec: DagSpec, conf: bytes | None) -> None:
