@@ -145,8 +145,6 @@ def overtake(run: Run, draft: Draft, slots: Slots) -> bool:
     for position in chosen.anew:
         if position in run.groups:
             dissolve(run, position, draft)
-    for position, group in run.groups.items():
-        run.states[position] = group.outcome() if group.is_over else TaskState.RUNNING
     retally(run)
     stopped_in = {at for at in mark.overtaken if at in run.groups and is_cleared(run.groups[at])}
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})

@@ -12,7 +12,12 @@ __all__ = ("recount", "retally")
 
 
 def retally(run: Run) -> None:
-    """Tell the tallies what the states of the tasks say, whole ones too, and what has not ended."""
+    """Tell the tallies what the states of the tasks say, whole ones too, and what has not ended.
+
+    How a fan-out stands is what its children come to.
+    """
+    for position, fan_out in run.groups.items():
+        run.states[position] = fan_out.outcome() if fan_out.is_over else TaskState.RUNNING
     for at in range(len(run.tallies)):
         run.tallies[at] = 0
     for looks in run.graph.judged:
@@ -39,8 +44,6 @@ def recount(run: Run) -> None:
 
     Children that follow others have yet to be judged: steps do that, some of them in each turn.
     """
-    for position, group in run.groups.items():
-        run.states[position] = group.outcome() if group.is_over else TaskState.RUNNING
     retally(run)
     following.begin_anew(run)
     for group in run.groups.values():
