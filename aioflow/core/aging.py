@@ -86,12 +86,9 @@ def erase_versions(request: EraseVersions, draft: Draft) -> int:
     A parse that brings one of them back finds it missing, and stores it anew.
     """
     memory = draft.memory
-    needed = {row.version for row in memory.dags.values()}
+    needed = memory.hosted_versions()
     needed |= {row.version for row in memory.files.values() if row.version is not None}
     needed |= {version for version, _ in memory.plans}
-    needed |= {one.version for one in memory.standing}
-    needed |= {wait.version for wait in memory.waits.objects.values()}
-    needed |= {form.version for form, _ in memory.parking.forms.numbered()}
     gone = [version for version in request.versions if version not in needed]
     memory.stored_versions.difference_update(gone)
     draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)

@@ -229,6 +229,14 @@ class Memory:
             ended = ended_as(run.row, run.graph, run.states, groups) if is_over else None
             line.leave(order, ended)
 
+    def hosted_versions(self) -> set[str]:
+        """Return the versions that triggers may be hosted with: what has them, or has the DAG."""
+        versions = {row.version for row in self.dags.values()}
+        versions |= {wait.version for wait in self.waits.objects.values()}
+        versions |= {form.version for form, _ in self.parking.forms.numbered()}
+        versions |= {one.version for one in self.standing}
+        return versions
+
     def next_hosting(self) -> int:
         """Return a number that no hosting has had before, also in an earlier incarnation."""
         self.hosting += 1

@@ -45,11 +45,7 @@ def file_parsed(parsed: FileParsed, draft: Draft) -> None:
     They are moved in later turns: this one may yet be refused.
     """
     memory = draft.memory
-    needed = {wait.version for wait in memory.waits.objects.values()}
-    needed |= {form.version for form, _ in memory.parking.forms.numbered()}
-    needed |= {row.version for row in memory.dags.values()}
-    needed |= {one.version for one in memory.standing}
-    for version in memory.trigger_code.keys() - needed:
+    for version in memory.trigger_code.keys() - memory.hosted_versions():
         del memory.trigger_code[version]
     memory.trigger_code[parsed.version] = parsed.triggers
     for spec in parsed.dags:
