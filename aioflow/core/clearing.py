@@ -345,8 +345,7 @@ def _clear_unrun(run: Run, place: _Place, draft: Draft) -> None:
     run.looked[place.position] = place.map_index + 1
     row = draft.memory.recalled[place.task_no]
     if row.try_number == 0:
-        live = reset(ended(run, row, draft), draft)
-        run.cleared.hold(live.task_no, live)
+        marking.begin_anew(ended(run, row, draft), draft)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────

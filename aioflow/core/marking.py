@@ -153,9 +153,7 @@ def overtake(run: Run, draft: Draft, slots: Slots) -> bool:
     # Their items are gone; but what is marked is what it is.
     anew = (takers(run, whole) & run.groups.keys()) - {place[0] for place in mark.places}
     for position in whole:
-        live = run.live[run.task_no(position, WHOLE)]
-        budget.take_back(run, live)
-        begin_anew(stopped(live, draft, slots), draft)
+        _stop(run, run.task_no(position, WHOLE), draft, slots)
     held.owe(run, _further(chosen, mark, whole, groups, anew), draft)
     return True
 
@@ -219,10 +217,15 @@ def stop_overtaken(run: Run, draft: Draft, slots: Slots, limit: int) -> int:
             count += 1
             run.looked[position] = index + 1
             if group.lockstep is None or following.child_verdict(group, index) is not Verdict.RUN:
-                live = run.live[group.first_task_no + index]
-                budget.take_back(run, live)
-                begin_anew(stopped(live, draft, slots), draft)
+                _stop(run, group.first_task_no + index, draft, slots)
     return count
+
+
+def _stop(run: Run, task_no: TaskNo, draft: Draft, slots: Slots) -> None:
+    """Stop a task under way that should not be; it is as if it had not begun."""
+    live = run.live[task_no]
+    budget.take_back(run, live)
+    begin_anew(stopped(live, draft, slots), draft)
 
 
 # ── the run ─────────────────────────────────────────────────────────────────────────────────
