@@ -28,9 +28,8 @@ async def check_params(memory: Memory, dag_id: str, conf: Mapping[str, Any] | No
     Raises:
         BadConf: If a value does not fit its schema, or that takes too long to find out.
     """
-    row = memory.dags.get(dag_id)
-    plan = None if row is None else memory.plans.get((row.version, dag_id))
-    schemas = {} if plan is None else {p.name: p.schema for p in plan.graph.spec.params}
+    dag = memory.newest(dag_id)
+    schemas = {} if dag is None else {p.name: p.schema for p in dag.params}
     given = {name: value for name, value in (conf or {}).items() if name in schemas}
     if not given:
         return

@@ -178,7 +178,7 @@ def wanted(inputs: Iterable[Input], memory: Memory) -> Iterator[tuple[BackfillRo
     """
     for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, FillBack)):
         row = memory.backfills.get(number)
-        spec = None if row is None else _spec(row, memory)
+        spec = None if row is None else memory.newest(row.dag_id)
         if row is not None and spec is not None:
             yield row, slots_of(row, spec, _at_once(row) + 1)
 
@@ -200,7 +200,7 @@ def _at_once(row: BackfillRow) -> int:
 def go_on(entry: FillBack, draft: Draft, slots: Slots) -> None:
     """Make the next runs of a backfill, as many as it may have; or it is done."""
     row = draft.memory.backfills.get(entry.backfill_no)
-    spec = None if row is None else _spec(row, draft.memory)
+    spec = None if row is None else draft.memory.newest(row.dag_id)
     looked = draft.memory.found_slots.pop(entry.backfill_no, None)
     if row is None or spec is None or looked is None:
         return  # it is over; or its DAG is gone; or this has been said twice in one turn
@@ -252,13 +252,6 @@ def _room(row: BackfillRow, memory: Memory) -> int:
     queue = backfill_queue(row.backfill_no)
     waiting = len(memory.queued_runs.get(queue, ()))
     return row.max_active - memory.active_runs.get(queue, 0) - waiting
-
-
-def _spec(row: BackfillRow, memory: Memory) -> DagSpec | None:
-    dag = memory.dags.get(row.dag_id)
-    if dag is None or dag.gone:
-        return None
-    return memory.plans[dag.version, dag.dag_id].graph.spec
 
 
 def cancel_backfill(backfill_no: int, draft: Draft, slots: Slots) -> None:

@@ -77,11 +77,8 @@ def adopt(spec: DagSpec, draft: Draft) -> None:
 
 def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
     """Return how a DAG wants its events taken; ``None`` where it wants none of this trigger."""
-    row = memory.dags.get(one.row.dag_id)
-    if row is None or row.gone:
-        return None
-    plan = memory.plans.get((row.version, row.dag_id))
-    return None if plan is None else plan.graph.spec.trigger
+    dag = memory.newest(one.row.dag_id)
+    return None if dag is None else dag.trigger
 
 
 def place_of(dag_id: str, draft: Draft) -> None:

@@ -185,9 +185,9 @@ def start(
     memory, dag_id = draft.memory, one.row.dag_id
     if spec.if_running == "skip" and _is_running(dag_id, memory):
         return Fate.SKIPPED, None, "a run of the DAG was going on"
-    row = memory.dags[dag_id]
+    newest = memory.newest(dag_id)
     try:
-        conf = conf_of(payload, memory.plans[row.version, dag_id].graph.spec)
+        conf = None if newest is None else conf_of(payload, newest)
         date = _slot(key) if spec.is_timetable else None
         request = CreateRun(dag_id=dag_id, conf=conf, logical_date=date)
         if spec.if_running == "cancel_old":

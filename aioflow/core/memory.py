@@ -181,6 +181,12 @@ class Memory:
             self.numbers_needed = max(self.numbers_needed, plan.widest_run)
         return plan
 
+    def newest(self, dag_id: str) -> DagSpec | None:
+        """Return a DAG as its file defines it now, if one does."""
+        row = self.dags.get(dag_id)
+        plan = None if row is None or row.gone else self.plans.get((row.version, dag_id))
+        return None if plan is None else plan.graph.spec
+
     def _draw_line(self, dag_id: str) -> None:
         """A DAG has tasks that wait for the run before, as it had not until now."""
         line = self.lines[dag_id] = Line()
