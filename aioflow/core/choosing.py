@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from aioflow.core import following, growing
+from aioflow.core.held import spare_child
 from aioflow.core.judging import verdict
 from aioflow.core.live import Run
 from aioflow.core.mapping import leaves, width
@@ -119,8 +120,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
             if index < 0:
                 kept.add(position)
             else:
-                bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
-                bits[index >> 3] |= 1 << (index & 7)
+                spare_child(spared, run, position, index)
     return Clearing(
         run.run_no,
         whole=tuple(sorted(chosen.whole)),

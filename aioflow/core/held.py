@@ -9,7 +9,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import Run
 from aioflow.owed import CLEAR, Clearing
 
-__all__ = ("let_go", "owe", "spare")
+__all__ = ("let_go", "owe", "spare", "spare_child")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -40,7 +40,13 @@ def spare(run: Run, position: int, index: int, draft: Draft) -> None:
         owe(run, replace(chosen, kept=tuple(sorted({*chosen.kept, position}))), draft)
         return
     spared = dict(chosen.spared)
-    bits = bytearray(spared.get(position, bytes(run.groups[position].width + 7 >> 3)))
-    bits[index >> 3] |= 1 << (index & 7)
-    spared[position] = bytes(bits)
+    own = {position: bytearray(spared[position])} if position in spared else {}
+    spare_child(own, run, position, index)
+    spared[position] = bytes(own[position])
     owe(run, replace(chosen, spared=tuple(sorted(spared.items()))), draft)
+
+
+def spare_child(spared: dict[int, bytearray], run: Run, position: int, index: int) -> None:
+    """Add a child to those that are not to begin anew: a bit for each child of a fan-out."""
+    bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
+    bits[index >> 3] |= 1 << (index & 7)

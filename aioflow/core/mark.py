@@ -19,6 +19,7 @@ from aioflow.core import choosing, clearing, past
 from aioflow.core.cancel import mark_ended, mark_live
 from aioflow.core.choosing import Chosen, named
 from aioflow.core.draft import Draft
+from aioflow.core.held import spare_child
 from aioflow.core.judging import WHOLE
 from aioflow.core.line import order_of
 from aioflow.core.live import Group, Run
@@ -254,8 +255,7 @@ def _unrun(
         if not choosing.is_chosen_away(row, marked, run):
             unrun.add(position)
         elif index >= 0:
-            bits = spared.setdefault(position, bytearray(run.groups[position].width + 7 >> 3))
-            bits[index >> 3] |= 1 << (index & 7)
+            spare_child(spared, run, position, index)
     for position, group in run.groups.items():
         first, end = meant.get(position, (0, 0))
         if (first, end) == (0, group.width):
