@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from aioflow.core import clearing
 from aioflow.core.clear import portion
 from aioflow.core.siblings import Siblings
-from aioflow.effects import Acknowledge
+from aioflow.effects import Acknowledge, Again
 from aioflow.errors import RequestError
 from aioflow.inputs import Asked, Continue, HostUp, Input, Restarted
 from aioflow.messages import Item, Succeeded
@@ -21,7 +21,7 @@ from aioflow.rows import ExpansionRow
 from tests.core.test_clear import ONCE, clear, fan_out, task
 from tests.core.test_past import after, day, loaded
 from tests.core.test_past import task as task_of_past
-from tests.core.world import AGAIN, World
+from tests.core.world import World
 
 WIDTH, SLICE = 7, 2
 
@@ -42,7 +42,7 @@ class Sliced:
 
     def turn(self, *inputs: Input) -> None:
         effects = self.world._turn(inputs)
-        self.waiting += [effect for effect in effects if isinstance(effect, AGAIN)]
+        self.waiting += [effect for effect in effects if isinstance(effect, Again)]
         self.answers += [effect for effect in effects if isinstance(effect, Acknowledge)]
 
     def ask(self, **fields: Any) -> None:

@@ -22,21 +22,13 @@ from aioflow.core.slots import Slots
 from aioflow.core.transitions import net_is_reachable
 from aioflow.core.turn import decide
 from aioflow.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
-from aioflow.effects import Acknowledge, Deliver, Effect, StartTry, StopTry, WakeAt
+from aioflow.effects import Acknowledge, Again, Deliver, Effect, StartTry, StopTry, WakeAt
 from aioflow.inputs import (
     Asked,
-    Continue,
     FileParsed,
-    FillBack,
-    HandOver,
     HostUp,
     Input,
-    LookBack,
-    MoveClass,
-    ReadOwed,
-    Rehost,
     Restarted,
-    StopWaits,
 )
 from aioflow.messages import Failed, Succeeded
 from aioflow.model import DagSpec, Failure, RecordState, TaskSpec, TaskState
@@ -61,9 +53,6 @@ SECOND = 1_000_000
 
 def _instant(wake: WakeAt) -> int:
     return wake.due.at if wake.at is None else wake.at
-
-
-AGAIN = (Asked, Continue, FillBack, HandOver, LookBack, MoveClass, ReadOwed, Rehost, StopWaits)
 
 
 class Rows:
@@ -478,7 +467,7 @@ class World:
         """One turn, and those it asked to be continued in."""
         effects = self._turn(inputs)
         done = list(effects)
-        while again := [e for e in effects if isinstance(e, AGAIN)]:
+        while again := [e for e in effects if isinstance(e, Again)]:
             effects = self._turn(again)
             done.extend(effects)
         return done
