@@ -69,10 +69,11 @@ def is_met(condition: AssetCondition, there: set[str]) -> bool:
 
 def waits_for(one: DagTrigger) -> str:
     """Say which assets a DAG waits for, and which it has."""
-    if one.condition is None:
+    condition = one.condition
+    if condition is None:
         return ""
-    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in one.condition.names())
-    return ("all of " if one.condition.is_all else "any of ") + ", ".join(counts)
+    counts = (f"{name} ({len(one.pending.get(name, ()))})" for name in condition.names())
+    return ("all of " if condition.is_all else "any of ") + ", ".join(counts)
 
 
 def _take(one: DagTrigger, event: NamedEventRow, draft: Draft) -> None:
@@ -115,12 +116,13 @@ def _go_on(one: DagTrigger, draft: Draft, slots: Slots) -> None:
     """Start a run with all that is held, if that meets the condition."""
     memory, dag_id = draft.memory, one.row.dag_id
     spec = spec_of(one, memory)
-    if one.condition is None or spec is None or is_stopped(dag_id, memory):
+    condition = one.condition
+    if condition is None or spec is None or is_stopped(dag_id, memory):
         return
     if event_runs.is_full(dag_id, memory):
         return
-    there = {name for name in one.condition.names() if one.pending.get(name)}
-    if not is_met(one.condition, there):
+    there = {name for name in condition.names() if one.pending.get(name)}
+    if not is_met(condition, there):
         return
     draft.standing.note(one)
     pending, one.pending = one.pending, {}
