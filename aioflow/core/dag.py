@@ -243,12 +243,15 @@ def run_ended(run: Run, *, was: RunState, draft: Draft, slots: Slots) -> None:
     if run.row.backfill is not None:
         draft.effects.append(FillBack(run.row.backfill))
     row = memory.dags.get(dag_id)
-    at = None if row is None else slot_starts_at(row, memory, draft.now)
-    if row is None or row.next_run_at is None or at is None:
+    if row is None or row.next_run_at is None:
         return
-    if at <= draft.now:
+    is_continuous = _is_continuous(row, memory)
+    if row.next_run_at > draft.now and not is_continuous:
+        return  # most ends: when the run of the slot would start takes a calendar
+    at = slot_starts_at(row, memory, draft.now)
+    if at is not None and at <= draft.now:
         slot_due(dag_id, row.next_run_at, draft, slots)  # it had to wait for room
-    elif _is_continuous(row, memory):
+    elif at is not None and is_continuous:
         arm_schedule(row, draft)
 
 
