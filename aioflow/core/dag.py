@@ -33,6 +33,7 @@ __all__ = (
     "create_run",
     "find",
     "has_slot_due",
+    "is_running",
     "make_run",
     "rests",
     "run_ended",
@@ -365,7 +366,7 @@ def _run_on(row: DagRow, plan: Plan, gap_us: int, draft: Draft, slots: Slots) ->
     memory, end = draft.memory, plan.graph.spec.end_date
     assert row.next_run_at is not None  # noqa: S101 - the caller has looked
     slot = max(row.next_run_at, draft.now)
-    if memory.active_runs.get(row.dag_id) or memory.queued_runs.get(row.dag_id):
+    if is_running(row.dag_id, memory):
         return  # the end of it asks again
     if (end is not None and slot > end) or _has_run_enough(row, memory):
         return
@@ -373,6 +374,11 @@ def _run_on(row: DagRow, plan: Plan, gap_us: int, draft: Draft, slots: Slots) ->
     put_dag(row, draft)
     _add_run(plan, draft, slots, cause="schedule", logical_date=slot)
     arm_schedule(row, draft)
+
+
+def is_running(dag_id: str, memory: Memory) -> bool:
+    """Whether a run of a DAG goes on or waits for its turn; those of backfills do not count."""
+    return bool(memory.active_runs.get(dag_id) or memory.queued_runs.get(dag_id))
 
 
 def _is_continuous(row: DagRow, memory: Memory) -> bool:

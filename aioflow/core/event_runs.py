@@ -183,7 +183,7 @@ def start(
 ) -> tuple[Fate, int | None, str | None]:
     """Make the run of an event; say what became of it."""
     memory, dag_id = draft.memory, one.row.dag_id
-    if spec.if_running == "skip" and _is_running(dag_id, memory):
+    if spec.if_running == "skip" and dag.is_running(dag_id, memory):
         return Fate.SKIPPED, None, "a run of the DAG was going on"
     newest = memory.newest(dag_id)
     try:
@@ -232,10 +232,6 @@ def _slot(key: str | None) -> Instant:
     if key is None or not key.lstrip("-").isdecimal() or len(key) > 18:
         raise RequestError(f"a timetable's event has the key {key!r}, which is no instant")
     return int(key)
-
-
-def _is_running(dag_id: str, memory: Memory) -> bool:
-    return bool(memory.active_runs.get(dag_id, 0) or memory.queued_runs.get(dag_id))
 
 
 def _cancel_old(one: DagTrigger, draft: Draft, slots: Slots) -> None:
