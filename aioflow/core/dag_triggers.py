@@ -15,7 +15,6 @@ from aioflow.core.memory import Memory
 from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.effects import EndHosting, HostTrigger
-from aioflow.inputs import RoomChanged
 from aioflow.messages import TriggerEnded
 from aioflow.model import DagSpec, Failure
 from aioflow.orders import End, Host
@@ -32,7 +31,6 @@ __all__ = (
     "place",
     "place_all",
     "place_of",
-    "room_changed",
     "spec_of",
 )
 
@@ -154,12 +152,6 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
     if is_news and failure is not None:
         message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
         draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)
-
-
-def room_changed(one: DagTrigger, entry: RoomChanged) -> None:
-    """It waits for room in its host, or no longer does."""
-    if one.hosting == entry.hosting:
-        one.has_room = entry.has_room
 
 
 def _host(one: DagTrigger, draft: Draft) -> None:

@@ -18,6 +18,7 @@ from aioflow.core.hosting import host, newest_version
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.plan import Plan
+from aioflow.core.standing import DagTrigger
 from aioflow.effects import EndHosting
 from aioflow.inputs import FileParsed, MoveClass, Rehost, RoomChanged, StopWaits
 from aioflow.model import TriggerNo, TriggerState
@@ -83,10 +84,10 @@ def move_next(
         draft.effects.append(replace(entry, after=waits[most - 1].row.trigger_no))
 
 
-def room_changed(entry: RoomChanged, wait: WaitRecord) -> None:
+def room_changed(entry: RoomChanged, one: WaitRecord | DagTrigger) -> None:
     """The triggerer says that a trigger waits for room, or no longer does."""
-    if wait.hosting == entry.hosting:
-        wait.has_room = entry.has_room
+    if one.hosting == entry.hosting:
+        one.has_room = entry.has_room
 
 
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[WaitRecord]:

@@ -450,7 +450,7 @@ def _take_dag_trigger_report(
         case TriggerEnded():
             dag_triggers.ended(one, report, draft)
         case RoomChanged():
-            dag_triggers.room_changed(one, report)
+            rehosting.room_changed(report, one)
 
 
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
