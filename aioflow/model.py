@@ -26,8 +26,11 @@ from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.schedules import Missed, ScheduleSpec
 
 __all__ = (
+    "CODE_MISSING",
     "DEFAULT_POOL",
+    "IMPORT_ERROR",
     "LIVE_TASK_STATES",
+    "MARKED",
     "Body",
     "CallbackSpec",
     "Chooses",
@@ -200,6 +203,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 MARKED = "marked"
 """The reason where a person said how a task ended."""
+CODE_MISSING, IMPORT_ERROR = "code_missing", "import_error"
+"""Those of what did not begin: the code of its version was not there, or not to be imported."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,13 +13,11 @@ from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
-from aioflow.model import Body, Failure, Instant, TaskState, TriggerState
+from aioflow.model import CODE_MISSING, Body, Failure, Instant, TaskState, TriggerState
 from aioflow.orders import Resume
 from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
-    "CODE_MISSING",
-    "IMPORT_ERROR",
     "await_code",
     "drop_record",
     "fail",
@@ -37,12 +35,6 @@ __all__ = (
     "wake_due",
 )
 
-
-CODE_MISSING = "code_missing"
-"""The reason of what did not begin, for the code of its version was not there."""
-
-IMPORT_ERROR = "import_error"
-"""That of what did not begin, for its code could not be imported."""
 
 CODE_AGAIN_US = 2_000_000
 

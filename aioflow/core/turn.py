@@ -30,8 +30,6 @@ from aioflow.core import (
 )
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
-    CODE_MISSING,
-    IMPORT_ERROR,
     await_code,
     drop_record,
     fail_or_retry,
@@ -103,7 +101,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Instant, RunState, TaskState
+from aioflow.model import CODE_MISSING, IMPORT_ERROR, Instant, RunState, TaskState
 from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 

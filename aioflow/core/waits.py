@@ -12,7 +12,6 @@ import msgspec
 
 from aioflow.core import calls, handling, quarantine, streams
 from aioflow.core.attempt import (
-    CODE_MISSING,
     fail_or_retry,
     forget_calls,
     forget_event,
@@ -41,7 +40,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import Failure, Instant, TaskState, TriggerState
+from aioflow.model import CODE_MISSING, Failure, Instant, TaskState, TriggerState
 from aioflow.rows import FROM_START, TriggerRow
 
 __all__ = (

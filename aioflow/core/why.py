@@ -6,7 +6,6 @@ import msgspec
 
 from aioflow.core import past
 from aioflow.core.assets import waits_for
-from aioflow.core.attempt import CODE_MISSING
 from aioflow.core.dag import rests
 from aioflow.core.dag_triggers import spec_of
 from aioflow.core.hosting import HOSTLESS, RUN, is_stopped
@@ -20,6 +19,7 @@ from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
 from aioflow.model import (
+    CODE_MISSING,
     DEFAULT_POOL,
     RunNo,
     RunState,

@@ -48,7 +48,7 @@ from aioflow.messages import (
     Skipped,
     Succeeded,
 )
-from aioflow.model import Failure
+from aioflow.model import CODE_MISSING, IMPORT_ERROR, Failure
 from aioflow.orders import Start
 from aioflow.results import INLINE_LIMIT, RESULT_LIMIT, result_path, write_list, write_value
 
@@ -261,9 +261,9 @@ def sensor_saw(value: object) -> tuple[bool, Any]:
 
 def not_begun(start: Start, problem: BaseException) -> Failed:
     """Return the report of a start whose run or code could not be had."""
-    reason = "import_error"
+    reason = IMPORT_ERROR
     if isinstance(problem, CodeMissing):
-        reason = "code_missing"
+        reason = CODE_MISSING
     elif isinstance(problem, RunUnknown | LostInHost):
         reason = "interrupted"
     print_traceback(problem)

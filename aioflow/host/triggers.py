@@ -28,7 +28,7 @@ from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_
 from aioflow.host.trigger_making import LOAD, TriggerMaker
 from aioflow.host.watches import HostedWatch, Watches
 from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import Failure
+from aioflow.model import CODE_MISSING, Failure
 from aioflow.orders import End, EventsTaken, ForgetRun, Host, Order, RunInfo, Start, Welcome
 
 __all__ = ("CLEANUP_SECONDS", "TriggerHost")
@@ -413,7 +413,7 @@ def _failure(problem: BaseException, stage: str) -> Failure:
         case TriggerWrong():
             return failure_of(problem, problem.reason)
         case CodeMissing():
-            return failure_of(problem, "code_missing")
+            return failure_of(problem, CODE_MISSING)
         case Unserializable() if stage == _RUN:
             return failure_of(problem, _SERIALISE)
         case _:
