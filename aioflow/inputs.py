@@ -47,6 +47,7 @@ __all__ = (
     "FileBroken",
     "FileGone",
     "FileParsed",
+    "FillBack",
     "HandOver",
     "HostLost",
     "HostUp",

@@ -14,6 +14,7 @@ __all__ = (
     "EVENTS",
     "JOURNAL",
     "OF_RUN",
+    "CancelBackfill",
     "CancelRun",
     "ClearTasks",
     "CountTasks",
@@ -34,6 +35,7 @@ __all__ = (
     "SetPool",
     "SetValue",
     "ShowPools",
+    "StartBackfill",
     "Unquarantine",
 )
 
