@@ -71,7 +71,8 @@ def move_class(entry: MoveClass, draft: Draft) -> None:
         if entry.is_quarantined:
             _alert(found, draft)
     move_next(entry, _misplaced(entry, memory), draft, reason=REASSIGNED, most=REHOST_AT_ONCE)
-    place_all(draft)
+    if entry.after < 0:
+        place_all(draft)
 
 
 def _alert(found: Staller, draft: Draft) -> None:
