@@ -2,7 +2,8 @@
 
 There is one for each DAG whose file says so, as a row that stays when the file says otherwise, so
 that its place and the keys it has had are known when it says so again. It is hosted as the newest
-version has it. One that ends, or fails, is hosted again after a while.
+version has it. One that ends, or fails, is hosted again after a while; one whose code is not on the
+disk, when that is there again.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
 from aioflow.core.memory import Memory
 from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
-from aioflow.effects import EndHosting, HostTrigger
+from aioflow.effects import EndHosting, HostTrigger, RestoreCode
 from aioflow.messages import TriggerEnded
-from aioflow.model import DagSpec, Failure
+from aioflow.model import CODE_MISSING, DagSpec, Failure
 from aioflow.orders import End, Host
 
 __all__ = (
@@ -25,6 +26,7 @@ __all__ = (
     "REFUSED",
     "WINDOW",
     "adopt",
+    "code_restored",
     "ended",
     "fail",
     "host_all",
@@ -134,10 +136,20 @@ def ended(one: DagTrigger, report: TriggerEnded, draft: Draft) -> None:
     if report.reason:
         place(one, draft)
         return
+    if failure is not None and failure.reason == CODE_MISSING:
+        draft.memory.lacking_code.add(one.row.trigger_no)
+        draft.effects.append(RestoreCode((one.version,), one.row.trigger_no))
+        return
     if failure is None and not has_fired:
         message = f"{one.row.class_path} ended without an event"
         failure = Failure(type="TriggerFailed", message=message, reason="trigger_ended")
     fail(one, failure, draft)
+
+
+def code_restored(one: DagTrigger, draft: Draft) -> None:
+    """The code that a host had not may be there again."""
+    draft.memory.lacking_code.discard(one.row.trigger_no)
+    place(one, draft)
 
 
 def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:

@@ -415,9 +415,17 @@ def _move_triggers(entry: Rehost | MoveClass | StopWaits | CodeRestored, draft: 
         case MoveClass():
             quarantine.move_class(entry, draft)
         case CodeRestored():
-            waits.code_restored(entry, draft)
+            _take_restored(entry, draft)
         case StopWaits():
             pausing.stop_waits(entry, draft)
+
+
+def _take_restored(entry: CodeRestored, draft: Draft) -> None:
+    of_dag = draft.memory.standing.get(entry.trigger_no)
+    if of_dag is not None:
+        dag_triggers.code_restored(of_dag, draft)
+    else:
+        waits.code_restored(entry, draft)
 
 
 def _take_trigger_report(

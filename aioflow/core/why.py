@@ -73,6 +73,8 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
         kind, detail = WaitKind.PAUSED, f"DAG {row.dag_id} is paused"
     elif one.hosting:
         kind = WaitKind.TRIGGER if one.has_room else WaitKind.TRIGGER_CAPACITY
+    elif row.trigger_no in memory.lacking_code:
+        kind = WaitKind.CODE_MISSING
     elif one.retry_at is not None:
         kind, until = WaitKind.RETRY_AT, one.retry_at
         detail = "it had come to its end" if one.failure is None else one.failure.message

@@ -10,11 +10,12 @@ import pytest
 from aioflow.core import event_runs
 from aioflow.core.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
 from aioflow.core.event_runs import LONGEST_HOLD, conf_of
+from aioflow.core.why import explain_dag_trigger
 from aioflow.dag_triggers import DagTriggerSpec, Fate
-from aioflow.effects import EndHosting, HostTrigger, TakeEvents, Warn
-from aioflow.inputs import FileGone, FileParsed, HostLost, HostUp, MoveClass, Stalled
+from aioflow.effects import EndHosting, HostTrigger, RestoreCode, TakeEvents, Warn
+from aioflow.inputs import CodeRestored, FileGone, FileParsed, HostLost, HostUp, MoveClass, Stalled
 from aioflow.messages import Fired, TriggerEnded
-from aioflow.model import DagSpec, Failure, TaskSpec
+from aioflow.model import CODE_MISSING, DagSpec, Failure, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, DeleteDag, SetPaused
 from tests.core.world import SECOND, World
 
@@ -501,6 +502,21 @@ def test_a_trigger_that_fails_is_hosted_again_later_and_later_and_people_are_tol
     fire(world, {"n": 1})
     end(world, BROKEN)
     assert one(world).failures == 1
+
+
+def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is_told():
+    world = waiting()
+    number = one(world).row.trigger_no
+    effects = end(world, Failure(type="CodeMissing", message="not there", reason=CODE_MISSING))
+
+    assert RestoreCode(("v1",), number) in effects
+    assert explain_dag_trigger(one(world), world.memory).kind is WaitKind.CODE_MISSING
+    world.turn(CodeRestored(number))
+    assert hostings(world) == 2
+    assert one(world).failures == 0
+    assert world.alerts() == []
+    world.turn(CodeRestored(number))  # said twice
+    assert hostings(world) == 2
 
 
 def test_one_that_comes_to_its_end_is_hosted_again_and_nobody_is_told():

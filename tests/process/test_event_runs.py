@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from typing import Any
 
@@ -91,6 +92,12 @@ def is_hosted(daemon: DaemonProcess, dag_id: str) -> bool:
     return any(t["dag_id"] == dag_id and t["node"] is not None for t in found)
 
 
+def trigger_state(daemon: DaemonProcess, dag_id: str) -> str:
+    _, found = daemon.get("/api/v1/triggers")
+    (state,) = [trigger["state"] for trigger in found if trigger["dag_id"] == dag_id]
+    return str(state)
+
+
 @pytest.mark.parametrize("what", ["daemon", "everything", "triggers"])
 def test_each_event_starts_one_run_whatever_is_killed(tmp_path, dags, what):
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
@@ -135,3 +142,22 @@ def test_a_saved_file_moves_the_trigger_and_its_place_stays(tmp_path, dags):
         eventually(lambda: len(confs(daemon, "counts")) >= 600, timeout=90)
 
         assert sorted(conf["number"] for conf in confs(daemon, "counts")) == list(range(600))
+
+
+def test_lost_code_of_a_trigger_comes_back_from_the_database_and_nobody_is_told(tmp_path, dags):
+    write(tmp_path, 1)
+    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
+        eventually(lambda: len(confs(daemon, "counts")) == 1)
+        code = tmp_path / "home" / "code"
+        with daemon.database() as database:
+            (version,) = database.execute("SELECT version FROM version").fetchone()
+        shutil.rmtree(code / version)
+        strike(daemon, "triggers")
+        eventually(lambda: trigger_state(daemon, "counts") == "code_missing")
+        eventually(partial(is_hosted, daemon, "counts"))
+        assert (code / version / "events.py").is_file()
+        write(tmp_path, 2)
+        eventually(lambda: len(confs(daemon, "counts")) == 2)
+
+        with daemon.database() as database:
+            assert database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
