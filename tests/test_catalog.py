@@ -236,8 +236,25 @@ async def test_a_file_whose_module_was_missing_is_parsed_when_that_comes(tmp_pat
 
 async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path):
     async with watched(tmp_path, {"a.py": GOOD}) as it:
+        version = it.reports[0].version
         it.write("a.py", "from aioflow import task")
         assert await it.reported(2) == FileGone("a.py")
+        assert await it.catalog._snapshots.discard([version], lambda _: False) == 1
+
+
+async def test_a_file_that_goes_before_it_could_be_kept_is_forgotten(tmp_path, monkeypatch):
+    async def full(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    it = Watched(tmp_path)
+    monkeypatch.setattr(it.catalog._snapshots, "keep", full)
+    it.write("a.py", GOOD)
+    async with running(it.children, it.catalog):
+        await until(lambda: "a.py" in it.catalog._unsettled)
+        (it.folder / "a.py").unlink()
+        await until(lambda: not it.catalog._unsettled)
+
+        assert it.reports == []
 
 
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):

@@ -246,16 +246,23 @@ class Catalog:
         for file in sorted(self._told - self._files.keys()):
             if not found.hides(file):
                 self._let_go(file)
-        for file in self._known.keys() - self._files.keys():
-            del self._known[file]
-            self._again.pop(file, None)
+        for file in (self._known.keys() | self._unsettled.keys()) - self._files.keys():
+            self._forget(file)
         if self._followed:
             self._followed &= {name for known in self._known.values() for name in known.digests}
 
     def _let_go(self, file: str) -> None:
         """A file gives nothing any more, and is not expected to."""
+        self._forget(file)
+        self._tell_gone(file)
+
+    def _forget(self, file: str) -> None:
         self._known.pop(file, None)
         self._again.pop(file, None)
+        self._unsettled.pop(file, None)
+
+    def _tell_gone(self, file: str) -> None:
+        """A file gives nothing: its code may go, and who was told of it is told that."""
         self._broken.pop(file, None)
         self._snapshots.let_go(file)
         if file in self._told:
@@ -284,7 +291,6 @@ class Catalog:
         found = None if parsed is None else await self._keep(file, parsed, before)
         seen = self._files.get(file)
         if seen is None or seen.is_ignored:  # by now
-            self._unsettled.pop(file, None)
             self._let_go(file)
             return
         if parsed is None:  # there was no room for it
@@ -402,10 +408,8 @@ class Catalog:
                 self._broken[file] = found
                 self._told.add(file)
             case FileGone():
-                self._broken.pop(file, None)
-                if file not in self._told:
-                    return
-                self._told.discard(file)
+                self._tell_gone(file)
+                return
             case _:
                 self._broken.pop(file, None)
                 self._told.add(file)
