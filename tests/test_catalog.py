@@ -313,6 +313,16 @@ async def test_a_file_that_is_too_large_is_told_and_not_read(tmp_path, monkeypat
     assert isinstance(reports["b.py"], FileParsed)
 
 
+async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "FILE_LIMIT_BYTES", 1000)
+    large = "VALUE = 1" + "#" * 1000
+    async with watched(
+        tmp_path, {"a.py": "from large import VALUE\n" + GOOD, "large.py": large}
+    ) as it:
+        assert it.reports[0].reason == "too_large"
+        assert not it.catalog._again
+
+
 async def test_half_of_a_file_that_was_good_is_not_told(tmp_path):
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         (it.folder / "a.py").write_text(GOOD[:-20] + "(")

@@ -301,7 +301,10 @@ class Catalog:
             return
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
-        known = self._remember(file, digests, parsed, places, is_slow)
+        # What was there already when it looked is nothing new, whatever it says.
+        wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in places)
+        reason = found.reason if isinstance(found, FileBroken) else ""
+        known = self._remember(file, _Known(digests, wanted, reason, is_slow=is_slow))
         if self._is_changed(known):
             self._look_again(file, 0.0)
         elif isinstance(found, FileBroken):
@@ -312,26 +315,13 @@ class Catalog:
                 self._look_again(file, _pause(known))
         self._tell(file, found)
 
-    def _remember(
-        self,
-        file: str,
-        digests: dict[str, bytes],
-        parsed: Parsed,
-        places: set[str],
-        is_slow: bool,
-    ) -> _Known:
+    def _remember(self, file: str, known: _Known) -> _Known:
+        """Know what came of a file; return it with how often that did."""
         was = self._known.get(file)
-        reason = parsed.failures[0].reason if parsed.failures and not parsed.dags else ""
-        is_again = was is not None and was.reason == reason and was.digests == digests
-        known = self._known[file] = _Known(
-            digests,
-            # What was there already when it looked is nothing new, whatever it says.
-            tuple(sys.intern(place) for place in parsed.wanted if place not in places),
-            reason,
-            was.times + 1 if was is not None and is_again else 1,
-            is_slow,
-        )
-        return known
+        is_again = was is not None and (was.reason, was.digests) == (known.reason, known.digests)
+        times = was.times + 1 if was is not None and is_again else 1
+        found = self._known[file] = msgspec.structs.replace(known, times=times)
+        return found
 
     def _try_soon(self, file: str) -> None:
         """What was parsed is not what lies there now, or could not be kept: look again."""
