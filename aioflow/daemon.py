@@ -21,7 +21,7 @@ from aioflow.api import Api
 from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
-from aioflow.catalog.snapshot import Snapshots, write_snapshot
+from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock, SystemClock
@@ -46,7 +46,6 @@ from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
-from aioflow.threads import in_thread
 from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
@@ -209,7 +208,7 @@ class _Node:
             vault=vault,
             clean=self._clean,
         )
-        self._deliveries = _deliveries(wiring, store, settings)
+        self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
@@ -260,7 +259,7 @@ class _Node:
         """Open the catalog, with the code of everything that may still run."""
         catalog = Catalog(
             self._settings.dags,
-            self._settings.code_folder,
+            self._snapshots,
             self._children,
             self._engine.report,
             self._clock,
@@ -270,13 +269,12 @@ class _Node:
                 default_deferrable=self._settings.default_deferrable,
                 default_tries=self._settings.default_tries,
             ),
-            snapshots=self._snapshots,
         )
         for version in await self._store.list_needed_versions():
             if not (self._settings.code_folder / version.version).exists():
                 row = await self._store.find_version(version.version)
                 if row is not None:
-                    await catalog.restore(row)
+                    await self._snapshots.restore(row.version, row.sources)
         return catalog
 
     async def _start_web(self, services: TaskGroup) -> None:
@@ -366,9 +364,11 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
     )
 
 
-def _deliveries(wiring: Wiring, store: Store, settings: Settings) -> Deliveries:
+def _deliveries(
+    wiring: Wiring, store: Store, settings: Settings, snapshots: Snapshots
+) -> Deliveries:
     async def restore(row: VersionRow) -> None:
-        await in_thread(write_snapshot, settings.code_folder, row.version, row.sources)
+        await snapshots.restore(row.version, row.sources)
 
     return Deliveries(
         wiring,

@@ -14,11 +14,11 @@ import pytest
 from aioflow import catalog as catalog_module
 from aioflow.catalog import Catalog, Limits, lanes, scanning
 from aioflow.catalog.scanning import scan
-from aioflow.catalog.snapshot import version_of, write_snapshot
+from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.inputs import FileBroken, FileGone, FileParsed
-from aioflow.rows import DagFileRow, VersionRow
+from aioflow.rows import DagFileRow
 from tests.executors.processes import is_alive, running, until
 
 pytestmark = pytest.mark.process
@@ -49,7 +49,7 @@ class Watched:
         self.children = Children(home)
         self.catalog = Catalog(
             [self.folder],
-            self.code,
+            Snapshots(self.code),
             self.children,
             self.reports.extend,
             SystemClock(),
@@ -576,14 +576,12 @@ def no_room_on_the_disk(descriptor):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_a_missing_snapshot_is_restored_from_its_row(tmp_path):
-    it = Watched(tmp_path)
-    row = VersionRow(version="v", file="a.py", dags=(), sources={"a.py": b"x"}, created_at=0)
+async def test_a_missing_snapshot_is_restored_once(tmp_path):
+    snapshots = Snapshots(tmp_path)
 
-    await it.catalog.restore(row)
-    await it.catalog.restore(row)
-
-    assert (it.code / "v" / "a.py").read_bytes() == b"x"
+    assert await snapshots.restore("v", {"a.py": b"x"})
+    assert not await snapshots.restore("v", {"a.py": b"x"})
+    assert (tmp_path / "v" / "a.py").read_bytes() == b"x"
 
 
 def test_links_in_a_circle_end(tmp_path):

@@ -37,7 +37,7 @@ from aioflow.children import Children, NoRoom
 from aioflow.clock import Clock
 from aioflow.findings import DagFailure, Parsed
 from aioflow.inputs import FileBroken, FileGone, FileParsed, Input
-from aioflow.rows import DagFileRow, VersionRow
+from aioflow.rows import DagFileRow
 from aioflow.threads import in_thread
 
 __all__ = ("Catalog", "Limits")
@@ -88,31 +88,29 @@ class Catalog:
 
     Args:
         folders: Where DAG files lie, the first counting before the second.
-        code: Folder of the version snapshots.
+        snapshots: Those of versions, with which others may have to do.
         known: The files the database knows: what is gone by now is reported so.
         limits: What parsing one file may take.
-        snapshots: Those in ``code``, where somebody else has to do with them.
     """
 
     def __init__(
         self,
         folders: Sequence[Path],
-        code: Path,
+        snapshots: Snapshots,
         children: Children,
         report: ReportSink,
         clock: Clock,
         *,
         known: Sequence[DagFileRow] = (),
         limits: Limits | None = None,
-        snapshots: Snapshots | None = None,
     ) -> None:
         self.first_sweep_done = anyio.Event()
         self._folders = tuple(folder.absolute() for folder in folders)
-        self._snapshots = snapshots or Snapshots(code)
+        self._snapshots = snapshots
         self._report = report
         self._clock = clock
         limits = limits or Limits()
-        self.parser = Parser(children, code, clock, limits)
+        self.parser = Parser(children, snapshots.folder, clock, limits)
         self._told_tries = limits.default_tries
         self._lanes = Lanes(self._parse, self._conclude, self._look_for_end, clock)
         self._threads = anyio.CapacityLimiter(2)
@@ -146,10 +144,6 @@ class Catalog:
                 self._look_for_end()
                 ended = self._clock.monotonic_us()
                 await self._nap(changed, ended + _SHARE * (ended - began))
-
-    async def restore(self, row: VersionRow) -> None:
-        """Make the snapshot folder of a version again, if it is missing, from its row."""
-        await self._snapshots.restore(row.version, row.sources)
 
     async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
         """Wait for a change, but not less than a sweep rests; or for the next sweep."""

@@ -9,6 +9,7 @@ import pytest
 
 from aioflow.catalog import Catalog
 from aioflow.catalog.parsing import Limits
+from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.effects import StartTry
@@ -91,7 +92,7 @@ class Node:
         self.tasklog = TaskLog(home / "logs", clock)
         self.catalog = Catalog(
             [folder],
-            home / "code",
+            Snapshots(home / "code"),
             self.children,
             self.reports.extend,
             clock,
