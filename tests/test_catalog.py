@@ -474,7 +474,7 @@ async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
     it.write(".aioflowignore", "a.py\n")
     it.catalog._files = scan([it.folder], {}).files
 
-    assert await it.catalog._parse("a.py") is None
+    assert (await it.catalog._parse("a.py")).parsed is None
 
 
 async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):

@@ -8,6 +8,7 @@ file: less and less often, and never because of a change that is nothing to it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -83,6 +84,18 @@ class _Known(msgspec.Struct, frozen=True):
     is_slow: bool = False
 
 
+class _Looked(msgspec.Struct, frozen=True):
+    """What came of parsing a file, and what was seen when that began.
+
+    Attributes:
+        parsed: ``None`` if that cannot be found out now.
+    """
+
+    before: dict[str, Seen]
+    places: set[str]
+    parsed: Parsed | None
+
+
 class Catalog:
     """Keeps the engine's picture of the DAG folders true.
 
@@ -118,7 +131,6 @@ class Catalog:
         self._files: dict[str, Seen] = {}
         self._places: set[str] = set()
         self._followed: set[str] = set()
-        self._before: dict[str, tuple[dict[str, Seen], set[str]]] = {}
         self._causes: dict[str, Path] = {}
         self._known: dict[str, _Known] = {}
         self._again: dict[str, int] = {}
@@ -265,22 +277,20 @@ class Catalog:
 
     # ── one file ────────────────────────────────────────────────────────────────────────
 
-    async def _parse(self, file: str) -> Parsed | None:
-        """Return what is in a file; ``None`` if that cannot be found out now."""
-        self._before[file] = (self._files, self._places)
-        seen = self._files.get(file)
-        if seen is None or seen.is_ignored:
-            return None
-        if seen.is_too_large:
-            return Parsed((), (_too_large(file),), (file,))
-        try:
-            return await self.parser.parse(seen.folder, file)
-        except NoRoom:
-            return None  # the file is not to blame: the next sweep tries again
+    async def _parse(self, file: str) -> _Looked:
+        """Return what is in a file, and what lay around it."""
+        before, places = self._files, self._places
+        seen, parsed = before.get(file), None
+        if seen is not None and seen.is_too_large and not seen.is_ignored:
+            parsed = Parsed((), (_too_large(file),), (file,))
+        elif seen is not None and not seen.is_ignored:
+            with contextlib.suppress(NoRoom):  # not the file's fault: the next sweep tries again
+                parsed = await self.parser.parse(seen.folder, file)
+        return _Looked(before, places, parsed)
 
-    async def _conclude(self, file: str, parsed: Parsed | None, is_slow: bool) -> None:
+    async def _conclude(self, file: str, looked: _Looked, is_slow: bool) -> None:
         """Take what came of a file, and see to it that it is looked at again when it has to be."""
-        before, places = self._before.pop(file)
+        before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
         found = None if parsed is None else await self._keep(file, parsed, before)
         seen = self._files.get(file)
@@ -296,7 +306,7 @@ class Catalog:
         self._unsettled.pop(file, None)
         digests = {name: before[name].digest for name in parsed.modules}
         # What was there already when it looked is nothing new, whatever it says.
-        wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in places)
+        wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         known = self._remember(file, _Known(digests, wanted, reason, is_slow=is_slow))
         if self._is_changed(known):

@@ -12,13 +12,13 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from typing import Generic, TypeVar
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.clock import Clock
-from aioflow.findings import Parsed
 
 __all__ = ("QUICK", "QUICK_SECONDS", "SLOW", "Lanes", "Rank")
 
@@ -34,6 +34,9 @@ _CONCLUDED = 8
 """Files of which the outcome is being taken: a disk that is slow is not to keep parsers idle."""
 
 
+Outcome = TypeVar("Outcome")
+
+
 class Rank(IntEnum):
     """What is parsed first."""
 
@@ -47,10 +50,9 @@ class _Job(msgspec.Struct):
 
     file: str
     is_slow: bool
-    begins_anew: bool = False
 
 
-class Lanes:
+class Lanes(Generic[Outcome]):
     """Files that wait, and those that are parsed.
 
     Args:
@@ -61,8 +63,8 @@ class Lanes:
 
     def __init__(
         self,
-        parse: Callable[[str], Awaitable[Parsed | None]],
-        conclude: Callable[[str, Parsed | None, bool], Awaitable[None]],
+        parse: Callable[[str], Awaitable[Outcome]],
+        conclude: Callable[[str, Outcome, bool], Awaitable[None]],
         on_empty: Callable[[], None],
         clock: Clock,
     ) -> None:
@@ -109,34 +111,34 @@ class Lanes:
 
     async def _serve(self, job: _Job) -> None:
         try:
-            parsed = await self._look(job)
+            outcome = await self._look(job)
         finally:
             self._running[job.is_slow] -= 1
-        if job.begins_anew:
+        if outcome is None:
             self._slow.append(job.file)
         else:
             self._concluding += 1
             self._begin()
-            await self._conclude(job.file, parsed, job.is_slow)
+            await self._conclude(job.file, outcome, job.is_slow)
             self._concluding -= 1
             self.files.discard(job.file)
         self._begin()
         if not self.files:
             self._on_empty()
 
-    async def _look(self, job: _Job) -> Parsed | None:
-        parsed: Parsed | None = None
+    async def _look(self, job: _Job) -> Outcome | None:
+        """Return what comes of a file; ``None`` if it has to begin anew in the slow lane."""
+        outcome: Outcome | None = None
         async with anyio.create_task_group() as looking:
             if not job.is_slow:
                 looking.start_soon(self._change_lanes, job, looking.cancel_scope)
-            parsed = await self._parse(job.file)
+            outcome = await self._parse(job.file)
             looking.cancel_scope.cancel()
-        return parsed
+        return outcome
 
     async def _change_lanes(self, job: _Job, looking: anyio.CancelScope) -> None:
         await self._clock.sleep(QUICK_SECONDS)
         if self._running[True] >= SLOW:
-            job.begins_anew = True
             looking.cancel()
             return
         self._running[False] -= 1
