@@ -123,9 +123,8 @@ def _look_below(
     folder: Path, files: dict[str, Seen], before: Mapping[str, Seen], blind: _Blind
 ) -> None:
     for place in _walk(folder, blind.note):
-        prefix = "" if place.path == folder else f"{place.path.relative_to(folder).as_posix()}/"
         for file in place.files:
-            name = prefix + file
+            name = place.prefix + file
             if name in files:
                 continue
             seen = _look(folder, name, before.get(name), place.ignored.hides(name), blind.note)
@@ -206,18 +205,24 @@ def _names_us(content: bytes) -> bool:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """A folder, with the names of its Python files."""
+    """A folder, with the names of its Python files.
+
+    Attributes:
+        prefix: What stands before these below the DAG folder: a path and a slash, or nothing.
+    """
 
     path: Path
+    prefix: str
     files: list[str]
     ignored: Ignored
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
     """Give each folder with its Python files, through links too, but never in a circle."""
-    waiting: list[tuple[Path, frozenset[_Inode], Ignored]] = [(folder, frozenset(), Ignored())]
+    waiting: list[tuple[Path, str, frozenset[_Inode], Ignored]] = []
+    waiting.append((folder, "", frozenset(), Ignored()))
     while waiting:
-        place, above, ignored = waiting.pop()
+        place, prefix, above, ignored = waiting.pop()
         try:
             status = place.stat()
             inode = (status.st_dev, status.st_ino)
@@ -229,13 +234,11 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_Place]:
         except OSError as exc:
             on_error(place, exc)
             continue
-        path = "" if place == folder else place.relative_to(folder).as_posix()
         if has_patterns:
-            ignored = ignored.below(place, path, on_error)
-        yield _Place(place, files, ignored)
-        prefix = f"{path}/" if path else ""
+            ignored = ignored.below(place, prefix, on_error)
+        yield _Place(place, prefix, files, ignored)
         waiting += [
-            (place / name, above | {inode}, ignored)
+            (place / name, f"{prefix}{name}/", above | {inode}, ignored)
             for name in reversed(folders)
             if not ignored.hides(f"{prefix}{name}/")
         ]
