@@ -39,10 +39,10 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
         is_one = event.name is None or bool(event.mask & Mask.ISDIR)
         return is_one or (not event.mask & written and _may_be_link(event.path))
 
-    def matters(event: Event) -> bool:
-        """Whether it may be about DAGs: data that is written beside them is not."""
+    def is_source(event: Event) -> bool:
+        """Whether it is about DAGs: data that is written beside them is not."""
         name = "" if event.name is None else event.name.name
-        return name.endswith(".py") or name == NAME or is_folder(event)
+        return name.endswith(".py") or name == NAME
 
     try:
         inotify = Inotify(InitFlags.CLOEXEC | InitFlags.NONBLOCK, sync_timeout=0)
@@ -59,12 +59,11 @@ async def watch(folders: Callable[[], Awaitable[list[Path]]], notice: Callable[[
                     except OSError as exc:
                         _logger.info("changes in %s are noticed late: %s", folder, exc)
             await anyio.wait_readable(kernel.fd)
-            events = []
+            has_new_folders = has_new_sources = False
             while (event := kernel.sync_get()) is not None:
-                events.append(event)
-            found = [event for event in events if matters(event)]
-            has_new_folders = any(is_folder(event) for event in found)
-            if found:
+                has_new_folders = has_new_folders or is_folder(event)
+                has_new_sources = has_new_sources or is_source(event)
+            if has_new_folders or has_new_sources:
                 notice()
 
 
