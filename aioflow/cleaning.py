@@ -161,6 +161,10 @@ class Cleaning:
         """Return the instant before which something is old; ``None`` if nothing ever is."""
         return self._clock.now() - int(days * _DAY_US) if days else None
 
+    async def _rest(self, began: int) -> None:
+        """Rest after a slice that began then, monotonic microseconds."""
+        await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
+
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def _delete_few_runs(self) -> tuple[int, bool]:
@@ -292,9 +296,10 @@ class Cleaning:
         """
         before = self._clock.now() / 1e6 - _CODE_SECONDS
         folders = await self._snapshots.list_old(before_seconds=before)
-        known: set[str] = set()
-        while folders and (page := await self._store.list_versions(after=max(known, default=""))):
+        known, last = set[str](), ""
+        while folders and (page := await self._store.list_versions(after=last)):
             known.update(page)
+            last = page[-1]
         stray = [version for version in folders if version not in known]
         stored = self._engine.memory.stored_versions
         first = stray[:_VERSIONS_AT_ONCE]
@@ -302,10 +307,6 @@ class Cleaning:
         if count:
             _log.info("deleted code of old versions", count=count)
         return count > 0 and len(stray) > len(first)
-
-    async def _rest(self, began: int) -> None:
-        """Rest after a slice that began then, monotonic microseconds."""
-        await self._clock.sleep(_SHARE * (self._clock.monotonic_us() - began) / 1e6)
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
 
