@@ -14,12 +14,13 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from aioflow.children.environment import MARK
+from aioflow.host import processes
 
 __all__ = (
     "Record",
@@ -50,13 +51,6 @@ class Record(msgspec.Struct, frozen=True):
     role: str
 
 
-class _Stat(msgspec.Struct, frozen=True):
-    is_zombie: bool
-    group: int
-    session: int
-    start_ticks: int
-
-
 def boot_id() -> str:
     """Return what names this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -70,7 +64,7 @@ def home_mark(home: Path) -> str:
 
 def read_start_ticks(pid: int) -> int | None:
     """Return when a living process was started, ``None`` if there is none of this number."""
-    stat = _stat(pid)
+    stat = processes.stat(pid)
     return None if stat is None or stat.is_zombie else stat.start_ticks
 
 
@@ -103,7 +97,7 @@ def _kill_session(record: Record) -> int:
         return 0  # gone, or another process by now: what it left is found by the mark
 
     def belongs(pid: int) -> bool:
-        stat = _stat(pid)
+        stat = processes.stat(pid)
         return (
             stat is not None
             and not stat.is_zombie
@@ -117,7 +111,7 @@ def _kill_session(record: Record) -> int:
 def _kill_all(is_ours: Callable[[int], bool]) -> int:
     killed: set[int] = set()
     for _ in range(ROUNDS):  # again, because what is being killed may fork meanwhile
-        found = [pid for pid in _processes() if is_ours(pid)]
+        found = [pid for pid in processes.numbers() if pid != os.getpid() and is_ours(pid)]
         if not found:
             break
         for pid in found:
@@ -144,31 +138,9 @@ def _await_death(handle: int) -> None:
     poll.poll(DEATH_MS)
 
 
-def _processes() -> Iterator[int]:
-    mine = os.getpid()
-    for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
-        if name.isdigit() and int(name) != mine:
-            yield int(name)
-
-
 def _carries(pid: int, wanted: bytes) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False  # gone meanwhile, or of another user
     return any(entry.startswith(wanted) for entry in environment.split(b"\0"))
-
-
-def _stat(pid: int) -> _Stat | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The command's name stands in brackets and may hold blanks and brackets itself.
-    fields = text[text.rindex(")") + 2 :].split()
-    return _Stat(
-        is_zombie=fields[0] in {"X", "Z"},
-        group=int(fields[2]),
-        session=int(fields[3]),
-        start_ticks=int(fields[19]),
-    )

@@ -54,8 +54,7 @@ class Room:
         try:
             yield
         except OSError as exc:
-            self._refuse(role, exc)
-            raise _no_room(exc) from exc
+            raise self.refused(role, exc) from exc
         self._grant()
 
     def refused(self, role: str, exc: OSError) -> NoRoom:

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
+
+from aioflow.host import processes
 
 __all__ = ("count", "kill_all", "tasks_of_machine")
 
@@ -82,8 +83,10 @@ def _reap() -> bool:
 def _living() -> set[int]:
     """Return all below this process that are no zombies; their parents may be."""
     children: dict[int, list[tuple[int, bool]]] = {}
-    for pid, parent, is_zombie in _processes():
-        children.setdefault(parent, []).append((pid, is_zombie))
+    for pid in processes.numbers():
+        known = processes.stat(pid)
+        if known is not None:
+            children.setdefault(known.parent, []).append((pid, known.is_zombie))
     found, pending = set(), [os.getpid()]
     while pending:
         for pid, is_zombie in children.pop(pending.pop(), ()):
@@ -91,16 +94,3 @@ def _living() -> set[int]:
             if not is_zombie:
                 found.add(pid)
     return found
-
-
-def _processes() -> Iterator[tuple[int, int, bool]]:
-    """Yield number, parent, and whether it is dead, of each process on this machine."""
-    for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
-        if not name.isdigit():
-            continue
-        try:
-            text = (_PROC / name / "stat").read_text(errors="replace")
-        except OSError:
-            continue  # gone meanwhile
-        state, parent = text[text.rindex(")") + 2 :].split(maxsplit=2)[:2]
-        yield int(name), int(parent), state in {"X", "Z"}

@@ -1,0 +1,51 @@
+"""The processes of this machine, as the kernel tells of them. Blocks for some milliseconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ("Stat", "numbers", "stat")
+
+_PROC = Path("/proc")
+
+
+class Stat(NamedTuple):
+    """One process.
+
+    Attributes:
+        is_zombie: It is dead, and its parent has not looked yet.
+        start_ticks: When it was started, in the kernel's clock ticks since boot.
+    """
+
+    is_zombie: bool
+    parent: int
+    group: int
+    session: int
+    start_ticks: int
+
+
+def numbers() -> Iterator[int]:
+    """Yield those of all processes."""
+    for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
+        if name.isdigit():
+            yield int(name)
+
+
+def stat(pid: int) -> Stat | None:
+    """Return how a process stands; ``None`` if it has gone."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name stands in brackets and may hold blanks and brackets itself.
+    fields = text[text.rindex(")") + 2 :].split(maxsplit=20)
+    return Stat(
+        is_zombie=fields[0] in {"X", "Z"},
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
