@@ -31,6 +31,7 @@ from aioflow.requests import (
     StartBackfill,
 )
 from aioflow.schedules import ScheduleSpec
+from tests.core.test_past import report
 from tests.core.world import SECOND, World
 
 MINUTE = 60 * SECOND
@@ -133,13 +134,8 @@ def test_a_slot_that_has_a_run_gets_another_only_as_was_said(reprocess, again):
     )
     for run in (bad, cancelled, good, going):
         assert world.run_state(run) == "running"
-    by_run = {effect.start.run_no: key for key, effect in world.starts.items()}
-    for run, end in ((bad, world.fail), (good, world.succeed)):
-        others = {key: one for key, one in world.starts.items() if key != by_run[run]}
-        for key in others:
-            del world.starts[key]
-        end("only")
-        world.starts.update(others)
+    report(world, bad, "only", "fail")
+    report(world, good, "only")
     world.ask(CancelRun(run_id=world.rows.runs[cancelled].run_id))
 
     number = backfill(world, reprocess=reprocess, max_active=9)
@@ -280,12 +276,8 @@ def test_the_latest_slot_is_left_to_a_schedule_that_rests_and_will_make_it():
 def test_a_backfill_that_a_defect_has_stopped_fails_and_another_may_begin():
     world = world_of()
     number = backfill(world, max_active=1)
-    _, _, draft = world.decide([])
 
-    backfilling.fail(number, "no", draft)
-    world.rows.apply(draft.close())
-    draft.settle()
-    world.memory.commit_no = world.rows.commit_no
+    world.aside(lambda draft: backfilling.fail(number, "no", draft))
 
     row = world.rows.backfills[number]
     assert (row.state, row.failure) == ("failed", "no")

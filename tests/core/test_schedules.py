@@ -10,7 +10,6 @@ import pytest
 
 from aioflow.core import late
 from aioflow.core.dag import QUEUED_RUNS, has_slot_due
-from aioflow.core.draft import Draft
 from aioflow.core.late import REASON
 from aioflow.core.timetable import starts_at
 from aioflow.inputs import FileGone
@@ -409,14 +408,7 @@ def test_a_slot_that_is_held_back_is_told_when_it_is_late_and_not_again():
 
 def refuse_slot(world: World, dag_id: str) -> None:
     """What the engine does about a slot that it cannot make."""
-    draft = Draft(world.memory, now=world.now, chance=lambda: 0.5, numbers=world.numbers)
-    late.cannot_be_made(dag_id, "no such zone", draft)
-    batch = draft.close()
-    if not batch.is_empty:
-        world.rows.apply(batch)
-        world.memory.commit_no = batch.number
-    draft.settle()
-    world.effects.extend(draft.effects)
+    world.aside(lambda draft: late.cannot_be_made(dag_id, "no such zone", draft))
 
 
 def test_a_slot_that_is_refused_again_and_again_is_told_once():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -474,11 +474,7 @@ class World:
 
     def _turn(self, inputs: Iterable[Input]) -> list[Effect]:
         batch, effects, draft = self.decide(inputs)
-        if not batch.is_empty:
-            self.batches.append(batch)
-            self.rows.apply(batch)
-            self.memory.commit_no = batch.number
-        draft.settle()
+        self._commit(batch, draft)
         for effect in effects:
             if isinstance(effect, StartTry):
                 self.starts[effect.start.task_no] = effect
@@ -488,6 +484,20 @@ class World:
                 self.armed.append(effect)
         self.effects.extend(effects)
         return effects
+
+    def aside(self, change: Callable[[Draft], None]) -> None:
+        """What the engine commits beside its turns."""
+        draft = Draft(self.memory, now=self.now, chance=lambda: self.chance, numbers=self.numbers)
+        change(draft)
+        self._commit(draft.close(), draft)
+        self.effects.extend(draft.effects)
+
+    def _commit(self, batch: Batch, draft: Draft) -> None:
+        if not batch.is_empty:
+            self.batches.append(batch)
+            self.rows.apply(batch)
+            self.memory.commit_no = batch.number
+        draft.settle()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
