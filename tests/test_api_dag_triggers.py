@@ -9,8 +9,7 @@ import pytest
 
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.errors import RequestError
-from aioflow.inputs import FileParsed, HostUp
-from aioflow.messages import Deferred, Fired, TriggerEnded
+from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
 from tests.turns import until
 from tests.web.node import Node, node
@@ -24,15 +23,8 @@ async def load(n: Node, dag_id: str = "dag", **trigger: Any) -> None:
         tasks=(TaskSpec(task_id="t"),),
         trigger=DagTriggerSpec(**said),
     )
-    n.engine.report(
-        [
-            FileParsed(file=spec.file, version=f"v-{dag_id}", dags=(spec,), sources={}),
-            HostUp("triggers"),
-        ]
-    )
-    while n.engine.memory.standing.of(dag_id) is None:
-        await n.engine.next_turn()
-    await n.api.set_paused(dag_id, paused=False)
+    n.define(spec)
+    await n.api.set_paused(dag_id, paused=False)  # answered once it is known
 
 
 def report(n: Node, *reports: Any) -> None:
@@ -100,9 +92,7 @@ async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
     async with node(tmp_path) as n:
         await load(n)
         await n.api.trigger("dag", conf=None)
-        start = (await n.outlets.next_start()).start
-        at = (start.task_no, start.start_no, 1, 1)
-        report(n, Deferred(*at, "m:T", b"\x80", "on_event", None))
+        await n.defer("m:T", {})
         await until(n.engine, n.store.list_triggers)
         await load(n, "other")
 
