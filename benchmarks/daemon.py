@@ -23,7 +23,7 @@ import psutil
 
 from aioflow.settings import socket_path
 
-__all__ = ("DaemonProcess", "eventually", "fsync_ms", "succeeded")
+__all__ = ("DaemonProcess", "eventually", "fsync_ms", "put", "succeeded", "task_of")
 
 Answer = TypeVar("Answer")
 
@@ -195,6 +195,13 @@ class DaemonProcess:
 
         return eventually(ended, timeout, lambda: json.dumps(self.run(run_id, limit=20))[:3000])
 
+    def version(self, dag_id: str) -> str:
+        """Which version a DAG has; empty while it is unknown."""
+        with self.database() as database:
+            found = database.execute("SELECT version FROM dag WHERE dag_id = ?", (dag_id,))
+            row = found.fetchone()
+        return "" if row is None else str(row[0])
+
     # ── counting ────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
@@ -248,6 +255,20 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {describe()}")
         time.sleep(look_seconds)
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """Write a file at once: whoever looks sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    temporary.rename(path)
+
+
+def task_of(daemon: DaemonProcess, run_id: str, name: str) -> dict[str, Any]:
+    """One task of a run, as ``runs show --json`` prints it."""
+    (found,) = [task for task in daemon.run(run_id)["tasks"] if task["task_id"] == name]
+    return dict(found)
 
 
 def succeeded(database: sqlite3.Connection) -> int:

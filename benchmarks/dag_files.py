@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.daemon import DaemonProcess, eventually, fsync_ms
+from benchmarks.daemon import DaemonProcess, eventually, fsync_ms, put
 from benchmarks.harness import Figure, command, median, report
 from benchmarks.yardsticks import bare_start_ms
 
@@ -66,20 +66,12 @@ def _read(daemon: DaemonProcess) -> int:
         return count
 
 
-def _version(daemon: DaemonProcess, number: int) -> str:
-    with daemon.database() as database:
-        row = database.execute("SELECT version FROM dag WHERE dag_id = ?", (f"flow_{number}",))
-        return str(row.fetchone()[0])
-
-
 def _change(daemon: DaemonProcess, folder: Path, number: int) -> float:
     """Write a file anew; return after how many seconds its DAG has another version."""
-    before, place = _version(daemon, number), _place(folder, number)
-    temporary = place.with_suffix(".new")
-    temporary.write_text(_GOOD.format(number=number, value=1))
-    temporary.rename(place)
+    before = daemon.version(f"flow_{number}")
+    put(_place(folder, number), _GOOD.format(number=number, value=1))
     began = time.monotonic()
-    eventually(lambda: _version(daemon, number) != before, 60.0)
+    eventually(lambda: daemon.version(f"flow_{number}") != before, 60.0)
     return time.monotonic() - began
 
 

@@ -19,6 +19,7 @@ from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.inputs import FileBroken, FileGone, FileParsed
 from aioflow.rows import DagFileRow
+from benchmarks.daemon import put
 from tests.executors.processes import is_alive, running, until
 
 pytestmark = pytest.mark.process
@@ -57,11 +58,7 @@ class Watched:
         )
 
     def write(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".new")
-        temporary.write_text(text)
-        temporary.rename(path)
+        put(self.folder / name, text)
 
     async def swept(self):
         with anyio.fail_after(30):

@@ -149,8 +149,7 @@ def test_lost_code_of_a_trigger_comes_back_from_the_database_and_nobody_is_told(
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
         eventually(lambda: len(confs(daemon, "counts")) == 1)
         code = tmp_path / "home" / "code"
-        with daemon.database() as database:
-            (version,) = database.execute("SELECT version FROM version").fetchone()
+        version = daemon.version("counts")
         shutil.rmtree(code / version)
         strike(daemon, "triggers")
         eventually(lambda: trigger_state(daemon, "counts") == "code_missing")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.executors.processes import is_alive
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -62,13 +62,6 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-def write(folder: Path, name: str, content: str | bytes) -> None:
-    path = folder / f"{name}.py"
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.rename(path)
-
-
 def problems(daemon: DaemonProcess) -> dict[str, str]:
     with daemon.database() as database:
         rows = database.execute("SELECT file, reason FROM dag_file WHERE reason IS NOT NULL")
@@ -79,10 +72,6 @@ def lateness(database: sqlite3.Connection) -> list[float]:
     """How many seconds after its date each run of the steady DAG ended."""
     rows = database.execute("SELECT logical_date, ended_at FROM run WHERE ended_at IS NOT NULL")
     return [(ended - date) / 1e6 for date, ended in rows]
-
-
-def steady_version(database: sqlite3.Connection) -> str:
-    return str(database.execute("SELECT version FROM dag").fetchone()[0])
 
 
 def started_for(home: Path) -> list[str]:
@@ -97,22 +86,21 @@ def started_for(home: Path) -> list[str]:
 
 def test_hostile_files_are_told_apart_and_never_hold_up_a_dag_beside_them(tmp_path):
     dags, left = tmp_path / "dags", tmp_path / "left"
-    dags.mkdir()
-    write(dags, "steady", STEADY)
+    put(dags / "steady.py", STEADY)
     wanted = {name: reason for name, (_, reason) in HOSTILE.items()} | {"leaves": "raised"}
     daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
     with daemon:
         eventually(lambda: "steady" in {d["dag_id"] for d in daemon.get("/api/v1/dags")[1]})
-        write(dags, "cycle_b", "from cycle_a import a\nb = 1")
+        put(dags / "cycle_b.py", "from cycle_a import a\nb = 1")
         for name, (content, _) in HOSTILE.items():
-            write(dags, name, content)
-        write(dags, "leaves", LEAVES.format(path=str(left)))
+            put(dags / f"{name}.py", content)
+        put(dags / "leaves.py", LEAVES.format(path=str(left)))
         eventually(lambda: problems(daemon).keys() >= wanted.keys(), 60.0)
         found = problems(daemon)
         with daemon.database() as database:
-            before = steady_version(database)
-            write(dags, "steady", STEADY.replace("pass", "print('still')"))
-            eventually(lambda: steady_version(database) != before, 5.0)
+            before = daemon.version("steady")
+            put(dags / "steady.py", STEADY.replace("pass", "print('still')"))
+            eventually(lambda: daemon.version("steady") != before, 5.0)
             eventually(lambda: len(lateness(database)) >= 8, 60.0)
             late = lateness(database)
         parsers = [process.pid for process in daemon.tree()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import DaemonProcess, eventually, put, task_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -63,34 +63,21 @@ def edited(folder: str = "", count: int = 0) -> None:
 """
 
 
-def put(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(text)
-    temporary.rename(path)
-
-
-def version_of(daemon: DaemonProcess, dag_id: str) -> str:
-    with daemon.database() as database:
-        row = database.execute("SELECT version FROM dag WHERE dag_id = ?", (dag_id,)).fetchone()
-        return "" if row is None else str(row[0])
+@pytest.fixture
+def dags(tmp_path):
+    return tmp_path / "dags"
 
 
 def changed(daemon: DaemonProcess, before: str) -> None:
-    eventually(lambda: version_of(daemon, "edited") != before, 10.0)
+    eventually(lambda: daemon.version("edited") != before, 10.0)
 
 
 def lines_in(path: Path, count: int) -> None:
     eventually(lambda: len(path.read_text().splitlines()) >= count, 20.0)
 
 
-def result(daemon: DaemonProcess, run_id: str, task_id: str) -> object:
-    tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
-    return tasks[task_id]["result"]
-
-
-def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp_path):
-    dags, count, cleanups = tmp_path / "dags", tmp_path / "count", tmp_path / "cleanups"
-    dags.mkdir()
+def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp_path, dags):
+    count, cleanups = tmp_path / "count", tmp_path / "cleanups"
     put(count, "0")
     cleanups.touch()
     put(dags / "edited.py", EDITED.format(version=0))
@@ -99,18 +86,18 @@ def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp
         eventually(lambda: daemon.run(long)["counts"].get("deferred"))
         for number in range(1, EDITS + 1):
             put(count, str(2 * number - 1))
-            before = version_of(daemon, "edited")
+            before = daemon.version("edited")
             put(dags / "edited.py", EDITED.format(version=number))
             changed(daemon, before)
             lines_in(cleanups, number)
             if number % 5 == 0:
                 short = daemon.trigger("edited")
                 assert daemon.wait(short)["state"] == "success"
-                assert result(daemon, short, "which") == [number]
+                assert task_of(daemon, short, "which")["result"] == [number]
         put(count, str(2 * EDITS))
         ended = daemon.wait(long)
         assert ended["state"] == "success"
-        assert result(daemon, long, "which") == [0, *range(2 * EDITS)]
+        assert task_of(daemon, long, "which")["result"] == [0, *range(2 * EDITS)]
     said = cleanups.read_text().splitlines()
     assert said[:EDITS] == [f"{number} reassigned" for number in range(EDITS)]
 
@@ -133,31 +120,24 @@ def gone(folder: str = "") -> None:
 """
 
 
-def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(tmp_path):
-    dags = tmp_path / "dags"
-    dags.mkdir()
+def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(tmp_path, dags):
     put(dags / "gone.py", GONE)
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
         run_id = daemon.trigger("gone", {"folder": str(tmp_path)})
         eventually(lambda: daemon.run(run_id)["counts"].get("deferred"))
         code = tmp_path / "home" / "code"
-        version = version_of(daemon, "gone")
+        version = daemon.version("gone")
         shutil.rmtree(code / version)
-        # Nothing can be written there, whoever we are.
-        (code / version).write_text("in the way")
         (tmp_path / "gate").touch()
 
         def waits_for_code() -> bool:
-            tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
-            waiting = tasks["second"]["waiting_on"]
+            waiting = task_of(daemon, run_id, "second")["waiting_on"]
             return waiting is not None and waiting["kind"] == "code_missing"
 
         eventually(waits_for_code, 30.0)
-        (code / version).unlink()
         assert daemon.wait(run_id, 30.0)["state"] == "success"
-        assert result(daemon, run_id, "second") == 7
-        tasks = {found["task_id"]: found for found in daemon.run(run_id)["tasks"]}
-        assert tasks["second"]["try_number"] == 1
+        assert task_of(daemon, run_id, "second")["result"] == 7
+        assert task_of(daemon, run_id, "second")["try_number"] == 1
         assert (code / version / "gone.py").read_text() == GONE
 
 
@@ -175,48 +155,42 @@ def helped() -> None:
 """
 
 
-def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(tmp_path):
-    dags = tmp_path / "dags"
-    dags.mkdir()
+def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(tmp_path, dags):
     put(dags / "helper.py", "ANSWER = 42")
     put(dags / "helped.py", HELPED)
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        version = eventually(lambda: version_of(daemon, "helped"))
+        version = eventually(lambda: daemon.version("helped"))
         helper = tmp_path / "home" / "code" / version / "helper.py"
         helper.unlink()
         run_id = daemon.trigger("helped")
         assert daemon.wait(run_id, 60.0)["state"] == "success"
-        assert result(daemon, run_id, "tell") == 42
+        assert task_of(daemon, run_id, "tell")["result"] == 42
         assert helper.read_text() == "ANSWER = 42"
 
 
-def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
-    dags = tmp_path / "dags"
-    dags.mkdir()
+def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path, dags):
     put(dags / "edited.py", EDITED.format(version=0))
     daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
     daemon.environment = {**os.environ, "AIOFLOW_RETENTION__VERSIONS_DAYS": "0.000001"}
     with daemon:
         kept = daemon.wait(daemon.trigger("edited"))["version"]
         for number in range(1, 4):
-            before = version_of(daemon, "edited")
+            before = daemon.version("edited")
             put(dags / "edited.py", EDITED.format(version=number))
             changed(daemon, before)
         old = tmp_path / "home" / "code"
         for folder in old.iterdir():
             os.utime(folder, (0, 0))
-        newest = version_of(daemon, "edited")
+        newest = daemon.version("edited")
         cleaned = daemon.request("POST", "/api/v1/db/clean", {})[1]
         assert cleaned["versions"] == 2
         assert {folder.name for folder in old.iterdir()} == {kept, newest}
         put(dags / "edited.py", EDITED.format(version=1))  # it was deleted, and comes back
-        eventually(lambda: version_of(daemon, "edited") != newest)
+        eventually(lambda: daemon.version("edited") != newest)
         assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
 
 
-def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(tmp_path):
-    dags = tmp_path / "dags"
-    dags.mkdir()
+def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(tmp_path, dags):
     put(dags / "edited.py", EDITED.format(version=0))
     command = (sys.executable, "-m", "aioflow", "dags", "delete", "edited", "--json")
     home = ("--home", str(tmp_path / "home"))
