@@ -257,8 +257,8 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
     open_tasks = [p for p, state in enumerate(states) if state.is_live]
     if row.state in _ENDED_RUN and open_tasks:
         raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not ended: {open_tasks}")
-    is_held = row.quarantine is not None or node.tables.is_clearing(run_no)
-    if row.state is RunState.RUNNING and not open_tasks and not is_held:
+    has_stopped = row.state is RunState.RUNNING and not open_tasks and row.quarantine is None
+    if has_stopped and not node.tables.is_clearing(run_no):
         raise Broken("I10 ends", f"run {run_no} runs with all its tasks ended")
     if row.state in _ENDED_RUN:
         expected = oracle.outcome(_spec(node, run_no), states)

@@ -200,7 +200,8 @@ class Tables(Rows):
 
     def _count_steps(self, batch: Batch) -> None:
         reached = {no: self.tasks[no].state for no, _ in batch.steps if no in self.tasks}
-        before = list(_clearings(self.outbox.values()))
+        is_cleared = any(state is TaskState.PENDING for _, state in batch.steps)
+        before = list(_clearings(self.outbox.values())) if is_cleared else []
         done = {number for number in batch.done_outbox if number in self.outbox}
         gone = {owed.run_no: owed for owed in _clearings(self.outbox[number] for number in done)}
         fresh = {owed.run_no: owed for owed in _clearings(batch.new_outbox)}
