@@ -474,12 +474,18 @@ async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
     assert (await it.catalog._parse("a.py")).parsed is None
 
 
-async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
-    began, go = tmp_path / "began", tmp_path / "go"
+def held(home):
+    """A file that is parsed: says that it has begun, what lets it go on, and how it waits."""
+    began, go = home / "began", home / "go"
     waits = (
         f"import os, time\nopen({str(began)!r}, 'w').close()\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
     )
+    return began, go, waits
+
+
+async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
+    began, go, waits = held(tmp_path)
     it = Watched(tmp_path)
     it.write("a.py", waits + GOOD)
     async with running(it.children, it.catalog):
@@ -495,13 +501,9 @@ async def test_a_file_that_is_ignored_while_it_is_parsed_is_not_told(tmp_path):
 
 
 async def test_a_file_that_goes_while_it_is_parsed_is_not_told(tmp_path):
-    began, go = tmp_path / "began", tmp_path / "go"
+    began, go, waits = held(tmp_path)
     it = Watched(tmp_path)
-    it.write(
-        "a.py",
-        f"import os, time\nopen({str(began)!r}, 'w').close()\n"
-        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError\n# aioflow",
-    )
+    it.write("a.py", waits + "raise ValueError\n# aioflow")
     async with running(it.children, it.catalog):
         await until(began.exists)
         (it.folder / "a.py").unlink()

@@ -17,9 +17,8 @@ from aioflow.model import DagSpec, TaskSpec
 from aioflow.owed import Alert
 from aioflow.requests import SetPaused
 from aioflow.schedules import ScheduleSpec
-from tests.core.world import World
+from tests.core.world import SECOND, World
 
-SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND
 LATE_US = 5 * MINUTE
 MINUTELY = ScheduleSpec(every_us=MINUTE)

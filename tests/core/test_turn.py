@@ -58,6 +58,7 @@ from aioflow.model import (
 from aioflow.requests import CancelRun, CreateRun, DeleteDag, Explain, SetPaused, SetPool, ShowPools
 from aioflow.rows import PoolRow
 from aioflow.schedules import ScheduleSpec
+from tests.core.test_schedules import slots_run
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -1367,10 +1368,6 @@ def test_a_success_after_a_failure_leaves_no_failure_in_its_row():
 def scheduled(**fields: Any) -> DagSpec:
     fields.setdefault("schedule", ScheduleSpec(every_us=60 * SECOND))
     return DagSpec(dag_id="dag", file="dag.py", tasks=(task("a"),), **fields)
-
-
-def slots_run(world: World) -> list[int]:
-    return sorted(run.logical_date for run in world.rows.runs.values() if run.logical_date)
 
 
 def test_a_catchup_dag_that_comes_back_goes_on_where_it_was():

@@ -59,10 +59,10 @@ async def life(crash: Callable[[int, bool], bool]) -> dict[str, list[object]]:
             await sim.emit("ordered", data=number)
         await sim.advance("10m")
         assert all(run.state == "success" for one in (orders, numbers) for run in sim.runs(one))
-        return {one.dag_id: await confs(sim, one.dag_id) for one in (orders, numbers, after)}
+        return {one.dag_id: confs(sim, one.dag_id) for one in (orders, numbers, after)}
 
 
-async def confs(sim: Sim, dag_id: str) -> list[object]:
+def confs(sim: Sim, dag_id: str) -> list[object]:
     found = sim.look(lambda api: api.store.list_runs(dag_id=dag_id, limit=1_000))
     given: list[Any] = [msgspec.msgpack.decode(run.conf or b"\x80") for run in found]
     if dag_id != "after":
