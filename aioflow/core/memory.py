@@ -7,6 +7,7 @@ from collections import deque
 import msgspec
 
 from aioflow.backfills import BackfillRow
+from aioflow.core.admitted import Admitted
 from aioflow.core.lanes import Lane
 from aioflow.core.line import Line, ended_as, order_of
 from aioflow.core.live import Live, Run, WaitRecord
@@ -88,6 +89,7 @@ class Memory:
             or why they cannot be.
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
             by their ids: what was read of them before is not so any more.
+        admitted: Who is let in.
         recalled: Rows of tasks that this turn needs.
         recalled_runs: All rows of the runs that a mark, or the end of an ended run, needs, by
             their ids.
@@ -142,6 +144,7 @@ class Memory:
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
+        self.admitted = Admitted()
         self.recalled: dict[TaskNo, TaskRow] = {}
         self.recalled_runs: dict[str, LiveRun] = {}
         self.taken: dict[str, tuple[RunRow, bool]] = {}

@@ -30,7 +30,15 @@
     │   ├── UnknownBackfill
     │   ├── DagBroken
     │   ├── DagPresent
-    │   └── DagRunning
+    │   ├── DagRunning
+    │   ├── AccountRefused
+    │   ├── AccountExists
+    │   ├── UnknownAccount
+    │   ├── TokenExists
+    │   ├── UnknownToken
+    │   ├── UnknownLogin
+    │   ├── LoginFailed
+    │   └── TooManyLogins
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
@@ -84,6 +92,8 @@ from aioflow.errors.daemon import (
     SettingsError,
 )
 from aioflow.errors.requests import (
+    AccountExists,
+    AccountRefused,
     BackfillRefused,
     BadConf,
     BadEvent,
@@ -92,15 +102,21 @@ from aioflow.errors.requests import (
     DagBroken,
     DagPresent,
     DagRunning,
+    LoginFailed,
     NoSuchValue,
     RequestError,
     RunBeingDeleted,
     RunExists,
+    TokenExists,
+    TooManyLogins,
+    UnknownAccount,
     UnknownBackfill,
     UnknownDag,
+    UnknownLogin,
     UnknownRound,
     UnknownRun,
     UnknownTask,
+    UnknownToken,
 )
 from aioflow.errors.root import (
     AioflowError,
@@ -127,6 +143,8 @@ from aioflow.errors.tasks import (
 )
 
 __all__ = (
+    "AccountExists",
+    "AccountRefused",
     "AioflowError",
     "BackfillRefused",
     "BadConf",
@@ -153,6 +171,7 @@ __all__ = (
     "HomeBusy",
     "HomeUnusable",
     "LinkClosed",
+    "LoginFailed",
     "NoSuchValue",
     "NotificationFailed",
     "PoolTooNarrow",
@@ -169,12 +188,17 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
+    "TokenExists",
+    "TooManyLogins",
+    "UnknownAccount",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownLogin",
     "UnknownParent",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
+    "UnknownToken",
     "UnknownValue",
     "Unserializable",
     "WrongField",
