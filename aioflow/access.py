@@ -19,6 +19,7 @@ __all__ = (
     "Noted",
     "Role",
     "TokenRow",
+    "noted_by",
     "told",
 )
 
@@ -161,3 +162,14 @@ def told(text: str) -> str:
     """Return what the audit says of a text that anybody may have sent: short, and printable."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short)
+
+
+def noted_by(actor: Actor, action: str, target: str) -> Noted:
+    """Return what the audit says of what somebody has done."""
+    return Noted(
+        actor=actor.name,
+        role=actor.role.label,
+        action=action,
+        target=told(target),
+        address=actor.address,
+    )

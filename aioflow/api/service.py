@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import anyio
 import msgspec
 
-from aioflow.access import Actor, Noted
+from aioflow.access import Actor, noted_by
 from aioflow.api.access import Access
 from aioflow.api.acting import ASK_SECONDS, RunActions
 from aioflow.api.backfills import Backfills
@@ -162,9 +162,7 @@ class Api(RunActions):
         if self._clean is None:
             raise DaemonAway(str(self._home or ""))
         if self.actor is not None and not dry_run:
-            by = self.actor
-            who = {"actor": by.name, "role": by.role.label, "address": by.address}
-            await self._ask(Note(lines=(Noted(action="db.clean", target="", **who),)))
+            await self._ask(Note(lines=(noted_by(self.actor, "db.clean", ""),)))
         return await self._clean(dry_run)
 
     @classmethod

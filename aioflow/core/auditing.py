@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from aioflow.access import AccountRow, Actor, LoginRow, Noted, TokenRow, told
+from aioflow.access import AccountRow, Actor, LoginRow, Noted, TokenRow, noted_by, told
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.inputs import Asked
@@ -61,7 +61,8 @@ def before(request: Request, memory: Memory, slots: Slots) -> str | None:
         case SetAccount(name=name):
             account = memory.admitted.account(name)
             return None if account is None else _account(account)
-    return None
+        case _:
+            return None
 
 
 def line_of(asked: Asked, by: Actor, was: str | None, said: Any) -> Noted | None:
@@ -71,15 +72,12 @@ def line_of(asked: Asked, by: Actor, was: str | None, said: Any) -> Noted | None
         was: What ``before`` said.
         said: What was answered.
     """
-    line = _of_runs(asked.request, said) or _of_rest(asked.request, said)
+    request = asked.request
+    line = _of_runs(request, said) or _of_dags(request, said) or _of_access(request, said)
     if line is None:
         return None
-    return Noted(
-        actor=by.name,
-        role=by.role.label,
-        address=by.address,
-        action=line.action,
-        target=told(line.target),
+    return msgspec.structs.replace(
+        noted_by(by, line.action, line.target),
         before=was,
         after=None if line.after is None else told(line.after),
     )
@@ -101,6 +99,12 @@ def _of_runs(request: Request, said: Any) -> _Line | None:
             return _Line("run.mark", f"{run_id} {' '.join(tasks)}".rstrip(), state.label)
         case DeleteRun(run_id=run_id):
             return _Line("run.delete", run_id)
+        case _:
+            return None
+
+
+def _of_dags(request: Request, said: Any) -> _Line | None:
+    match request:
         case DeleteDag(dag_id=dag_id, only_asks=False):
             return _Line("dag.delete", dag_id)
         case SetPaused(dag_id=dag_id, paused=paused):
@@ -111,11 +115,6 @@ def _of_runs(request: Request, said: Any) -> _Line | None:
             return _Line("trigger.unquarantine", class_path)
         case EmitEvent(name=name):
             return _Line("event.emit", name, str(said[0]))
-    return None
-
-
-def _of_rest(request: Request, said: Any) -> _Line | None:
-    match request:
         case SetPool(name=name, slots=slots, include_deferred=wide):
             row = None if slots is None else PoolRow(name=name, slots=slots, include_deferred=wide)
             return _Line("pool.delete" if row is None else "pool.set", name, _pool(row))
@@ -123,6 +122,12 @@ def _of_rest(request: Request, said: Any) -> _Line | None:
             return _Line(f"{kind}.{'delete' if value is None else 'set'}", name)
         case Reseal(after=None):
             return _Line("key.rotate", "key")
+        case _:
+            return None
+
+
+def _of_access(request: Request, said: Any) -> _Line | None:
+    match request:
         case CreateAccount(name=name):
             return _Line("user.create", name, _account(said))
         case SetAccount(name=name, secret=secret):
@@ -138,7 +143,8 @@ def _of_rest(request: Request, said: Any) -> _Line | None:
             return _Line("token.create", name, _token(said))
         case RevokeToken():
             return _Line("token.revoke", said.name, str(said.token_no))
-    return None
+        case _:
+            return None
 
 
 def _state(said: Any) -> str | None:

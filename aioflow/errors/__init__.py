@@ -38,7 +38,9 @@
     │   ├── UnknownToken
     │   ├── UnknownLogin
     │   ├── LoginFailed
-    │   └── TooManyLogins
+    │   ├── TooManyLogins
+    │   ├── Forbidden
+    │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
@@ -102,8 +104,10 @@ from aioflow.errors.requests import (
     DagBroken,
     DagPresent,
     DagRunning,
+    Forbidden,
     LoginFailed,
     NoSuchValue,
+    OutOfScope,
     RequestError,
     RunBeingDeleted,
     RunExists,
@@ -167,6 +171,7 @@ __all__ = (
     "EdgeMisfit",
     "FanOutCapped",
     "Fenced",
+    "Forbidden",
     "ForeignDatabase",
     "HomeBusy",
     "HomeUnusable",
@@ -174,6 +179,7 @@ __all__ = (
     "LoginFailed",
     "NoSuchValue",
     "NotificationFailed",
+    "OutOfScope",
     "PoolTooNarrow",
     "PortInUse",
     "ReferenceMisused",

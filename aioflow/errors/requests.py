@@ -15,8 +15,10 @@ __all__ = (
     "DagBroken",
     "DagPresent",
     "DagRunning",
+    "Forbidden",
     "LoginFailed",
     "NoSuchValue",
+    "OutOfScope",
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
@@ -240,9 +242,7 @@ class TokenExists(RequestError):
     code = "request.token_exists"
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"there is a token {name!r} already; revoke it first, or take another name"
-        )
+        super().__init__(f"there is a token {name!r} already; revoke it, or take another name")
         self.name = name
 
 
@@ -287,3 +287,23 @@ class TooManyLogins(RequestError):
     def __init__(self, again_seconds: int) -> None:
         super().__init__(f"too many logins have failed; try again in {again_seconds} s")
         self.again_seconds = again_seconds
+
+
+class Forbidden(RequestError):
+    """Whoever asks is known, and may not."""
+
+    code = "request.forbidden"
+
+    def __init__(self, role: str, needed: str) -> None:
+        super().__init__(f"that needs the role {needed}; this is {role}")
+        self.role = role
+        self.needed = needed
+
+
+class OutOfScope(RequestError):
+    """The token is good for other DAGs, or for DAGs alone; nobody says whether it is there."""
+
+    code = "request.scope"
+
+    def __init__(self) -> None:
+        super().__init__("this token is not good for that; its scopes name other DAGs")

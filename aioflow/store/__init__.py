@@ -238,7 +238,7 @@ class Store(Protocol):
         """Return every session by number."""
 
     async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
-        """Return lines of the audit, the newest first; ``before`` is the last of the page before."""
+        """Return lines of the audit, the newest first; ``before`` the last of the page before."""
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
         """Return lines of the audit after a number, in order."""
