@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from aioflow.api import Api
+from aioflow.api.views import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
 from aioflow.core.draft import Draft
@@ -133,6 +134,10 @@ class Node(NamedTuple):
         self.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
 
 
+async def nothing_is_old(dry_run: bool) -> CleanedView:
+    return CleanedView()
+
+
 @asynccontextmanager
 async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
     home.mkdir(parents=True, exist_ok=True)
@@ -151,7 +156,14 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
         tasklog = TaskLog(home / "logs", clock)
         await group.start(tasklog.run)
         api = Api(
-            engine, store, tasklog, clock=clock, started_at=clock.now(), home=home, vault=vault
+            engine,
+            store,
+            tasklog,
+            clock=clock,
+            started_at=clock.now(),
+            home=home,
+            vault=vault,
+            clean=nothing_is_old,
         )
         outlets.api = api
         yield Node(engine, store, api, outlets, home)

@@ -39,29 +39,6 @@ async def session(web):
 # ── who may ask ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_every_route_there_is_needs_a_token_but_health(tmp_path):
-    async with app(tmp_path) as (_, web):
-        schema = (await ask(web, "GET", "/api/v1/openapi.json", headers=BEARER)).json
-        paths = {
-            re.sub(r"\{.*?\}", "x", path): methods for path, methods in schema["paths"].items()
-        }
-        paths |= {
-            path: {"get": 1}
-            for path in ("/", "/metrics", "/docs", "/nothing", "/api/v1/openapi.json")
-        }
-        answers = {
-            (method, path): await ask(web, method.upper(), path)
-            for path, methods in paths.items()
-            for method in methods
-        }
-        live = await ask(web, "GET", "/health/live")
-        ready = await ask(web, "GET", "/health/ready")
-
-    assert len(answers) > 15
-    assert {answer.status for answer in answers.values()} == {401}
-    assert (live.status, ready.status) == (200, 200)
-
-
 @pytest.mark.parametrize(
     "path",
     ["/health/live/", "/health/live/../../api/v1/dags", "//health/live", "/health/ready/x"],
@@ -294,7 +271,7 @@ async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, 
         ("POST", "/api/v1/dags/chain/runs", b'{"conf": {"n": "\\ud800"}}', 422, "unserializable"),
         ("POST", "/api/v1/dags/chain/runs", b'{"cnof": {}}', 422, "request.invalid"),
         ("POST", "/api/v1/dags/chain/runs", b"{", 422, "request.invalid"),
-        ("POST", "/api/v1/dags/chain/runs", b"[" * 100_000, 400, "request.invalid"),
+        ("POST", "/api/v1/dags/chain/runs", b"[" * 100_000, 400, "web.too_deep"),
         ("POST", "/api/v1/dags/chain/runs", b'{"run_id": "a/b"}', 400, "request"),
         ("GET", "/api/v1/runs?limit=0", b"", 422, "request.invalid"),
         ("GET", "/api/v1/runs?state=odd", b"", 400, "request"),
