@@ -216,12 +216,13 @@ class Access:
     # ── sessions ────────────────────────────────────────────────────────────────────────
 
     async def log_in(
-        self, name: str, password: str, *, address: str, replaces: str | None
+        self, name: str, password: str, *, address: str, cookie: str, replaces: str | None = None
     ) -> tuple[str, SessionView]:
         """Begin a session. Returns what its cookie holds, and the session.
 
         Args:
-            replaces: What the cookie held until now.
+            cookie: The name of the cookie; under another one the session is none.
+            replaces: What it held until now.
 
         Raises:
             LoginFailed: If the two do not belong together, or the user is disabled.
@@ -237,26 +238,26 @@ class Access:
         if account is None or not is_right:
             raise LoginFailed
         by = Actor(name=name, role=account.role, address=address)
-        opened = await self._open(by, account.secret, replaces)
+        opened = await self._open(by, account.secret, cookie, replaces)
         self._attempts.succeed(name, address, self._seconds)
         return opened
 
-    async def open_home(self, *, address: str, replaces: str | None) -> tuple[str, SessionView]:
+    async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
         """Begin a session of somebody who has the home's token."""
         by = Actor(name=HOME, role=Role.ADMIN, address=address)
-        return await self._open(by, None, replaces)
+        return await self._open(by, None, cookie, None)
 
     async def _open(
-        self, by: Actor, seen: bytes | None, replaces: str | None
+        self, by: Actor, seen: bytes | None, cookie: str, replaces: str | None
     ) -> tuple[str, SessionView]:
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         request = OpenLogin(
             name=by.name,
             seen=seen,
-            digest=digest_of(secret),
+            digest=digest_of(secret, cookie),
             expires_at=self._clock.now() + SESSION_SECONDS * 1_000_000,
             address=by.address,
-            replaces=None if replaces is None else digest_of(replaces),
+            replaces=None if replaces is None else digest_of(replaces, cookie),
         )
         return secret, _session(cast(LoginRow, await self._ask(request, by, _ASK_SECONDS)))
 

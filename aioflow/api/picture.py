@@ -33,9 +33,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     number: int = -1
 
 
-def digest_of(secret: str) -> bytes:
-    """Return what is kept of a token, or of what a cookie holds."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+def digest_of(secret: str, cookie: str = "") -> bytes:
+    """Return what is kept of a token, or of what the cookie of that name holds."""
+    return hashlib.sha256(f"{cookie}{secret}".encode("utf-8", "surrogateescape")).digest()
 
 
 class Picture:
@@ -105,9 +105,9 @@ class Picture:
             name=row.name, role=row.role, kind="token", scopes=row.scopes, number=row.token_no
         )
 
-    def of_cookie(self, given: str, now: Instant) -> Caller | None:
-        """Return whose session that is, if it goes on."""
-        number = self._login_of.get(digest_of(given))
+    def of_cookie(self, name: str, given: str, now: Instant) -> Caller | None:
+        """Return whose session that is, if it goes on; and was begun under that name."""
+        number = self._login_of.get(digest_of(given, name))
         row = None if number is None else self._logins[number]
         if row is None or row.expires_at <= now:
             return None

@@ -100,7 +100,11 @@ def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
         """Begin a session: the answer sets its cookie. One that goes on is ended."""
         try:
             secret, session = await api.access.log_in(
-                body.name, body.password, address=sent.address, replaces=sent.cookie
+                body.name,
+                body.password,
+                address=sent.address,
+                cookie=request.app.state.cookie_name,
+                replaces=sent.cookie,
             )
         except LoginFailed:
             if api.access.picture.account(body.name) is not None:  # else it may be a password

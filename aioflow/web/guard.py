@@ -204,7 +204,7 @@ class Guard:
     def _know_session(self, headers: Headers, asking: Asking) -> None:
         now = self._clock.now()
         for value in _cookies(headers, self._token.cookie_name):
-            caller = self._access.picture.of_cookie(value, now)
+            caller = self._access.picture.of_cookie(self._token.cookie_name, value, now)
             if caller is not None:
                 asking.caller, asking.cookie = caller, value
                 return
@@ -215,11 +215,12 @@ class Guard:
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
         try:
-            secret, _ = await self._access.open_home(address=asking.address, replaces=None)
+            cookie = self._token.cookie_name
+            secret, _ = await self._access.open_home(address=asking.address, cookie=cookie)
         except AioflowError as exc:
             return problem_of(exc)
         answer = RedirectResponse("/", status_code=303)
-        set_cookie(answer, scope, self._token.cookie_name, secret)
+        set_cookie(answer, scope, cookie, secret)
         return answer
 
     def _is_known_host(self, headers: Headers) -> bool:

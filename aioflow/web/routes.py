@@ -89,6 +89,7 @@ def api_routes(api: Api) -> APIRouter:
     router = APIRouter(prefix="/api/v1", default_response_class=_Json)
     _add_dags(router, api)
     _add_runs(router, api)
+    _add_run_ends(router)
     _add_tasks(router, api)
     _add_triggers(router, api)
     _add_events(router, api)
@@ -207,6 +208,8 @@ def _add_runs(router: APIRouter, api: Api) -> None:
             )
         )
 
+
+def _add_run_ends(router: APIRouter) -> None:
     @router.delete("/runs/{run_id}", dependencies=[admin("run")])
     async def delete_run(acting: Acting, run_id: str) -> Response:
         """Delete it, once it has ended; nobody sees it from now on."""

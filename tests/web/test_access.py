@@ -130,6 +130,21 @@ async def test_the_homes_session_ends_with_its_logout_too(tmp_path):
         assert await me(web, session) == 401
 
 
+async def test_another_token_of_the_home_ends_the_sessions_of_the_one_before(tmp_path):
+    async with app(tmp_path) as (n, web):
+        name, _, value = cookie_of(await ask(web, "GET", f"/?token={TOKEN.secret}"))[
+            "cookie"
+        ].partition("=")
+        other = Token("u" * 43)
+        renewed = create_app(n.api, other)
+        after = [
+            await me(renewed, {"cookie": f"{cookie}={value}"})
+            for cookie in (name, other.cookie_name)
+        ]
+
+    assert after == [401, 401]
+
+
 async def test_others_sessions_are_an_admins_business(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.access.create_user(BY, "root", PASSWORD, "admin")
@@ -346,12 +361,12 @@ async def test_ten_thousand_wrong_logins_hash_little_and_do_not_hold_up_the_daem
 
 async def test_whoever_guesses_a_name_does_not_shut_out_who_has_it(tmp_path):
     async with app(tmp_path) as (n, _web):
-        await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", replaces=None)
+        await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", cookie="c")
         for _ in range(40):
             with pytest.raises(Exception, match=r"wrong|too many"):
-                await n.api.access.log_in("anna", "wrong", address="10.0.0.2", replaces=None)
+                await n.api.access.log_in("anna", "wrong", address="10.0.0.2", cookie="c")
 
-        _, opened = await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", replaces=None)
+        _, opened = await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", cookie="c")
 
     assert opened.name == "anna"
 
