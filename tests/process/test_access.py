@@ -27,7 +27,7 @@ def url_of(daemon: DaemonProcess) -> str:
 
 def status_of(daemon: DaemonProcess, token: str, path: str = "/api/v1/me") -> int:
     place = urlsplit(url_of(daemon))
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
     connection.request("GET", path, headers={"authorization": f"Bearer {token}"})
     status = connection.getresponse().status
     connection.close()

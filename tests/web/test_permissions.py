@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from aioflow.access import HOME, Actor, Role
@@ -52,11 +54,11 @@ class Place(NamedTuple):
 
 def places(app):
     found = []
-    for route in each_route(app.routes):
+    for route in cast("Iterator[APIRoute]", each_route(app.routes)):
         permission = permission_of(route)
         found.extend(
             Place(method, route.path, permission.role, permission.of, permission.is_own)
-            for method in sorted(route.methods)
+            for method in sorted(route.methods or ())
         )
     return found
 
@@ -68,7 +70,7 @@ async def app(tmp_path):
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r1")
         guard = create_app(n.api, TOKEN)
-        yield n, guard, guard._app
+        yield n, guard, cast(Any, guard)._app
 
 
 async def token(n, name, role, **more):
