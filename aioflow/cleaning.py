@@ -25,7 +25,15 @@ from aioflow.core.line import order_of
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
 from aioflow.model import Instant, RunNo
-from aioflow.requests import DAG_EVENTS, EVENTS, JOURNAL, DeleteRun, EraseOld, EraseVersions
+from aioflow.requests import (
+    AUDIT,
+    DAG_EVENTS,
+    EVENTS,
+    JOURNAL,
+    DeleteRun,
+    EraseOld,
+    EraseVersions,
+)
 from aioflow.rows import RunRow
 from aioflow.store import Store
 from aioflow.tasklog import RUNS_IN_BLOCK, TaskLog
@@ -72,6 +80,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     journal_days: float
     logs_days: float
     versions_days: float = 0.0
+    audit_days: float = 0.0
 
 
 class Cleaning:
@@ -99,6 +108,7 @@ class Cleaning:
             "journal": partial(self._erase, JOURNAL),
             "logs": self._delete_logs,
             "versions": self._delete_versions,
+            "audit": partial(self._erase, AUDIT),
         }
         self._gentle_parts: dict[str, _Part] = self._parts | {"runs": self._delete_few_runs}
         self._locks = {kind: anyio.Lock() for kind in self._parts}
@@ -152,9 +162,17 @@ class Cleaning:
         journal = await self._count_rows(JOURNAL)
         logs, more_logs = await self._count_logs()
         versions = len(await self._unneeded_versions(_DRY_RUNS))
-        more = max(runs, versions) >= _DRY_RUNS or max(events, journal) >= _DRY_ROWS or more_logs
+        audit = await self._count_rows(AUDIT)
+        more = more_logs or max(runs, versions) >= _DRY_RUNS
+        more = more or max(events, journal, audit) >= _DRY_ROWS
         return CleanedView(
-            runs=runs, events=events, journal=journal, logs=logs, versions=versions, more=more
+            runs=runs,
+            events=events,
+            journal=journal,
+            logs=logs,
+            versions=versions,
+            audit=audit,
+            more=more,
         )
 
     def _before(self, days: float) -> Instant | None:
@@ -258,7 +276,12 @@ class Cleaning:
 
     async def _old_numbers(self, table: str, after: int) -> list[int]:
         kept = self._kept
-        days = {EVENTS: kept.events_days, DAG_EVENTS: _KEYS_DAYS, JOURNAL: kept.journal_days}
+        days = {
+            EVENTS: kept.events_days,
+            DAG_EVENTS: _KEYS_DAYS,
+            JOURNAL: kept.journal_days,
+            AUDIT: kept.audit_days,
+        }
         before = self._before(days[table])
         if before is None:
             return []

@@ -398,6 +398,7 @@ def _kept(settings: Settings) -> Kept:
         journal_days=settings.keep_journal_days,
         logs_days=settings.keep_logs_days,
         versions_days=settings.keep_versions_days,
+        audit_days=settings.keep_audit_days,
     )
 
 

@@ -18,6 +18,7 @@ import anyio.lowlevel
 import structlog
 from anyio.abc import TaskStatus
 
+from aioflow.access import Actor
 from aioflow.clock import Clock
 from aioflow.core import backfilling, late, owing, restart, undo
 from aioflow.core.clear import portion
@@ -128,8 +129,10 @@ class Engine:
         self._inbox.extend(inputs)
         self._arrived.set()
 
-    async def ask(self, request: Request) -> object:
+    async def ask(self, request: Request, by: Actor | None = None) -> object:
         """Put a request into the inbox and wait for its answer, which is durable then.
+
+        ``by`` is who asks, as the audit tells it.
 
         Raises:
             RequestError: If it cannot be done.
@@ -137,7 +140,7 @@ class Engine:
         ticket, pending = next(self._tickets), _Pending()
         self._pending[ticket] = pending
         try:
-            self.report([Asked(ticket, request)])
+            self.report([Asked(ticket, request, by)])
             await pending.done.wait()
         finally:
             self._pending.pop(ticket, None)
@@ -382,6 +385,7 @@ class Engine:
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
         memory.backfills = {row.backfill_no: row for row in snapshot.backfills}
+        memory.admitted.restore(snapshot)
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:

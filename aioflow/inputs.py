@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.access import Actor
 from aioflow.findings import DagFailure
 from aioflow.messages import (
     Awaiting,
@@ -64,10 +65,15 @@ __all__ = (
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request in the inbox. ``ticket`` finds the one who waits for the answer."""
+    """A request in the inbox. ``ticket`` finds the one who waits for the answer.
+
+    Attributes:
+        by: Who asks, for the audit; ``None`` for the daemon itself.
+    """
 
     ticket: int
     request: Request
+    by: Actor | None = None
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────

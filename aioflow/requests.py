@@ -6,31 +6,43 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.access import Noted, Role
 from aioflow.backfills import Reprocess
 from aioflow.model import Instant, RunNo, TaskState, TriggerNo, ValueKind
 
 __all__ = (
+    "AUDIT",
     "DAG_EVENTS",
     "EVENTS",
     "JOURNAL",
     "OF_RUN",
+    "AccessRequest",
     "CancelBackfill",
     "CancelRun",
     "ClearTasks",
     "CountTasks",
+    "CreateAccount",
     "CreateRun",
+    "CreateToken",
+    "DeleteAccount",
     "DeleteDag",
     "DeleteRun",
     "EmitEvent",
+    "EndLogin",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
     "Explain",
     "FireTrigger",
     "Mark",
+    "Note",
+    "NoteUse",
+    "OpenLogin",
     "Request",
     "Reseal",
     "Resealed",
+    "RevokeToken",
+    "SetAccount",
     "SetPaused",
     "SetPool",
     "SetValue",
@@ -46,6 +58,7 @@ OF_RUN = "@run"
 EVENTS = "named_event"
 JOURNAL = "journal"
 DAG_EVENTS = "dag_event"
+AUDIT = "audit"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -160,7 +173,7 @@ class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete rows that belong to no run and have been kept for long enough. Answered ``None``.
 
     Attributes:
-        table: ``EVENTS``, ``DAG_EVENTS`` or ``JOURNAL``.
+        table: ``EVENTS``, ``DAG_EVENTS``, ``JOURNAL`` or ``AUDIT``.
         numbers: The keys of the rows.
     """
 
@@ -294,6 +307,119 @@ class Resealed(msgspec.Struct, frozen=True):
     after: TriggerNo | None
 
 
+class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let a person log in. Answered with the ``AccountRow``.
+
+    Attributes:
+        secret: Argon2's text.
+    """
+
+    name: str
+    secret: bytes
+    role: Role
+
+    def __repr__(self) -> str:
+        return f"CreateAccount({self.name!r})"  # it may come to stand in a log
+
+
+class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Change an account, which ends its sessions. Answered with the ``AccountRow``.
+
+    Attributes:
+        secret, role, is_disabled: ``None`` for what stays.
+    """
+
+    name: str
+    secret: bytes | None = None
+    role: Role | None = None
+    is_disabled: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"SetAccount({self.name!r})"
+
+
+class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Delete an account, which ends its sessions. Answered ``None``."""
+
+    name: str
+
+
+class OpenLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Begin a session. Answered with the ``LoginRow``.
+
+    Attributes:
+        name: Of the account, or ``HOME``.
+        seen: The ``secret`` that the password was compared with, which must still be that.
+        digest: Of what the cookie holds.
+        replaces: The digest of the session that this one comes in place of.
+    """
+
+    name: str
+    seen: bytes | None
+    digest: bytes
+    expires_at: Instant
+    address: str
+    replaces: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"OpenLogin({self.name!r})"
+
+
+class EndLogin(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a session. Answered ``None``."""
+
+    login_no: int
+
+
+class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let a program in. Answered with the ``TokenRow``."""
+
+    name: str
+    digest: bytes
+    role: Role
+    scopes: tuple[str, ...] | None
+    created_by: str
+    expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"CreateToken({self.name!r})"
+
+
+class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have a token be good for nothing. Answered with the ``TokenRow``; again it stays so."""
+
+    token_no: int
+
+
+class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Say when tokens were used last. Answered ``None``.
+
+    Attributes:
+        uses: ``(token_no, instant)``.
+    """
+
+    uses: tuple[tuple[int, Instant], ...]
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Put lines into the audit that no other request puts there. Answered ``None``."""
+
+    lines: tuple[Noted, ...]
+
+
+AccessRequest: TypeAlias = (
+    CreateAccount
+    | SetAccount
+    | DeleteAccount
+    | OpenLogin
+    | EndLogin
+    | CreateToken
+    | RevokeToken
+    | NoteUse
+    | Note
+)
+
+
 Request: TypeAlias = (
     CreateRun
     | StartBackfill
@@ -316,4 +442,5 @@ Request: TypeAlias = (
     | EmitEvent
     | SetValue
     | Reseal
+    | AccessRequest
 )

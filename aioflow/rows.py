@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from aioflow.access import AccountRow, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.changes import (
     ExpansionChange,
@@ -396,6 +397,8 @@ class Batch(msgspec.Struct, kw_only=True):
         new_deletions: Ended runs that nobody is to see any more.
         of_dags: What becomes of the triggers that start runs.
         erased: Keys of rows that go with deleted runs, by table.
+        accounts, tokens, logins: Whole rows, put in place.
+        gone_accounts, gone_tokens, gone_logins: Those whose row is deleted, by number.
     """
 
     number: int
@@ -439,6 +442,13 @@ class Batch(msgspec.Struct, kw_only=True):
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
+    accounts: list[AccountRow] = msgspec.field(default_factory=list)
+    gone_accounts: list[int] = msgspec.field(default_factory=list)
+    tokens: list[TokenRow] = msgspec.field(default_factory=list)
+    gone_tokens: list[int] = msgspec.field(default_factory=list)
+    logins: list[LoginRow] = msgspec.field(default_factory=list)
+    gone_logins: list[int] = msgspec.field(default_factory=list)
+    audit: list[AuditRow] = msgspec.field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

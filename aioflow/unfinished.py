@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.access import AccountRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.model import TaskNo
@@ -77,6 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         owed: What else is owed: by kind how many rows there are, and the lowest number of these.
         stray_triggers: Rows of runs that have ended before a host had let go of them.
         backfills: Those that go on.
+        last_audit: The digest of the audit's last line.
     """
 
     dags: list[DagRow]
@@ -90,6 +92,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     dag_triggers: list[DagTriggerRow] = []
     held_events: list[DagEventRow] = []
     backfills: list[BackfillRow] = []
+    accounts: list[AccountRow] = []
+    tokens: list[TokenRow] = []
+    logins: list[LoginRow] = []
+    last_audit: bytes = b""
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

@@ -31,7 +31,7 @@ KEPT = Kept(runs_days=60, events_days=90, journal_days=7, logs_days=30)
 VERSIONS = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0, versions_days=30)
 FOR_EVER = Kept(runs_days=0, events_days=0, journal_days=0, logs_days=0)
 A = TaskSpec(task_id="a")
-KINDS = 5
+KINDS = 6
 
 
 class LaterClock(SystemClock):

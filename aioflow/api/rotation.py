@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import anyio
 import msgspec
@@ -20,6 +20,8 @@ from aioflow.secrets import Vault, new_key, read_keys, write_keys
 from aioflow.threads import in_thread
 
 __all__ = ("Rotation", "RotationView")
+
+_Ask: TypeAlias = Callable[[Request], Awaitable[object]]
 
 
 class RotationView(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,19 +44,18 @@ class Rotation:
     Args:
         vault: What the daemon seals and opens with.
         path: The key file.
-        ask: Asks the engine.
     """
 
-    def __init__(
-        self, vault: Vault, path: Path, ask: Callable[[Request], Awaitable[object]]
-    ) -> None:
+    def __init__(self, vault: Vault, path: Path) -> None:
         self._vault = vault
         self._path = path
-        self._ask = ask
         self._lock = anyio.Lock()
 
-    async def rotate(self) -> RotationView:
+    async def rotate(self, ask: _Ask) -> RotationView:
         """Change the key; one call at a time, the others wait, and change it again.
+
+        Args:
+            ask: Asks the engine.
 
         Raises:
             RequestError: If the key file is not the one the daemon was started with.
@@ -72,7 +73,7 @@ class Rotation:
                 keys.insert(0, new_key())
                 await self._write(keys)
             self._vault.use(keys)
-            resealed, unopened = await self._reseal()
+            resealed, unopened = await self._reseal(ask)
             await self._write(keys[:1])
             self._vault.use(keys[:1])
             return RotationView(resealed=resealed, unopened=unopened, resumed=resumed)
@@ -81,11 +82,11 @@ class Rotation:
         with anyio.CancelScope(shield=True):
             await in_thread(write_keys, self._path, keys)
 
-    async def _reseal(self) -> tuple[int, int]:
+    async def _reseal(self, ask: _Ask) -> tuple[int, int]:
         resealed = unopened = 0
         after: TriggerNo | None = None
         while True:
-            page = cast(Resealed, await self._ask(Reseal(after=after)))
+            page = cast(Resealed, await ask(Reseal(after=after)))
             resealed += page.count
             unopened += page.unopened
             if page.after is None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import anyio
 import msgspec
 
+from aioflow.access import Actor, noted_by
+from aioflow.api.access import Access
 from aioflow.api.acting import ASK_SECONDS, RunActions
 from aioflow.api.backfills import Backfills
 from aioflow.api.causes import Chain, Explained, ViewOfRun
@@ -54,6 +57,7 @@ from aioflow.requests import (
     CreateRun,
     Explain,
     FireTrigger,
+    Note,
     Request,
     SetPaused,
     SetPool,
@@ -95,6 +99,8 @@ class Api(RunActions):
         clean: Deletes a part of what is old, or says what would go.
 
     Attributes:
+        actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
+        access: Who is let in.
         backfills: Runs for the slots of a range.
         values: Secrets, connections and variables.
     """
@@ -121,20 +127,32 @@ class Api(RunActions):
         self._clean = clean
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
-        self.backfills = Backfills(self, clock, self._ask)
-        self._events = NamedEvents(store, self._ask)
-        self.values = NamedValues(store, self._ask)
         self._rotation = None
         if vault is not None and home is not None:
-            self._rotation = Rotation(vault, home / "key", self._ask)
+            self._rotation = Rotation(vault, home / "key")
         self._commits = 0
         self._changes = 0
+        self.access = Access(store, clock, self._ask_as)
+        self.act_as(None)
+
+    def act_as(self, actor: Actor | None) -> None:
+        """Have its parts ask in somebody's name from now on."""
+        self.actor = actor
+        self.backfills = Backfills(self, self.clock, self._ask)
+        self._events = NamedEvents(self.store, self._ask)
+        self.values = NamedValues(self.store, self._ask)
+
+    def by(self, actor: Actor) -> Self:
+        """Return another one, that changes things in somebody's name; the rest they share."""
+        acting = copy(self)
+        acting.act_as(actor)
+        return acting
 
     async def rotate(self) -> RotationView:
         """Change the key of the home; see ``Rotation``."""
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
-        return await self._rotation.rotate()
+        return await self._rotation.rotate(self._ask)
 
     async def clean(self, *, dry_run: bool) -> CleanedView:
         """Delete a part of what has been kept for long enough; ``more`` says if some is left.
@@ -144,6 +162,8 @@ class Api(RunActions):
         """
         if self._clean is None:
             raise DaemonAway(str(self._home or ""))
+        if self.actor is not None and not dry_run:
+            await self._ask(Note(lines=(noted_by(self.actor, "db.clean", ""),)))
         return await self._clean(dry_run)
 
     @classmethod
@@ -158,10 +178,13 @@ class Api(RunActions):
         return self._engine
 
     async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
+        return await self._ask_as(request, self.actor, seconds)
+
+    async def _ask_as(self, request: Request, actor: Actor | None, seconds: float) -> object:
         engine = self._running
         try:
             with anyio.fail_after(seconds):
-                return await engine.ask(request)
+                return await engine.ask(request, actor)
         except TimeoutError as exc:
             raise StoreUnavailable(
                 f"nothing was committed for {seconds} s; it may still be: ask again, "
@@ -405,7 +428,8 @@ class Api(RunActions):
     # ── watching over ───────────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch) -> None:
-        """Count a batch; called by the engine's outlets."""
+        """Count a batch, and know whom it lets in; called by the engine's outlets."""
+        self.access.picture.committed(batch)
         self._commits += 1
         self._changes += sum(
             len(rows)

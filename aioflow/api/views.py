@@ -314,6 +314,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
         journal: Rows of the journal.
         logs: Runs whose logs went.
         versions: Versions of DAG files that nothing refers to any more.
+        audit: Lines of the audit.
         more: Whether that was a part of it only.
     """
 
@@ -322,6 +323,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     journal: int = 0
     logs: int = 0
     versions: int = 0
+    audit: int = 0
     more: bool = False
 
 

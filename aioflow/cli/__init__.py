@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from aioflow.cli import (
+    audit,
     backfills,
     bench,
     config,
@@ -18,8 +19,10 @@ from aioflow.cli import (
     events,
     pools,
     runs,
+    tokens,
     triggers,
     up,
+    users,
     values,
 )
 from aioflow.cli.client import Refused
@@ -27,7 +30,8 @@ from aioflow.errors import AioflowError, SettingsError
 
 __all__ = ("main",)
 
-_NOUNS = (up, demo, dags, runs, backfills, triggers, events, pools, values, db, config, bench)
+_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, values)
+_NOUNS = (*_WORK, users, tokens, audit, db, config, bench)
 _INTERRUPTED = 130
 
 

@@ -16,6 +16,7 @@ _KINDS = {
     "journal": "rows of the journal",
     "logs": "runs' logs",
     "versions": "versions of DAG files",
+    "audit": "lines of the audit",
 }
 
 
@@ -95,13 +96,14 @@ def _migrate(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     import anyio
 
+    from aioflow.api.audit import audit_faults
     from aioflow.cli.database import opened
     from aioflow.settings import Settings
     from aioflow.store.replay import compare
 
     async def compared() -> list[str]:
         async with opened(Settings.read(arguments.home)) as store:
-            return await compare(store)
+            return [*await compare(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)
     if arguments.json:

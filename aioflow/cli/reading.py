@@ -66,6 +66,15 @@ class Source(Protocol):
     def backfill(self, backfill_id: int) -> Any:
         """``backfills.show``."""
 
+    def users(self) -> Any:
+        """``access.list_users``."""
+
+    def tokens(self) -> Any:
+        """``access.list_tokens``."""
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        """``access.list_audit``."""
+
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
     """Ask the daemon; where none runs, ask its database.
@@ -150,6 +159,15 @@ class _Daemon:
     def backfill(self, backfill_id: int) -> Any:
         return self._client.get("backfills", str(backfill_id))
 
+    def users(self) -> Any:
+        return self._client.get("users")
+
+    def tokens(self) -> Any:
+        return self._client.get("tokens")
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        return self._client.get("audit", limit=limit, before=before)
+
 
 class _Database:
     """Asks the rows themselves, opened for reading only. Waits are known to a daemon alone."""
@@ -217,6 +235,15 @@ class _Database:
 
     def backfill(self, backfill_id: int) -> Any:
         return self._ask(lambda api: api.backfills.show(backfill_id))
+
+    def users(self) -> Any:
+        return self._ask(lambda api: api.access.list_users())
+
+    def tokens(self) -> Any:
+        return self._ask(lambda api: api.access.list_tokens())
+
+    def audit(self, *, limit: int, before: int | None) -> Any:
+        return self._ask(lambda api: api.access.list_audit(limit=limit, before=before))
 
     def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         from aioflow.cli.database import ask_database

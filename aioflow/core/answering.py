@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aioflow.core import (
     aging,
+    auditing,
     backfilling,
     by_hand,
     dag,
@@ -13,6 +14,7 @@ from aioflow.core import (
     quarantine,
     resealing,
 )
+from aioflow.core.access import answer_of_access
 from aioflow.core.cancel import cancel
 from aioflow.core.clear import clear
 from aioflow.core.counting import counted
@@ -32,17 +34,27 @@ from aioflow.requests import (
     CancelRun,
     ClearTasks,
     CountTasks,
+    CreateAccount,
     CreateRun,
+    CreateToken,
+    DeleteAccount,
     DeleteDag,
     DeleteRun,
     EmitEvent,
+    EndLogin,
     EraseOld,
     EraseRows,
     EraseVersions,
     Explain,
     FireTrigger,
     Mark,
+    Note,
+    NoteUse,
+    OpenLogin,
+    Request,
     Reseal,
+    RevokeToken,
+    SetAccount,
     SetPaused,
     SetPool,
     SetValue,
@@ -55,38 +67,54 @@ __all__ = ("answer",)
 
 
 def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
-    """Do what is asked, and say what came of it; what cannot be done changes nothing."""
-    said: object = None
+    """Do what is asked, and say what came of it; what cannot be done changes nothing.
+
+    What somebody has changed is in the audit then, in the same commit.
+    """
+    by = asked.by
+    was = None if by is None else auditing.before(asked.request, draft.memory, slots)
     try:
-        match asked.request:
-            case (
-                CreateRun()
-                | StartBackfill()
-                | CancelBackfill()
-                | CancelRun()
-                | ClearTasks()
-                | Mark()
-                | DeleteRun()
-                | EraseRows()
-            ) as request:
-                said = _answer_of_run(request, draft, slots)
-            case SetPaused(dag_id=dag_id, paused=paused):
-                said = dag.set_paused(dag_id, paused=paused, draft=draft)
-            case SetPool() as request:
-                said = _set_pool(request, draft, slots)
-            case (EmitEvent() | FireTrigger() | Unquarantine()) as request:
-                said = _answer_of_waits(request, draft, slots)
-            case SetValue() as request:
-                named_values.keep(request, draft)
-            case (EraseOld() | EraseVersions() | DeleteDag()) as request:
-                said = _erase(request, draft)
-            case Reseal() as request:
-                said = resealing.reseal(request, draft)
-            case Explain() | CountTasks() | ShowPools() as request:
-                said = _tell(request, draft.memory, slots)
+        said = _answer(asked.request, draft, slots)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
+    line = None if by is None else auditing.line_of(asked, by, was, said)
+    if line is not None:
+        draft.access.note(line)
     return Acknowledge(asked.ticket, said)
+
+
+def _answer(request: Request, draft: Draft, slots: Slots) -> object:
+    match request:
+        case (
+            CreateRun()
+            | StartBackfill()
+            | CancelBackfill()
+            | CancelRun()
+            | ClearTasks()
+            | Mark()
+            | DeleteRun()
+            | EraseRows()
+        ):
+            return _answer_of_run(request, draft, slots)
+        case SetPaused(dag_id=dag_id, paused=paused):
+            return dag.set_paused(dag_id, paused=paused, draft=draft)
+        case SetPool():
+            return _set_pool(request, draft, slots)
+        case EmitEvent() | FireTrigger() | Unquarantine():
+            return _answer_of_waits(request, draft, slots)
+        case SetValue():
+            named_values.keep(request, draft)
+        case EraseOld() | EraseVersions() | DeleteDag():
+            return _erase(request, draft)
+        case Reseal():
+            return resealing.reseal(request, draft)
+        case Explain() | CountTasks() | ShowPools():
+            return _tell(request, draft.memory, slots)
+        case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
+            return answer_of_access(request, draft)
+        case OpenLogin() | EndLogin() | NoteUse() | Note():
+            return answer_of_access(request, draft)
+    return None
 
 
 def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Draft) -> int | None:

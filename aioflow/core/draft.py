@@ -13,6 +13,7 @@ import msgspec
 from aioflow.backfills import BackfillRow
 from aioflow.changes import ExpansionChange, RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.core import callbacks
+from aioflow.core.admitted import AdmittedChanges
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
@@ -69,6 +70,7 @@ class Draft:
         ended_runs: Those that ended in it.
         owing: What it does to what is owed.
         standing: What it does to the triggers that start runs.
+        access: What it does to who is let in, and what it puts into the audit.
         eased_dags: DAGs of which a run has ended: their triggers may have waited for that.
         asset_events: What it tells of assets, to be taken by the DAGs that go by them.
         placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
@@ -97,6 +99,7 @@ class Draft:
         self.placed_dags: list[str] = []
         self.owing = Owing(memory, numbers.take, self.effects)
         self.standing = StandingChanges(memory.standing)
+        self.access = AdmittedChanges(memory.admitted, numbers.take)
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
@@ -372,6 +375,7 @@ class Draft:
         for group, width in self._groups.values():
             self._close_group(group, width)
         self.standing.close(self.batch.of_dags)
+        self.access.close(self.batch, self.now)
         self.effects.extend(TakeEvents(taken) for taken in self._credits.values())
         self.batch.new_outbox.extend(self.owing.new)
         self.batch.done_outbox.extend(self.owing.done)
@@ -381,8 +385,8 @@ class Draft:
 
     def settle(self) -> None:
         """The batch is durable: what was decided is what is stored."""
-        loose, waits = self.memory.parking.loose, TaskState.DEFERRED
-        pending = TaskState.PENDING
+        self.access.settle()
+        loose, waits, pending = self.memory.parking.loose, TaskState.DEFERRED, TaskState.PENDING
         for live in self._tasks.values():
             live.stored_state = live.state
             live.stored_start = live.start_no
@@ -401,6 +405,7 @@ class Draft:
         self.memory.plans.update(self.pruned)
         self.owing.put_back()
         self.standing.put_back()
+        self.access.put_back()
         for event in self.batch.named_events:
             if event.request is not None:
                 self.memory.event_requests.pop((event.name, event.request), None)

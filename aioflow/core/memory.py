@@ -7,6 +7,7 @@ from collections import deque
 import msgspec
 
 from aioflow.backfills import BackfillRow
+from aioflow.core.admitted import Admitted
 from aioflow.core.lanes import Lane
 from aioflow.core.line import Line, ended_as, order_of
 from aioflow.core.live import Live, Run, WaitRecord
@@ -87,6 +88,7 @@ class Memory:
             or why they cannot be.
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
             by their ids: what was read of them before is not so any more.
+        admitted: Who is let in.
         recalled: Rows of tasks that this turn needs.
         recalled_runs: The rows of the runs that a mark or a deletion of this turn is about,
             by their ids.
@@ -141,6 +143,7 @@ class Memory:
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
+        self.admitted = Admitted()
         self.recalled: dict[TaskNo, TaskRow] = {}
         self.recalled_runs: dict[str, RunRow] = {}
         self.taken: dict[str, tuple[RunRow, bool]] = {}

@@ -30,7 +30,17 @@
     │   ├── UnknownBackfill
     │   ├── DagBroken
     │   ├── DagPresent
-    │   └── DagRunning
+    │   ├── DagRunning
+    │   ├── AccountRefused
+    │   ├── AccountExists
+    │   ├── UnknownAccount
+    │   ├── TokenExists
+    │   ├── UnknownToken
+    │   ├── UnknownLogin
+    │   ├── LoginFailed
+    │   ├── TooManyLogins
+    │   ├── Forbidden
+    │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
@@ -84,6 +94,8 @@ from aioflow.errors.daemon import (
     SettingsError,
 )
 from aioflow.errors.requests import (
+    AccountExists,
+    AccountRefused,
     BackfillRefused,
     BadConf,
     BadEvent,
@@ -92,15 +104,23 @@ from aioflow.errors.requests import (
     DagBroken,
     DagPresent,
     DagRunning,
+    Forbidden,
+    LoginFailed,
     NoSuchValue,
+    OutOfScope,
     RequestError,
     RunBeingDeleted,
     RunExists,
+    TokenExists,
+    TooManyLogins,
+    UnknownAccount,
     UnknownBackfill,
     UnknownDag,
+    UnknownLogin,
     UnknownRound,
     UnknownRun,
     UnknownTask,
+    UnknownToken,
 )
 from aioflow.errors.root import (
     AioflowError,
@@ -127,6 +147,8 @@ from aioflow.errors.tasks import (
 )
 
 __all__ = (
+    "AccountExists",
+    "AccountRefused",
     "AioflowError",
     "BackfillRefused",
     "BadConf",
@@ -149,12 +171,15 @@ __all__ = (
     "EdgeMisfit",
     "FanOutCapped",
     "Fenced",
+    "Forbidden",
     "ForeignDatabase",
     "HomeBusy",
     "HomeUnusable",
     "LinkClosed",
+    "LoginFailed",
     "NoSuchValue",
     "NotificationFailed",
+    "OutOfScope",
     "PoolTooNarrow",
     "PortInUse",
     "ReferenceMisused",
@@ -169,12 +194,17 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
+    "TokenExists",
+    "TooManyLogins",
+    "UnknownAccount",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownLogin",
     "UnknownParent",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
+    "UnknownToken",
     "UnknownValue",
     "Unserializable",
     "WrongField",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from aioflow.errors.root import AioflowError
 
 __all__ = (
+    "AccountExists",
+    "AccountRefused",
     "BackfillRefused",
     "BadConf",
     "BadEvent",
@@ -13,15 +15,23 @@ __all__ = (
     "DagBroken",
     "DagPresent",
     "DagRunning",
+    "Forbidden",
+    "LoginFailed",
     "NoSuchValue",
+    "OutOfScope",
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "TokenExists",
+    "TooManyLogins",
+    "UnknownAccount",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownLogin",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
+    "UnknownToken",
 )
 
 
@@ -198,3 +208,102 @@ class DagBroken(RequestError):
         super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
         self.dag_id = dag_id
         self.reason = reason
+
+
+class AccountRefused(RequestError):
+    """A user, password or token cannot be like that."""
+
+    code = "request.account"
+
+
+class AccountExists(RequestError):
+    """A user of that name is there already."""
+
+    code = "request.account_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a user {name!r} already; see `aioflow users list`")
+        self.name = name
+
+
+class UnknownAccount(RequestError):
+    """No user has that name."""
+
+    code = "request.unknown_account"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no user {name!r}; see `aioflow users list`")
+        self.name = name
+
+
+class TokenExists(RequestError):
+    """A token of that name is good already."""
+
+    code = "request.token_exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a token {name!r} already; revoke it, or take another name")
+        self.name = name
+
+
+class UnknownToken(RequestError):
+    """No token has that number."""
+
+    code = "request.unknown_token"
+
+    def __init__(self, token_no: int) -> None:
+        super().__init__(f"there is no token {token_no}; see `aioflow tokens list`")
+        self.token_no = token_no
+
+
+class UnknownLogin(RequestError):
+    """No session has that number; it may have ended."""
+
+    code = "request.unknown_session"
+
+    def __init__(self, login_no: int) -> None:
+        super().__init__(f"there is no session {login_no}; it may have ended")
+        self.login_no = login_no
+
+
+class LoginFailed(RequestError):
+    """Name and password do not belong together, or the user is disabled; nobody says which."""
+
+    code = "request.login"
+
+    def __init__(self) -> None:
+        super().__init__("the name or the password is wrong")
+
+
+class TooManyLogins(RequestError):
+    """Too many logins have failed lately, or wait for their turn.
+
+    Attributes:
+        again_seconds: When to try again.
+    """
+
+    code = "request.login_rate"
+
+    def __init__(self, again_seconds: int) -> None:
+        super().__init__(f"too many logins have failed; try again in {again_seconds} s")
+        self.again_seconds = again_seconds
+
+
+class Forbidden(RequestError):
+    """Whoever asks is known, and may not."""
+
+    code = "request.forbidden"
+
+    def __init__(self, role: str, needed: str) -> None:
+        super().__init__(f"that needs the role {needed}; this is {role}")
+        self.role = role
+        self.needed = needed
+
+
+class OutOfScope(RequestError):
+    """The token is good for other DAGs, or for DAGs alone; nobody says whether it is there."""
+
+    code = "request.scope"
+
+    def __init__(self) -> None:
+        super().__init__("this token is not good for that; its scopes name other DAGs")

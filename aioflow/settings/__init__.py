@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         dags: Folders of DAG files.
         port: 0 takes any free one.
-        keep_runs_days: How long ended runs are kept; 0 for ever, as for the four below.
+        keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
         until_idle: Whether the daemon ends once nothing is left to do.
         sources: Where each value came from, by its name in the file (``web.port``):
             ``default``, the file, the variable, or the flag.
@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_journal_days: float = 7.0
     keep_logs_days: float = 30.0
     keep_versions_days: float = 30.0
+    keep_audit_days: float = 365.0
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
 

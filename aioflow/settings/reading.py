@@ -113,6 +113,7 @@ class _Retention(_Section):
     journal_days: _Days = 7.0
     logs_days: _Days = 30.0
     versions_days: _Days = 30.0
+    audit_days: _Days = 365.0
 
 
 class _Document(BaseSettings):
@@ -230,6 +231,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         keep_journal_days=document.retention.journal_days,
         keep_logs_days=document.retention.logs_days,
         keep_versions_days=document.retention.versions_days,
+        keep_audit_days=document.retention.audit_days,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
     )

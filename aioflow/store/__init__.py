@@ -16,6 +16,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from aioflow.access import AccountRow, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.errors import SettingsError
@@ -226,6 +227,21 @@ class Store(Protocol):
 
     async def list_values(self, kind: ValueKind) -> list[ValueRow]:
         """Return all of a kind by name, unsealed."""
+
+    async def list_accounts(self) -> list[AccountRow]:
+        """Return every account by name."""
+
+    async def list_tokens(self) -> list[TokenRow]:
+        """Return every token by number."""
+
+    async def list_logins(self) -> list[LoginRow]:
+        """Return every session by number."""
+
+    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
+        """Return lines of the audit, the newest first; ``before`` the last of the page before."""
+
+    async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
+        """Return lines of the audit after a number, in order."""
 
     async def list_pools(self) -> list[PoolRow]:
         """Return the limited pools by name."""

@@ -19,7 +19,17 @@ from aioflow.rows import (
     OutboxRow,
 )
 from aioflow.secrets import Vault
-from aioflow.store import catalog_rows, dag_rows, erasing, growth, run_rows, tables, wait_rows
+from aioflow.store import (
+    access,
+    access_tables,
+    catalog_rows,
+    dag_rows,
+    erasing,
+    growth,
+    run_rows,
+    tables,
+    wait_rows,
+)
 from aioflow.store.backfills import backfills
 from aioflow.store.values import gone_values, new_values
 
@@ -141,6 +151,13 @@ def _kind(
     if not columns and not guards:
         columns = tuple(table.c.keys())
     return Kind(name, table, action, columns, guards, bind)
+
+
+def _gone(kind: str, table: Table) -> Kind:
+    """Return the kind of rows of who is let in that are deleted."""
+    (key,) = table.primary_key
+    bind = access.gone(kind)
+    return _kind(f"gone {table.name}", table, Action.DISCARD, bind, guards=(key.name,))
 
 
 def _erased(table: Table) -> Kind:
@@ -293,5 +310,12 @@ KINDS: tuple[Kind, ...] = (
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, erasing.deletions),
+    _gone("accounts", access_tables.account),
+    _gone("tokens", access_tables.api_token),
+    _gone("logins", access_tables.login),
+    _kind("account", access_tables.account, Action.REPLACE, access.accounts),
+    _kind("api token", access_tables.api_token, Action.REPLACE, access.tokens),
+    _kind("login", access_tables.login, Action.REPLACE, access.logins),
+    _kind("audit", access_tables.audit, Action.INSERT, access.audit_lines),
     *map(_erased, (*erasing.ERASED, *erasing.AGED, tables.version)),
 )

@@ -16,6 +16,7 @@ from aioflow.model import RunNo, TaskNo
 from aioflow.rows import Batch, DeletionRow
 from aioflow.secrets import Vault
 from aioflow.store import tables
+from aioflow.store.access_tables import audit
 from aioflow.store.asking import Asking
 
 __all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
@@ -34,7 +35,7 @@ ERASED: tuple[Table, ...] = (
 )
 """The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
 
-AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal)
+AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, audit)
 """Tables of which old rows go by their numbers, whatever becomes of runs."""
 
 _TABLES = {table.name: table for table in ERASED}

@@ -31,6 +31,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import rows, selects
+from aioflow.store.access import ADMITTED, AccessReader, admitted
 from aioflow.store.aging import AgingReader
 from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
 from aioflow.store.dag_rows import (
@@ -68,6 +69,7 @@ _WHOLE = (
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
     RUNNING_BACKFILLS,
+    *ADMITTED,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -94,7 +96,15 @@ _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
 _TRIGGERS = 3  # which of those are the triggers
 
 
-class Reading(ErasingReader, AgingReader, BackfillReader, DagTriggerReader, EventReader, ABC):
+class Reading(
+    ErasingReader,
+    AgingReader,
+    BackfillReader,
+    DagTriggerReader,
+    EventReader,
+    AccessReader,
+    ABC,
+):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
@@ -119,7 +129,7 @@ class Reading(ErasingReader, AgingReader, BackfillReader, DagTriggerReader, Even
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *people = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -131,6 +141,7 @@ class Reading(ErasingReader, AgingReader, BackfillReader, DagTriggerReader, Even
             dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
             held_events=[dag_event_row(row) for row in held],
             backfills=[rows.backfill_row(row) for row in backfills],
+            **admitted(people),
         )
         parts = [
             OfRuns(fetch, column)

@@ -17,6 +17,7 @@ from aioflow.errors import AioflowError
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
 from aioflow.web.page import render
+from aioflow.web.permissions import anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import api_routes
 from aioflow.web.tokens import Token
@@ -39,32 +40,35 @@ def create_app(
     """Return the whole application.
 
     Args:
-        api: Answers.
-        token: What requests over TCP must know.
+        api: Answers, and knows who is let in.
+        token: The home's own.
         hosts: See ``Guard``.
         any_address: See ``Guard``.
         lag_seconds: How late the loop is.
     """
     app = FastAPI(
         title="aioflow",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.api = api
+    app.state.cookie_name = token.cookie_name
     app.include_router(api_routes(api))
     _add_health(app, api)
     _add_pages(app, api, exposition(api, lag_seconds))
     _add_errors(app)
-    return Guard(app, token, hosts=hosts, any_address=any_address)
+    check_routes(app.routes)
+    return Guard(app, token, api.access, api.clock, hosts=hosts, any_address=any_address)
 
 
 def _add_health(app: FastAPI, api: Api) -> None:
-    @app.get("/health/live", include_in_schema=False)
+    @app.get("/health/live", include_in_schema=False, dependencies=[anybody()])
     async def live() -> dict[str, str]:
         return {"status": "live"}
 
-    @app.get("/health/ready", include_in_schema=False)
+    @app.get("/health/ready", include_in_schema=False, dependencies=[anybody()])
     async def ready() -> Response:
         health = await api.health()
         status = 200 if health.status == "ready" else 503
@@ -73,11 +77,15 @@ def _add_health(app: FastAPI, api: Api) -> None:
 
 
 def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", include_in_schema=False, dependencies=[viewer()])
     async def show_metrics() -> Response:
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/", include_in_schema=False)
+    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[viewer()])
+    async def openapi() -> Response:
+        return Response(msgspec.json.encode(app.openapi()), media_type="application/json")
+
+    @app.get("/", include_in_schema=False, dependencies=[viewer()])
     async def page() -> Response:
         runs = await api.list_runs(limit=_RUNS_SHOWN)
         counts = await api.counts([await api.run(run.run_id) for run in runs])

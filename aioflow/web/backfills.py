@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
 from aioflow.backfills import Reprocess
+from aioflow.web.permissions import Acting, operator, viewer
 
 __all__ = ("BackfillBody", "add_backfills")
 
@@ -37,11 +38,11 @@ class _Answer(Protocol):
 def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
     """Add them."""
 
-    @router.post("/dags/{dag_id}/backfills", status_code=201)
-    async def start(dag_id: str, body: BackfillBody) -> Response:
+    @router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
+    async def start(acting: Acting, dag_id: str, body: BackfillBody) -> Response:
         """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
         if body.dry_run:
-            slots = await api.backfills.preview(
+            slots = await acting.backfills.preview(
                 dag_id,
                 first=body.first,
                 last=body.last,
@@ -49,7 +50,7 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
                 reverse=body.reverse,
             )
             return json(slots, status_code=200)
-        made, created = await api.backfills.start(
+        made, created = await acting.backfills.start(
             dag_id,
             first=body.first,
             last=body.last,
@@ -60,7 +61,7 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
         )
         return json(made, status_code=201 if created else 200)
 
-    @router.get("/backfills")
+    @router.get("/backfills", dependencies=[viewer("query")])
     async def list_backfills(
         dag: str | None = None,
         before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
@@ -69,12 +70,12 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
         """List them, the newest first; ``before`` is the last id of the page before."""
         return json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
 
-    @router.get("/backfills/{backfill_id}")
+    @router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
     async def show_backfill(backfill_id: _NUMBER) -> Response:
         """Show how one fares."""
         return json(await api.backfills.show(backfill_id))
 
-    @router.post("/backfills/{backfill_id}/cancel")
-    async def cancel_backfill(backfill_id: _NUMBER) -> Response:
+    @router.post("/backfills/{backfill_id}/cancel", dependencies=[operator("backfill")])
+    async def cancel_backfill(acting: Acting, backfill_id: _NUMBER) -> Response:
         """Have it make no more runs, and cancel those that go on."""
-        return json(await api.backfills.cancel(backfill_id))
+        return json(await acting.backfills.cancel(backfill_id))

@@ -1,37 +1,46 @@
 """Stands before everything: who may ask, from where, and how much.
 
-Default-deny: whatever route there is or will be, a request over TCP needs the token, or the
-cookie that opening the banner's link once has set. Exempt are exact paths only.
+Default-deny: whatever route there is or will be, a request over TCP needs a token, or the cookie
+of a session. Exempt are exact paths only. What somebody known may do then, the routes say: see
+``permissions``. What is refused of what would have changed something, the audit is told.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aioflow.access import HOME, Noted, Role, told
+from aioflow.api.access import SESSION_SECONDS, Access
+from aioflow.api.picture import Caller
+from aioflow.clock import Clock
+from aioflow.errors import AioflowError
+from aioflow.web.asking import Asking, put_asking
+from aioflow.web.bodies import BODY_LIMIT, read_body, refused_type
 from aioflow.web.page import STYLE_HASH
-from aioflow.web.problems import problem
+from aioflow.web.problems import problem, problem_of
 from aioflow.web.tokens import Token
 
-__all__ = ("BODY_LIMIT", "EXEMPT", "Guard", "Trusted")
-
-BODY_LIMIT = 1024 * 1024
-"""Bytes of a request's body."""
+__all__ = ("BODY_LIMIT", "EXEMPT", "LOGIN", "Guard", "Trusted", "set_cookie")
 
 EXEMPT = frozenset({"/health/live", "/health/ready"})
 """Exact paths that need no token."""
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+LOGIN = "/api/v1/sessions"
+"""Whoever posts there is nobody yet."""
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
-_SESSION_SECONDS = 30 * 24 * 3600
+_HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
+_TARGET_BYTES = 8 * 1024
 
 _HEADERS = {
     "cache-control": "no-store",
@@ -60,9 +69,8 @@ class Trusted:
         await self._app({**scope, _TRUSTED: True}, receive, send)
 
 
-def _too_large_error() -> HTTPException:
-    """Return what reading on raises; frameworks let this kind pass, and only this."""
-    return HTTPException(413, f"a request takes at most {BODY_LIMIT} bytes")
+class _Revoked(Exception):
+    """Whoever asked may not any more, and is told nothing further."""
 
 
 class Guard:
@@ -70,17 +78,27 @@ class Guard:
 
     Args:
         app: What is guarded.
-        token: What requests must know.
+        token: The home's own; whoever has it may do everything.
+        access: Who else is let in.
         hosts: Names and addresses this server may be called by, besides those of loopback.
             Another name is how a foreign page would reach us through its own DNS.
         any_address: Whether any bare IP address will do, for a server that listens on all.
     """
 
     def __init__(
-        self, app: ASGIApp, token: Token, *, hosts: Sequence[str] = (), any_address: bool = False
+        self,
+        app: ASGIApp,
+        token: Token,
+        access: Access,
+        clock: Clock,
+        *,
+        hosts: Sequence[str] = (),
+        any_address: bool = False,
     ) -> None:
         self._app = app
         self._token = token
+        self._access = access
+        self._clock = clock
         self._hosts = _LOOPBACK_NAMES | {host.lower() for host in hosts}
         self._any_address = any_address
 
@@ -88,83 +106,195 @@ class Guard:
         """Called by the server."""
         if scope["type"] != "http":
             return
-        began = False
-
-        async def send_safely(message: Message) -> None:
-            nonlocal began
-            if message["type"] == "http.response.start":
-                began = True
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
+        asking = Asking(secrets.token_hex(8), _address(scope))
+        put_asking(scope, asking)
+        answer = _Answer(self, scope, asking, send)
         try:
             headers = Headers(scope=scope)
-            refusal = self._refusal(scope, headers) or _too_large(headers)
+            refusal = await self._refusal(scope, headers, asking)
+            if refusal is None and scope["method"] not in _SAFE:
+                refusal = refused_type(headers, must=asking.cookie is not None)
+                if refusal is None:
+                    body = await read_body(headers, receive)
+                    refusal, receive = (
+                        (body, receive) if isinstance(body, Response) else (None, body)
+                    )
             if refusal is not None:
-                await refusal(scope, receive, send_safely)
+                await refusal(scope, receive, answer.send)
             else:
-                await self._app(scope, _limited(receive), send_safely)
+                await self._app(scope, receive, answer.send)
+        except _Revoked:
+            pass
         except Exception as exc:  # noqa: BLE001 - logged; one request must not end the server
-            _log.exception("request failed", path=scope["path"], error=type(exc).__name__)
-            if not began:
-                answer = problem(500, "defect.web", "this is a defect; the daemon's log says more")
-                await answer(scope, receive, send_safely)
+            _log.exception(
+                "request failed",
+                path=scope["path"],
+                request=asking.request_id,
+                error=type(exc).__name__,
+            )
+            if not answer.has_begun:
+                failed = problem(500, "defect.web", "this is a defect; the daemon's log says more")
+                await failed(scope, receive, answer.send)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the answer to a request that may not pass."""
+    def is_good(self, asking: Asking) -> bool:
+        """Whether whoever asks may still: an answer may go on for days."""
+        caller = asking.caller
+        return caller is None or self._access.picture.is_good(caller, self._clock.now())
+
+    def refused(self, scope: Scope, asking: Asking) -> None:
+        """Tell the audit of a change that was refused."""
+        if scope["method"] in _SAFE:
+            return
+        actor = asking.actor
+        line = Noted(
+            actor="" if actor is None else actor.name,
+            role="" if actor is None else actor.role.label,
+            action=told(scope["method"][:20]),
+            target=told(asking.target or scope["path"]),
+            address=asking.address,
+            is_refused=True,
+            code=asking.code,
+        )
+        self._access.refused(line)
+
+    async def _refusal(self, scope: Scope, headers: Headers, asking: Asking) -> Response | None:
+        """Return the answer to a request that may not pass; else know who sends it."""
         if scope.get(_TRUSTED):
+            asking.address, asking.caller = "", _HOME
             return None
-        if not self._is_known_host(headers.get("host", "")):
+        if not self._is_known_host(headers):
             return problem(421, "web.host", "this server does not go by that name; use its address")
+        if not scope["path"].startswith("/"):  # a whole URL: nobody's proxy are we
+            return problem(400, "web.no_such_path", "the address of a request begins with /")
+        if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
+            return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
         if scope["path"] in EXEMPT:
             return None
-        return self._not_authorized(scope, headers)
+        return await self._not_authorized(scope, headers, asking)
 
-    def _not_authorized(self, scope: Scope, headers: Headers) -> Response | None:
+    async def _not_authorized(
+        self, scope: Scope, headers: Headers, asking: Asking
+    ) -> Response | None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._token.is_token(given.strip()):
+        if scheme.lower() == "bearer":
+            asking.caller = self._bearer(given.strip())
+        else:
+            self._know_session(headers, asking)
+            is_login = (scope["method"], scope["path"]) == ("POST", LOGIN)
+            if asking.caller is not None or is_login:
+                return _forged(scope, headers, is_login=is_login)
+            if (scope["method"], scope["path"]) == ("GET", "/"):
+                return await self._first_visit(scope, asking)
+        if asking.caller is not None:
             return None
-        if self._has_session(headers):
-            return self._forged(scope, headers)
-        if scope["path"] == "/" and scope["method"] == "GET":
-            return self._first_visit(scope)
         return problem(
             401,
             "web.unauthorized",
-            "a token is needed; it is in the file `token` of the daemon's home",
+            "a token is needed; the home's is in its file `token`",
             {"www-authenticate": "Bearer"},
         )
 
-    def _has_session(self, headers: Headers) -> bool:
-        return any(map(self._token.is_session, _cookies(headers, self._token.cookie_name)))
+    def _bearer(self, given: str) -> Caller | None:
+        if self._token.is_token(given):
+            return _HOME
+        caller = self._access.picture.of_token(given, self._clock.now())
+        self._access.used()
+        return caller
 
-    def _forged(self, scope: Scope, headers: Headers) -> Response | None:
-        """A cookie comes along by itself, so a change needs to come from our own page."""
-        if scope["method"] in _SAFE:
-            return None
-        if headers.get("origin", "") == f"{scope['scheme']}://{headers.get('host', '')}":
-            return None
-        return problem(403, "web.origin", "changes by a session must come from the page itself")
+    def _know_session(self, headers: Headers, asking: Asking) -> None:
+        now = self._clock.now()
+        for value in _cookies(headers, self._token.cookie_name):
+            caller = self._access.picture.of_cookie(self._token.cookie_name, value, now)
+            if caller is not None:
+                asking.caller, asking.cookie = caller, value
+                return
 
-    def _first_visit(self, scope: Scope) -> Response:
+    async def _first_visit(self, scope: Scope, asking: Asking) -> Response:
         given = _query(scope).get("token", [""])[0]
         if not self._token.is_token(given):
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
+        try:
+            cookie = self._token.cookie_name
+            secret, _ = await self._access.open_home(address=asking.address, cookie=cookie)
+        except AioflowError as exc:
+            return problem_of(exc)
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(
-            self._token.cookie_name,
-            self._token.session,
-            max_age=_SESSION_SECONDS,
-            httponly=True,
-            samesite="strict",
-            secure=scope["scheme"] == "https",
-        )
+        set_cookie(answer, scope, cookie, secret)
         return answer
 
-    def _is_known_host(self, given: str) -> bool:
-        name = _host_name(given)
+    def _is_known_host(self, headers: Headers) -> bool:
+        if len(headers.getlist("host")) > 1:
+            return False
+        name = _host_name(headers.get("host", ""))
         return name in self._hosts or (self._any_address and _is_address(name))
+
+
+class _Answer:
+    """What goes back: with the headers of every answer, and no further than it may.
+
+    Attributes:
+        has_begun: Whether its head is out.
+    """
+
+    def __init__(self, guard: Guard, scope: Scope, asking: Asking, send: Send) -> None:
+        self._guard = guard
+        self._scope = scope
+        self._asking = asking
+        self._send = send
+        self.has_begun = False
+
+    async def send(self, message: Message) -> None:
+        """Called by the application."""
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            headers["x-request-id"] = self._asking.request_id
+            if 400 <= message["status"] < 500:
+                self._guard.refused(self._scope, self._asking)
+        elif message.get("more_body") and not self._guard.is_good(self._asking):
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise _Revoked
+        await self._send(message)
+
+
+def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
+    """Have the browser keep a session."""
+    answer.set_cookie(
+        name,
+        secret,
+        max_age=SESSION_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=scope["scheme"] == "https",
+    )
+
+
+def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
+    """A cookie comes along by itself, so a change needs to come from our own page.
+
+    A login needs it, too, where a browser says where it comes from: else a foreign page could
+    have somebody work in another one's name.
+    """
+    if scope["method"] in _SAFE:
+        return None
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site")
+    own = f"{scope['scheme']}://{headers.get('host', '')}"
+    if origin is not None:
+        is_own = origin == own and site in {None, "same-origin"}
+    else:
+        is_own = site == "same-origin" or (is_login and site is None)
+    if is_own:
+        return None
+    return problem(403, "web.origin", "changes by a session must come from the page itself")
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _cookies(headers: Headers, name: str) -> Iterator[str]:
@@ -195,30 +325,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _too_large(headers: Headers) -> Response | None:
-    length = headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length[:20]) <= BODY_LIMIT:
-        return None
-    return _too_large_answer()
-
-
-def _too_large_answer() -> Response:
-    return problem(413, "web.too_large", f"a request takes at most {BODY_LIMIT} bytes")
-
-
-def _limited(receive: Receive) -> Receive:
-    """Count what comes: a body sent in chunks does not say how long it is."""
-    size = 0
-
-    async def counted() -> Message:
-        nonlocal size
-        message = await receive()
-        if message["type"] == "http.request":
-            size += len(message.get("body", b""))
-            if size > BODY_LIMIT:
-                raise _too_large_error()
-        return message
-
-    return counted

@@ -7,8 +7,11 @@ from http import HTTPStatus
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from aioflow.errors import (
+    AccountExists,
+    AccountRefused,
     AioflowError,
     BackfillRefused,
     BadConf,
@@ -18,24 +21,43 @@ from aioflow.errors import (
     DagBroken,
     DagPresent,
     DagRunning,
+    Forbidden,
+    LoginFailed,
     NoSuchValue,
+    OutOfScope,
     RequestError,
     RunBeingDeleted,
     RunExists,
     StoreError,
+    TokenExists,
+    TooManyLogins,
+    UnknownAccount,
     UnknownBackfill,
     UnknownDag,
+    UnknownLogin,
     UnknownRound,
     UnknownRun,
     UnknownTask,
+    UnknownToken,
     Unserializable,
 )
+from aioflow.web.asking import asking_of
 
 __all__ = ("problem", "problem_of", "status_of")
 
 _RETRY_SECONDS = 5
 
 _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
+    (LoginFailed, 401),
+    (Forbidden, 403),
+    (OutOfScope, 403),
+    (TooManyLogins, 429),
+    (UnknownAccount, 404),
+    (UnknownToken, 404),
+    (UnknownLogin, 404),
+    (AccountExists, 409),
+    (TokenExists, 409),
+    (AccountRefused, 422),
     (UnknownBackfill, 404),
     (UnknownDag, 404),
     (UnknownRun, 404),
@@ -67,23 +89,38 @@ def problem_of(error: AioflowError) -> Response:
     """Return the answer to a request that ended in an error of ours."""
     status = status_of(error)
     headers = {"retry-after": str(_RETRY_SECONDS)} if status == 503 else {}
+    if isinstance(error, TooManyLogins):
+        headers["retry-after"] = str(error.again_seconds)
     return problem(status, error.code, str(error), headers)
 
 
 def problem(
     status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a problem+json answer."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "code": code,
-    }
-    return Response(
-        msgspec.json.encode(body),
-        status_code=status,
-        headers=dict(headers or {}),
-        media_type="application/problem+json",
-    )
+    """Return a problem+json answer. It names the request it answers, as the daemon's log does."""
+    return _Problem(status, code, detail, headers or {})
+
+
+class _Problem(Response):
+    media_type = "application/problem+json"
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str]) -> None:
+        self._code = code
+        self._said = {
+            "type": "about:blank",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": detail,
+            "code": code,
+        }
+        super().__init__(msgspec.json.encode(self._said), status, dict(headers))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the server."""
+        asking = asking_of(scope)
+        if asking is not None:
+            asking.code = self._code
+            said = {**self._said, "instance": f"urn:aioflow:request:{asking.request_id}"}
+            self.body = msgspec.json.encode(said)
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)

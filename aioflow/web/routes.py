@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from aioflow.api import Api, instant
 from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE
+from aioflow.web.access import add_access
 from aioflow.web.backfills import add_backfills
+from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.values import add_values
 
 __all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
@@ -87,6 +89,7 @@ def api_routes(api: Api) -> APIRouter:
     router = APIRouter(prefix="/api/v1", default_response_class=_Json)
     _add_dags(router, api)
     _add_runs(router, api)
+    _add_run_ends(router)
     _add_tasks(router, api)
     _add_triggers(router, api)
     _add_events(router, api)
@@ -94,21 +97,22 @@ def api_routes(api: Api) -> APIRouter:
     _add_database(router, api)
     add_backfills(router, api, _Json)
     add_values(router, api, _Json)
+    add_access(router, api, _Json)
     return router
 
 
 def _add_dags(router: APIRouter, api: Api) -> None:
-    @router.get("/dags")
+    @router.get("/dags", dependencies=[viewer()])
     async def list_dags() -> Response:
         """List every DAG, and every file that gives none."""
         return _Json(await api.list_dags())
 
-    @router.get("/dags/{dag_id}")
+    @router.get("/dags/{dag_id}", dependencies=[viewer("dag")])
     async def show_dag(dag_id: str) -> Response:
         """Show a DAG with its tasks."""
         return _Json(await api.show_dag(dag_id))
 
-    @router.get("/dags/{dag_id}/next")
+    @router.get("/dags/{dag_id}/next", dependencies=[viewer("dag")])
     async def next_slots(
         dag_id: str,
         after: Annotated[str | None, Query(alias="from")] = None,
@@ -118,15 +122,16 @@ def _add_dags(router: APIRouter, api: Api) -> None:
         start = api.clock.now() if after is None else instant(after, "from")
         return _Json(await api.next_slots(dag_id, start, count))
 
-    @router.post("/dags/{dag_id}/runs", status_code=201)
+    @router.post("/dags/{dag_id}/runs", status_code=201, dependencies=[operator("dag")])
     async def trigger(
+        acting: Acting,
         dag_id: str,
         body: TriggerBody | None = None,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Start a run. Asked again with the same key, or id and conf: that run, status 200."""
         wanted = body or TriggerBody()
-        made = await api.trigger(
+        made = await acting.trigger(
             dag_id,
             conf=wanted.conf,
             run_id=wanted.run_id,
@@ -135,24 +140,24 @@ def _add_dags(router: APIRouter, api: Api) -> None:
         )
         return _Json(made, status_code=201 if made.created else 200)
 
-    @router.delete("/dags/{dag_id}")
-    async def delete_dag(dag_id: str) -> Response:
+    @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
+    async def delete_dag(acting: Acting, dag_id: str) -> Response:
         """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
-        return _Json(await api.delete_dag(dag_id))
+        return _Json(await acting.delete_dag(dag_id))
 
-    @router.post("/dags/{dag_id}/pause")
-    async def pause(dag_id: str) -> Response:
+    @router.post("/dags/{dag_id}/pause", dependencies=[operator("dag")])
+    async def pause(acting: Acting, dag_id: str) -> Response:
         """Start no scheduled runs of it."""
-        return _Json(await api.set_paused(dag_id, paused=True))
+        return _Json(await acting.set_paused(dag_id, paused=True))
 
-    @router.post("/dags/{dag_id}/resume")
-    async def resume(dag_id: str) -> Response:
+    @router.post("/dags/{dag_id}/resume", dependencies=[operator("dag")])
+    async def resume(acting: Acting, dag_id: str) -> Response:
         """Start scheduled runs of it again."""
-        return _Json(await api.set_paused(dag_id, paused=False))
+        return _Json(await acting.set_paused(dag_id, paused=False))
 
 
 def _add_runs(router: APIRouter, api: Api) -> None:
-    @router.get("/runs")
+    @router.get("/runs", dependencies=[viewer("query")])
     async def list_runs(
         dag: str | None = None,
         state: str | None = None,
@@ -162,28 +167,29 @@ def _add_runs(router: APIRouter, api: Api) -> None:
         """List runs, the newest first; ``before`` is the last id of the page before."""
         return _Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
 
-    @router.get("/runs/{run_id}")
+    @router.get("/runs/{run_id}", dependencies=[viewer("run")])
     async def show_run(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
         """Show a run, its counts, and one page of its tasks."""
         return _Json(await api.show_run(run_id, offset=offset, limit=limit))
 
-    @router.get("/runs/{run_id}/tasks")
+    @router.get("/runs/{run_id}/tasks", dependencies=[viewer("run")])
     async def list_tasks(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
         """List one page of its tasks."""
         return _Json((await api.show_run(run_id, offset=offset, limit=limit)).tasks)
 
-    @router.get("/runs/{run_id}/why")
+    @router.get("/runs/{run_id}/why", dependencies=[viewer("run")])
     async def why_run(run_id: str) -> Response:
         """Say what it waits for."""
         return _Json(await api.why(run_id))
 
-    @router.post("/runs/{run_id}/cancel")
-    async def cancel(run_id: str) -> Response:
+    @router.post("/runs/{run_id}/cancel", dependencies=[operator("run")])
+    async def cancel(acting: Acting, run_id: str) -> Response:
         """End it now."""
-        return _Json(await api.cancel(run_id))
+        return _Json(await acting.cancel(run_id))
 
-    @router.post("/runs/{run_id}/clear")
+    @router.post("/runs/{run_id}/clear", dependencies=[operator("run")])
     async def clear(
+        acting: Acting,
         run_id: str,
         body: ClearBody | None = None,
         idempotency_key: Annotated[str | None, Header()] = None,
@@ -191,7 +197,7 @@ def _add_runs(router: APIRouter, api: Api) -> None:
         """Have tasks of it begin anew; it goes on if it had ended."""
         wanted = body or ClearBody()
         return _Json(
-            await api.clear(
+            await acting.clear(
                 run_id,
                 wanted.tasks,
                 map_index=wanted.map_index,
@@ -202,19 +208,21 @@ def _add_runs(router: APIRouter, api: Api) -> None:
             )
         )
 
-    @router.delete("/runs/{run_id}")
-    async def delete_run(run_id: str) -> Response:
-        """Delete it, once it has ended; nobody sees it from now on."""
-        return _Json(await api.delete_run(run_id))
 
-    @router.post("/runs/{run_id}/mark")
-    async def mark(run_id: str, body: MarkBody) -> Response:
+def _add_run_ends(router: APIRouter) -> None:
+    @router.delete("/runs/{run_id}", dependencies=[admin("run")])
+    async def delete_run(acting: Acting, run_id: str) -> Response:
+        """Delete it, once it has ended; nobody sees it from now on."""
+        return _Json(await acting.delete_run(run_id))
+
+    @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
+    async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
         """Say how tasks of it have ended, or it itself; what goes on is stopped."""
-        return _Json(await api.mark(run_id, body.state, body.tasks, map_index=body.map_index))
+        return _Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
 def _add_tasks(router: APIRouter, api: Api) -> None:
-    @router.get("/runs/{run_id}/tasks/{task_id}/why")
+    @router.get("/runs/{run_id}/tasks/{task_id}/why", dependencies=[viewer("run")])
     async def why_task(
         run_id: str,
         task_id: str,
@@ -224,7 +232,9 @@ def _add_tasks(router: APIRouter, api: Api) -> None:
         """Say what one task waits for, and what that waits for."""
         return _Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
-    @router.get("/runs/{run_id}/tasks/{task_id}/logs", response_class=Response)
+    @router.get(
+        "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
+    )
     async def logs(
         run_id: str,
         task_id: str,
@@ -248,39 +258,41 @@ def _add_tasks(router: APIRouter, api: Api) -> None:
 
 
 def _add_triggers(router: APIRouter, api: Api) -> None:
-    @router.get("/triggers")
+    @router.get("/triggers", dependencies=[viewer()])
     async def list_triggers(
         limit: _COUNT = PAGE, after: Annotated[int, Query(ge=-1, le=_ROW)] = -1
     ) -> Response:
         """List what is parked by number; ``after`` is the last of the page before."""
         return _Json(await api.list_triggers(limit=limit, after=after))
 
-    @router.get("/triggers/slow")
+    @router.get("/triggers/slow", dependencies=[viewer()])
     async def list_slow() -> Response:
         """List what has held up the loop it shares with others."""
         return _Json(await api.list_slow())
 
-    @router.delete("/triggers/quarantine/{class_path}")
-    async def unquarantine(class_path: str) -> Response:
+    @router.delete("/triggers/quarantine/{class_path}", dependencies=[operator()])
+    async def unquarantine(acting: Acting, class_path: str) -> Response:
         """Let the triggers of a class live with the others again."""
-        return _Json(await api.unquarantine(class_path))
+        return _Json(await acting.unquarantine(class_path))
 
-    @router.get("/triggers/{trigger_id}")
+    @router.get("/triggers/{trigger_id}", dependencies=[viewer()])
     async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
         """Show one parked wait."""
         return _Json(await api.show_trigger(trigger_id))
 
-    @router.post("/triggers/{trigger_id}/fire")
+    @router.post("/triggers/{trigger_id}/fire", dependencies=[operator()])
     async def fire(
-        trigger_id: Annotated[int, Path(ge=0, le=_ROW)], body: FireBody | None = None
+        acting: Acting,
+        trigger_id: Annotated[int, Path(ge=0, le=_ROW)],
+        body: FireBody | None = None,
     ) -> Response:
         """Give the task that waits the event its trigger has not."""
         given = body or FireBody()
-        return _Json(await api.fire(trigger_id, payload=given.payload, key=given.key))
+        return _Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
 
 
 def _add_events(router: APIRouter, api: Api) -> None:
-    @router.get("/events")
+    @router.get("/events", dependencies=[viewer()])
     async def list_events(
         name: str | None = None,
         limit: _COUNT = 100,
@@ -289,8 +301,9 @@ def _add_events(router: APIRouter, api: Api) -> None:
         """List named events, the newest first; ``before`` is the last id of the page before."""
         return _Json(await api.list_events(name=name, limit=limit, before=before))
 
-    @router.post("/events/{name:path}", status_code=201)
+    @router.post("/events/{name:path}", status_code=201, dependencies=[operator()])
     async def emit(
+        acting: Acting,
         name: str,
         request: Request,
         key: str | None = None,
@@ -298,29 +311,31 @@ def _add_events(router: APIRouter, api: Api) -> None:
     ) -> Response:
         """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
         data = body_of(await request.body())
-        made = await api.emit(name, key=key, data=data, request=idempotency_key)
+        made = await acting.emit(name, key=key, data=data, request=idempotency_key)
         return _Json(made, status_code=201 if made.created else 200)
 
 
 def _add_pools(router: APIRouter, api: Api) -> None:
-    @router.get("/pools")
+    @router.get("/pools", dependencies=[viewer()])
     async def list_pools() -> Response:
         """List the pools that have a limit."""
         return _Json(await api.list_pools())
 
-    @router.put("/pools/{name}")
-    async def set_pool(name: str, body: PoolBody) -> Response:
+    @router.put("/pools/{name}", dependencies=[operator()])
+    async def set_pool(acting: Acting, name: str, body: PoolBody) -> Response:
         """Limit how much of a pool's tasks runs at once."""
-        return _Json(await api.set_pool(name, body.slots, include_deferred=body.include_deferred))
+        return _Json(
+            await acting.set_pool(name, body.slots, include_deferred=body.include_deferred)
+        )
 
-    @router.delete("/pools/{name}")
-    async def delete_pool(name: str) -> Response:
+    @router.delete("/pools/{name}", dependencies=[operator()])
+    async def delete_pool(acting: Acting, name: str) -> Response:
         """Lift the limit of a pool."""
-        return _Json(await api.set_pool(name, None))
+        return _Json(await acting.set_pool(name, None))
 
 
 def _add_database(router: APIRouter, api: Api) -> None:
-    @router.post("/db/clean")
-    async def clean(dry_run: bool = False) -> Response:
+    @router.post("/db/clean", dependencies=[admin()])
+    async def clean(acting: Acting, dry_run: bool = False) -> Response:
         """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
-        return _Json(await api.clean(dry_run=dry_run))
+        return _Json(await acting.clean(dry_run=dry_run))

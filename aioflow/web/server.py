@@ -20,6 +20,7 @@ from aioflow.api import Api
 from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
+from aioflow.web.connections import HEAD_BYTES, limited
 from aioflow.web.guard import Trusted
 from aioflow.web.lag import LoopLag
 from aioflow.web.sockets import listen_on_address, listen_on_home
@@ -88,6 +89,7 @@ async def serve(
         servers = ((_server(app), address), (_server(Trusted(app)), home))
         async with anyio.create_task_group() as group:
             try:
+                await group.start(api.access.run)
                 for server, sock in servers:
                     group.start_soon(server.run_on, sock)
                     await server.up.wait()
@@ -109,6 +111,8 @@ def _server(app: ASGIApp) -> _Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            http=limited(),
+            h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
             timeout_graceful_shutdown=_GRACE_SECONDS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,

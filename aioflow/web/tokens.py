@@ -1,4 +1,4 @@
-"""The token of a home: who has it may command the daemon."""
+"""The token of a home: who has it may command the daemon. Others: see ``api.access``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ class Token:
     Attributes:
         secret: The token itself, for the banner.
         cookie_name: Differs between daemons: cookies do not tell ports apart.
-        session: What the cookie holds: proof of the token, but not the token.
     """
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
         self.cookie_name = f"aioflow_{_digest('name', secret)[:12]}"
-        self.session = _digest("session", secret)
 
     @classmethod
     def open(cls, path: Path) -> Token:
@@ -53,11 +51,7 @@ class Token:
 
     def is_token(self, given: str) -> bool:
         """Whether this is the token."""
-        return hmac.compare_digest(given.encode(), self.secret.encode())
-
-    def is_session(self, given: str) -> bool:
-        """Whether this is the content of the cookie."""
-        return hmac.compare_digest(given.encode(), self.session.encode())
+        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.secret.encode())
 
 
 def _digest(purpose: str, secret: str) -> str:

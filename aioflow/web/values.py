@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api
 from aioflow.model import ValueKind
+from aioflow.web.permissions import Acting, admin
 
 __all__ = ("ValueBody", "add_values")
 
@@ -28,28 +29,46 @@ def add_values(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> 
     """Add the routes of each kind."""
     for kind in ValueKind:
         _add_kind(router, api, json, kind)
-    _add_rotation(router, api, json)
+    _add_rotation(router, json)
 
 
-def _add_rotation(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> None:
-    @router.post("/secrets/rotate", name="rotate", description="Change the key of the home.")
-    async def rotate() -> Response:
-        return json(await api.rotate())
+def _add_rotation(router: APIRouter, json: Callable[[Any], Response]) -> None:
+    @router.post(
+        "/secrets/rotate",
+        name="rotate",
+        description="Change the key of the home.",
+        dependencies=[admin()],
+    )
+    async def rotate(acting: Acting) -> Response:
+        return json(await acting.rotate())
 
 
 def _add_kind(
     router: APIRouter, api: Api, json: Callable[[Any], Response], kind: ValueKind
 ) -> None:
-    @router.get(f"/{kind}s", name=f"list_{kind}s", description=f"List the {kind}s, without values.")
+    @router.get(
+        f"/{kind}s",
+        name=f"list_{kind}s",
+        description=f"List the {kind}s, without values.",
+        dependencies=[admin()],
+    )
     async def list_values() -> Response:
         return json(await api.values.list(kind))
 
-    @router.put(f"/{kind}s/{{name:path}}", name=f"set_{kind}", description=f"Set a {kind}.")
-    async def set_value(name: _NAME, body: ValueBody) -> Response:
-        return json(await api.values.set(kind, name, body.value))
+    @router.put(
+        f"/{kind}s/{{name:path}}",
+        name=f"set_{kind}",
+        description=f"Set a {kind}.",
+        dependencies=[admin()],
+    )
+    async def set_value(name: _NAME, body: ValueBody, acting: Acting) -> Response:
+        return json(await acting.values.set(kind, name, body.value))
 
     @router.delete(
-        f"/{kind}s/{{name:path}}", name=f"delete_{kind}", description=f"Delete a {kind}."
+        f"/{kind}s/{{name:path}}",
+        name=f"delete_{kind}",
+        description=f"Delete a {kind}.",
+        dependencies=[admin()],
     )
-    async def delete_value(name: _NAME) -> Response:
-        return json(await api.values.delete(kind, name))
+    async def delete_value(name: _NAME, acting: Acting) -> Response:
+        return json(await acting.values.delete(kind, name))

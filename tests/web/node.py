@@ -11,14 +11,17 @@ import anyio
 import msgspec
 
 from aioflow.api import Api
+from aioflow.api.views import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
+from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.effects import StartTry
 from aioflow.engine import Engine
 from aioflow.inputs import FileBroken, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
 from aioflow.tasklog import TaskLog
@@ -64,14 +67,19 @@ class Outlets:
     """Keeps what is to be started until the test has it."""
 
     def __init__(self) -> None:
+        self.api: Api | None = None
         self.starts: list[StartTry] = []
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    recall = forget = host = deliver = committed = stop_try = end_hosting = _ignore
+    recall = forget = host = deliver = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = _ignore
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        if self.api is not None:
+            self.api.committed(batch)
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
@@ -126,6 +134,10 @@ class Node(NamedTuple):
         self.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
 
 
+async def nothing_is_old(dry_run: bool) -> CleanedView:
+    return CleanedView()
+
+
 @asynccontextmanager
 async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
     home.mkdir(parents=True, exist_ok=True)
@@ -144,8 +156,16 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
         tasklog = TaskLog(home / "logs", clock)
         await group.start(tasklog.run)
         api = Api(
-            engine, store, tasklog, clock=clock, started_at=clock.now(), home=home, vault=vault
+            engine,
+            store,
+            tasklog,
+            clock=clock,
+            started_at=clock.now(),
+            home=home,
+            vault=vault,
+            clean=nothing_is_old,
         )
+        outlets.api = api
         yield Node(engine, store, api, outlets, home)
         group.cancel_scope.cancel()
 

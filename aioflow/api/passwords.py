@@ -1,0 +1,81 @@
+"""Passwords: hashed with Argon2, in a thread of their own, a few at a time."""
+
+from __future__ import annotations
+
+import anyio
+import argon2
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from aioflow.errors import AccountRefused, TooManyLogins
+from aioflow.threads import in_thread
+
+__all__ = ("Passwords", "checked_password")
+
+_SHORTEST, _LONGEST = 10, 1_024  # characters
+_THREADS = 1
+"""One core at most, and the memory of one hash, whoever knocks."""
+
+_WAITING = 16
+_AGAIN_SECONDS = 2
+
+# What OWASP asks for at least: 19 MiB, two rounds.
+_hasher = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+_NOBODY = (
+    b"$argon2id$v=19$m=19456,t=2,p=1$c29tZXRoaW5nc2FsdHk$"
+    b"ZzO1ZQm0pOZzY6V2v3r8mVJY9b2uZk0h7pXqk0yF1mE"
+)
+"""Compared with where there is no such user: that takes as long."""
+
+
+def checked_password(password: str) -> str:
+    """Return a password that may be one.
+
+    Raises:
+        AccountRefused: If it is too short, or too long.
+    """
+    if not _SHORTEST <= len(password) <= _LONGEST:
+        raise AccountRefused(f"a password has {_SHORTEST} to {_LONGEST} characters")
+    return password
+
+
+class Passwords:
+    """Hashes and compares. Who comes while too many wait is sent away."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._waiting = 0
+
+    async def hashed(self, password: str) -> bytes:
+        """Return what is kept of a password.
+
+        Raises:
+            AccountRefused: If it may not be one.
+        """
+        text = checked_password(password).encode("utf-8", "surrogatepass")
+        return (await in_thread(_hasher.hash, text, limiter=self._limiter)).encode()
+
+    async def matches(self, secret: bytes | None, password: str) -> bool:
+        """Whether a password is the one that this was kept of; it takes as long for ``None``.
+
+        Raises:
+            TooManyLogins: If too many wait for that already.
+        """
+        if len(password) > _LONGEST:
+            return False
+        if self._waiting >= _WAITING:
+            raise TooManyLogins(_AGAIN_SECONDS)
+        self._waiting += 1
+        try:
+            text = password.encode("utf-8", "surrogatepass")
+            is_same = await in_thread(_is_of, secret or _NOBODY, text, limiter=self._limiter)
+        finally:
+            self._waiting -= 1
+        return is_same and secret is not None
+
+
+def _is_of(secret: bytes, password: bytes) -> bool:
+    try:
+        return _hasher.verify(secret, password)
+    except (VerificationError, InvalidHashError):
+        return False

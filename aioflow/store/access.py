@@ -1,0 +1,215 @@
+"""Accounts, tokens, sessions and the audit: what a batch says of them, and what is asked of them.
+
+No key seals them: of passwords, tokens and cookies only digests are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Select, literal_column, select
+
+from aioflow.access import AccountRow, AuditRow, LoginRow, Noted, Role, TokenRow
+from aioflow.rows import Batch
+from aioflow.secrets import Vault
+from aioflow.store import access_tables as tables
+from aioflow.store import rows
+from aioflow.store.asking import Asking
+from aioflow.store.packing import encode, last_of_each
+from aioflow.store.selects import number
+
+__all__ = (
+    "ADMITTED",
+    "AccessReader",
+    "accounts",
+    "admitted",
+    "audit_lines",
+    "gone",
+    "logins",
+    "tokens",
+)
+
+_scopes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+
+
+_ACCOUNTS = select(tables.account).order_by(tables.account.c.name)
+_TOKENS = select(tables.api_token).order_by(tables.api_token.c.token_no)
+_LOGINS = select(tables.login).order_by(tables.login.c.login_no)
+_LAST = (
+    select(tables.audit.c.digest)
+    .order_by(tables.audit.c.audit_no.desc())
+    .limit(literal_column("1"))
+)
+
+ADMITTED: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST)
+"""What a restart asks of them."""
+
+
+@cache
+def _audit_page(*, before: bool, after: bool) -> Select[Any]:
+    audit_no = tables.audit.c.audit_no
+    page = select(tables.audit).limit(number("limit"))
+    page = page.order_by(audit_no if after else audit_no.desc())
+    if before:
+        page = page.where(audit_no < number("before"))
+    return page.where(audit_no > number("after")) if after else page
+
+
+def admitted(found: Sequence[Sequence[rows.Values]]) -> dict[str, Any]:
+    """Return what a snapshot says of them, of the answers to ``ADMITTED``."""
+    of_accounts, of_tokens, of_logins, last = found
+    return {
+        "accounts": [_account(values) for values in of_accounts],
+        "tokens": [_token(values) for values in of_tokens],
+        "logins": [_login(values) for values in of_logins],
+        "last_audit": bytes(last[0][0]) if last else b"",
+    }
+
+
+# ── what a batch says ───────────────────────────────────────────────────────────────────
+
+
+def accounts(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are made or changed."""
+
+    def values(row: AccountRow) -> tuple[Any, ...]:
+        plain = msgspec.structs.replace(row, is_disabled=int(row.is_disabled))
+        return _plain_role(msgspec.structs.astuple(plain), 3)
+
+    return [values(row) for row in last_of_each(batch.accounts, lambda row: row.account_no)]
+
+
+def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are made or changed."""
+
+    def values(row: TokenRow) -> tuple[Any, ...]:
+        number, name, digest, role, scopes, *rest = msgspec.structs.astuple(row)
+        packed = None if scopes is None else encode(scopes)
+        return (number, name, digest, int(role), packed, *rest)
+
+    return [values(row) for row in last_of_each(batch.tokens, lambda row: row.token_no)]
+
+
+def logins(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that are begun."""
+    return [msgspec.structs.astuple(row) for row in batch.logins]
+
+
+def gone(kind: str) -> Callable[[Batch, Vault], list[tuple[Any, ...]]]:
+    """Return what tells the numbers of a kind that go."""
+
+    def numbers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+        return [(number,) for number in getattr(batch, f"gone_{kind}")]
+
+    return numbers
+
+
+def audit_lines(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the new lines of the audit."""
+
+    def values(row: AuditRow) -> tuple[Any, ...]:
+        line = msgspec.structs.replace(row.noted, is_refused=int(row.noted.is_refused))
+        return (row.audit_no, row.at, *msgspec.structs.astuple(line), row.previous, row.digest)
+
+    return [values(row) for row in batch.audit]
+
+
+def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    return (*values[:place], int(values[place]), *values[place + 1 :])
+
+
+# ── what is asked ───────────────────────────────────────────────────────────────────────
+
+
+def _account(values: rows.Values) -> AccountRow:
+    number, name, secret, role, is_disabled, created_at, changed_at = values
+    return AccountRow(
+        account_no=number,
+        name=name,
+        secret=bytes(secret),
+        role=Role(role),
+        is_disabled=bool(is_disabled),
+        created_at=created_at,
+        changed_at=changed_at,
+    )
+
+
+def _token(values: rows.Values) -> TokenRow:
+    number, name, digest, role, scopes, created_at, created_by, *instants = values
+    expires_at, revoked_at, last_used_at = instants
+    return TokenRow(
+        token_no=number,
+        name=name,
+        digest=bytes(digest),
+        role=Role(role),
+        scopes=None if scopes is None else _scopes(scopes),
+        created_at=created_at,
+        created_by=created_by,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+        last_used_at=last_used_at,
+    )
+
+
+def _login(values: rows.Values) -> LoginRow:
+    number, name, digest, created_at, expires_at, address = values
+    return LoginRow(
+        login_no=number,
+        name=name,
+        digest=bytes(digest),
+        created_at=created_at,
+        expires_at=expires_at,
+        address=address,
+    )
+
+
+def _audit(values: rows.Values) -> AuditRow:
+    number, at, actor, role, action, target, address, is_refused, code, *rest = values
+    before, after, previous, digest = rest
+    return AuditRow(
+        audit_no=number,
+        at=at,
+        noted=Noted(
+            actor=actor,
+            role=role,
+            action=action,
+            target=target,
+            address=address,
+            is_refused=bool(is_refused),
+            code=code,
+            before=before,
+            after=after,
+        ),
+        previous=bytes(previous),
+        digest=bytes(digest),
+    )
+
+
+class AccessReader(Asking):
+    """The part of a store that knows who is let in."""
+
+    async def list_accounts(self) -> list[AccountRow]:
+        """See ``Store``."""
+        return await self._all(_account, _ACCOUNTS)
+
+    async def list_tokens(self) -> list[TokenRow]:
+        """See ``Store``."""
+        return await self._all(_token, _TOKENS)
+
+    async def list_logins(self) -> list[LoginRow]:
+        """See ``Store``."""
+        return await self._all(_login, _LOGINS)
+
+    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
+        """See ``Store``."""
+        page = _audit_page(before=before is not None, after=False)
+        cursor = {} if before is None else {"before": before}
+        return await self._all(_audit, page, limit=limit, **cursor)
+
+    async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
+        """See ``Store``."""
+        page = _audit_page(before=False, after=True)
+        return await self._all(_audit, page, after=after, limit=limit)

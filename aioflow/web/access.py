@@ -1,0 +1,185 @@
+"""The routes of who is let in: oneself, sessions, users, tokens; and the audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from aioflow.access import Role
+from aioflow.api import Api
+from aioflow.api.reader import PAGE
+from aioflow.errors import LoginFailed, RequestError
+from aioflow.web.guard import set_cookie
+from aioflow.web.permissions import By, Sent, admin, anybody, viewer
+
+__all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "UserBody", "add_access")
+
+_NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
+_Role: TypeAlias = Literal["viewer", "operator", "admin"]
+
+
+class LoginBody(BaseModel):
+    """Who wants in."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str, Field(max_length=250)]
+    password: Annotated[str, Field(max_length=4_096)]
+
+
+class NewUserBody(BaseModel):
+    """Somebody who may log in."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: str
+    password: str
+    role: _Role = "viewer"
+
+
+class UserBody(BaseModel):
+    """What changes of a user."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    password: str | None = None
+    role: _Role | None = None
+    disabled: bool | None = None
+
+
+class NewTokenBody(BaseModel):
+    """What a program may do, where and until when; without those, everywhere and for ever."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    role: _Role = "viewer"
+    scopes: list[str] | None = None
+    expires_at: str | None = None
+
+
+class _Answer(Protocol):
+    def __call__(self, content: Any, status_code: int = 200) -> Response: ...
+
+
+def add_access(router: APIRouter, api: Api, json: _Answer) -> None:
+    """Add the routes."""
+    _add_sessions(router, api, json)
+    _add_users(router, api, json)
+    _add_tokens(router, api, json)
+
+    @router.get("/audit", dependencies=[admin()])
+    async def list_audit(
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+        before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    ) -> Response:
+        """List who has changed what, and what was refused, the newest first."""
+        return json(await api.access.list_audit(before=before, limit=limit))
+
+
+def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
+    @router.get("/me", dependencies=[viewer(is_own=True)])
+    async def show_me(sent: Sent) -> Response:
+        """Say who asks."""
+        caller = sent.caller
+        if caller is None:
+            raise RuntimeError("a request came past the guard")
+        return json(
+            {
+                "name": caller.name,
+                "role": caller.role.label,
+                "kind": caller.kind,
+                "scopes": caller.scopes,
+            }
+        )
+
+    @router.post("/sessions", status_code=201, dependencies=[anybody()])
+    async def log_in(body: LoginBody, request: Request, sent: Sent) -> Response:
+        """Begin a session: the answer sets its cookie. One that goes on is ended."""
+        try:
+            secret, session = await api.access.log_in(
+                body.name,
+                body.password,
+                address=sent.address,
+                cookie=request.app.state.cookie_name,
+                replaces=sent.cookie,
+            )
+        except LoginFailed:
+            if api.access.picture.account(body.name) is not None:  # else it may be a password
+                sent.target = body.name
+            raise
+        answer = json(session, status_code=201)
+        set_cookie(answer, request.scope, request.app.state.cookie_name, secret)
+        return answer
+
+    @router.delete("/sessions/current", dependencies=[viewer(is_own=True)])
+    async def log_out(request: Request, sent: Sent, by: By) -> Response:
+        """End the session whose cookie comes along."""
+        if sent.caller is None or sent.caller.kind != "session":
+            raise RequestError("this is no session; a token is revoked by an admin")
+        answer = json(await api.access.end_session(by, sent.caller.number))
+        answer.delete_cookie(request.app.state.cookie_name, path="/", httponly=True)
+        return answer
+
+    @router.get("/sessions", dependencies=[viewer()])
+    async def list_sessions(by: By) -> Response:
+        """List the sessions that go on: all for an admin, for others their own."""
+        return json(await api.access.list_sessions(of=_own(by.name, by.role)))
+
+    @router.delete("/sessions/{session_id}", dependencies=[viewer()])
+    async def end_session(session_id: _NUMBER, by: By) -> Response:
+        """End one, of others as an admin only."""
+        return json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
+
+
+def _own(name: str, role: Role) -> str | None:
+    return None if role is Role.ADMIN else name
+
+
+def _add_users(router: APIRouter, api: Api, json: _Answer) -> None:
+    @router.get("/users", dependencies=[admin()])
+    async def list_users() -> Response:
+        """List who may log in."""
+        return json(await api.access.list_users())
+
+    @router.post("/users", status_code=201, dependencies=[admin()])
+    async def create_user(body: NewUserBody, by: By) -> Response:
+        """Let somebody log in."""
+        made = await api.access.create_user(by, body.name, body.password, body.role)
+        return json(made, status_code=201)
+
+    @router.put("/users/{name}", dependencies=[admin()])
+    async def set_user(name: str, body: UserBody, by: By) -> Response:
+        """Change what is given of a user, whose sessions end."""
+        return json(
+            await api.access.set_user(
+                by, name, password=body.password, role=body.role, disabled=body.disabled
+            )
+        )
+
+    @router.delete("/users/{name}", dependencies=[admin()])
+    async def delete_user(name: str, by: By) -> Response:
+        """Delete a user, whose sessions end."""
+        return json(await api.access.delete_user(by, name))
+
+
+def _add_tokens(router: APIRouter, api: Api, json: _Answer) -> None:
+    @router.get("/tokens", dependencies=[admin()])
+    async def list_tokens() -> Response:
+        """List the tokens, without what they are."""
+        return json(await api.access.list_tokens())
+
+    @router.post("/tokens", status_code=201, dependencies=[admin()])
+    async def create_token(body: NewTokenBody, by: By) -> Response:
+        """Make a token; the answer is the only one that tells what it is."""
+        made = await api.access.create_token(
+            by, body.name, body.role, scopes=body.scopes, expires_at=body.expires_at
+        )
+        return json(made, status_code=201)
+
+    @router.delete("/tokens/{token_id}", dependencies=[admin()])
+    async def revoke_token(token_id: _NUMBER, by: By) -> Response:
+        """Have a token be good for nothing; it stays listed."""
+        return json(await api.access.revoke_token(by, token_id))

@@ -1,0 +1,111 @@
+"""Connections: so many in all, so many from one address, and none that dawdles with its head."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, ClassVar, cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "limited")
+
+HEAD_BYTES = 16 * 1024
+"""Of a request's first line and headers."""
+
+HEAD_SECONDS = 10.0
+"""From when a connection is made, or used again, until the head of its request is whole."""
+
+IN_ALL = 1_000
+FROM_ONE_ADDRESS = 200
+
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n"
+    b"connection: close\r\n\r\n"
+)
+
+
+class _Limits:
+    """Those of one server, and how many connections it has from where."""
+
+    def __init__(self, in_all: int, from_one: int, head_seconds: float) -> None:
+        self.head_seconds = head_seconds
+        self._in_all = in_all
+        self._from_one = from_one
+        self._open: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count one more; whether there is room for it. Without an address it counts in all."""
+        self._open[address] += 1
+        is_many = bool(address) and self._open[address] > self._from_one
+        return not is_many and self._open.total() <= self._in_all
+
+    def leave(self, address: str) -> None:
+        """One has gone."""
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+
+class _Connection(H11Protocol):
+    limits: ClassVar[_Limits]
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._from: str | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called by the loop."""
+        super().connection_made(transport)
+        self._from = self.client[0] if self.client else ""
+        if self.limits.enter(self._from):
+            self._wait_for_head()
+        else:
+            transport.write(_BUSY)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop."""
+        if self._from is not None:
+            self.limits.leave(self._from)
+            self._from = None
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if self.transport.is_closing():
+            return
+        before = cast(object, self.cycle)
+        super().data_received(data)
+        if cast(object, self.cycle) is not before:
+            self._stop_waiting()  # the head was whole
+        elif before is None or self.cycle.response_complete:
+            self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        if self._patience is None and not self.transport.is_closing():
+            seconds = self.limits.head_seconds
+            self._patience = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def limited(
+    *,
+    in_all: int = IN_ALL,
+    from_one: int = FROM_ONE_ADDRESS,
+    head_seconds: float = HEAD_SECONDS,
+) -> type[asyncio.Protocol]:
+    """Return the protocol of a server; each has limits of its own.
+
+    Args:
+        in_all: Connections at once.
+        from_one: The same from one address; a Unix socket has none.
+        head_seconds: See ``HEAD_SECONDS``.
+    """
+    return type("Connection", (_Connection,), {"limits": _Limits(in_all, from_one, head_seconds)})

@@ -1,0 +1,227 @@
+"""Who is let in, as the engine decides it; and what a turn that is taken back leaves of that."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.access import HOME, Actor, Noted, Role
+from aioflow.core.access import LOGINS, TOKENS
+from aioflow.core.audit_chain import BEGINNING, check_chain
+from aioflow.errors import (
+    AccountExists,
+    LoginFailed,
+    TokenExists,
+    UnknownAccount,
+    UnknownLogin,
+    UnknownToken,
+)
+from aioflow.inputs import Asked
+from aioflow.requests import (
+    CreateAccount,
+    CreateToken,
+    DeleteAccount,
+    EndLogin,
+    Note,
+    NoteUse,
+    OpenLogin,
+    RevokeToken,
+    SetAccount,
+    SetPool,
+    ShowPools,
+)
+from tests.core.world import World
+
+BY = Actor(name="root", role=Role.ADMIN, address="::1")
+
+
+def account(name="anna", secret=b"hash", role=Role.VIEWER):
+    return CreateAccount(name=name, secret=secret, role=role)
+
+
+def login(world, name="anna", seen=b"hash", digest=b"d", **more):
+    return OpenLogin(
+        name=name, seen=seen, digest=digest, expires_at=world.now + 10**9, address="::1", **more
+    )
+
+
+def token(name="ci", digest=b"t", **more):
+    return CreateToken(
+        name=name, digest=digest, role=Role.VIEWER, scopes=None, created_by="root", **more
+    )
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def admitted(world):
+    return world.memory.admitted
+
+
+def test_a_session_begins_only_with_what_the_password_was_compared_with(world, admitted):
+    world.ask(account())
+
+    for wrong in (login(world, seen=b"older"), login(world, name="bob"), login(world, seen=None)):
+        with pytest.raises(LoginFailed):
+            world.ask(wrong)
+    opened = world.ask(login(world))
+
+    assert admitted.logins == {opened.login_no: opened}
+
+
+def test_a_disabled_account_opens_no_session(world):
+    world.ask(account())
+    world.ask(SetAccount(name="anna", is_disabled=True))
+
+    with pytest.raises(LoginFailed):
+        world.ask(login(world))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        SetAccount(name="anna", secret=b"new"),
+        SetAccount(name="anna", role=Role.ADMIN),
+        SetAccount(name="anna", is_disabled=True),
+        DeleteAccount(name="anna"),
+    ],
+)
+def test_what_changes_of_an_account_ends_its_sessions_and_no_others(world, admitted, change):
+    world.ask(account())
+    world.ask(account("bob"))
+    world.ask(login(world))
+    others = world.ask(login(world, "bob", digest=b"e"))
+    home = world.ask(login(world, HOME, None, b"f"))
+
+    world.ask(change)
+
+    assert set(admitted.logins.values()) == {others, home}
+
+
+def test_a_change_that_changes_nothing_ends_nothing(world, admitted):
+    world.ask(account())
+    opened = world.ask(login(world))
+
+    world.ask(SetAccount(name="anna", role=Role.VIEWER))
+
+    assert list(admitted.logins.values()) == [opened]
+
+
+def test_sessions_make_room_the_oldest_first(world, admitted):
+    world.ask(account())
+    opened = [world.ask(login(world, digest=bytes([n]))) for n in range(LOGINS + 2)]
+
+    assert list(admitted.logins.values()) == opened[2:]
+
+
+def test_a_session_replaces_the_one_before_and_what_has_run_out_goes(world, admitted):
+    world.ask(account())
+    world.ask(login(world, digest=b"a"))
+    second = world.ask(login(world, digest=b"b", replaces=b"a"))
+    assert list(admitted.logins.values()) == [second]
+
+    world.pass_time(2_000)
+    third = world.ask(login(world, digest=b"c"))
+
+    assert list(admitted.logins.values()) == [third]
+
+
+def test_a_name_is_taken_once(world):
+    world.ask(account())
+    world.ask(token())
+
+    for name in ("anna", HOME):
+        with pytest.raises(AccountExists):
+            world.ask(account(name))
+    with pytest.raises(TokenExists):
+        world.ask(token(digest=b"u"))
+
+
+def test_tokens_that_are_over_free_their_names_and_then_their_rows(world, admitted):
+    first = world.ask(token())
+    world.ask(RevokeToken(token_no=first.token_no))
+    again = world.ask(token(digest=b"u"))
+    for n in range(TOKENS - 1):
+        world.ask(token(f"t{n}", n.to_bytes(2, "big")))
+
+    assert first.token_no not in admitted.tokens
+    assert again.token_no in admitted.tokens
+    assert len(admitted.tokens) == TOKENS
+
+
+def test_what_is_not_there_is_told(world):
+    for request, error in (
+        (SetAccount(name="x"), UnknownAccount),
+        (DeleteAccount(name="x"), UnknownAccount),
+        (EndLogin(login_no=1), UnknownLogin),
+        (RevokeToken(token_no=1), UnknownToken),
+    ):
+        with pytest.raises(error):
+            world.ask(request)
+
+
+def test_a_use_is_written_down_and_never_goes_back(world, admitted):
+    number = world.ask(token()).token_no
+
+    world.ask(NoteUse(uses=((number, 7), (number + 999, 8))))
+    world.ask(NoteUse(uses=((number, 6),)))
+
+    assert admitted.tokens[number].last_used_at == 7
+
+
+def test_what_somebody_changes_is_in_the_audit_of_the_same_batch(world):
+    batch, _, _ = world.decide([Asked(1, SetPool(name="db", slots=3), BY)])
+
+    (row,) = batch.audit
+    assert (len(batch.pools), row.previous) == (1, BEGINNING)
+    assert row.noted == Noted(
+        actor="root",
+        role="admin",
+        action="pool.set",
+        target="db",
+        address="::1",
+        after="3 slots",
+    )
+
+
+def test_what_the_daemon_does_itself_or_what_only_asks_is_not(world):
+    asked = [
+        Asked(1, SetPool(name="db", slots=3)),
+        Asked(2, ShowPools(), BY),
+        Asked(3, SetAccount(name="x"), BY),
+    ]
+
+    batch, _, _ = world.decide(asked)
+
+    assert batch.audit == []
+
+
+def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
+    rows = []
+    for n in range(3):
+        batch, _, draft = world.decide([Asked(n, SetPool(name="db", slots=n + 1), BY)])
+        rows += batch.audit
+        draft.settle()
+        taken_back, _, gone = world.decide([Asked(9, account("bob"), BY)])
+        assert len(taken_back.audit) == 1
+        world.take_back(gone)
+        assert world.memory.admitted.accounts == {}
+
+    assert check_chain(rows) == []
+    assert len({row.audit_no for row in rows}) == 3
+
+
+def test_a_line_of_others_is_kept_as_it_is(world):
+    said = Noted(actor="", role="", action="POST", target="/x", address="::1", is_refused=True)
+
+    batch, _, _ = world.decide([Asked(1, Note(lines=(said, said)))])
+
+    assert [row.noted for row in batch.audit] == [said, said]
+
+
+def test_nothing_secret_stands_in_what_may_be_logged(world):
+    for request in (account(), SetAccount(name="anna", secret=b"hash"), login(world), token()):
+        assert "hash" not in repr(request)
+        assert "b'" not in repr(request)

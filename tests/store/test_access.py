@@ -1,0 +1,120 @@
+"""Accounts, tokens, sessions and the audit come back as they were stored, and go by number."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from aioflow.access import AccountRow, LoginRow, Noted, Role, TokenRow
+from aioflow.core.audit_chain import BEGINNING, chained
+from aioflow.errors import BatchRefused
+from aioflow.store.replay import compare
+from tests.store.samples import NOON, batch
+
+ANNA = AccountRow(
+    account_no=3,
+    name="anna",
+    secret=b"$argon2id$",
+    role=Role.OPERATOR,
+    is_disabled=False,
+    created_at=NOON,
+    changed_at=NOON,
+)
+BOB = replace(ANNA, account_no=2, name="bob", role=Role.ADMIN, is_disabled=True)
+TOKEN = TokenRow(
+    token_no=5,
+    name="ci",
+    digest=b"d" * 32,
+    role=Role.VIEWER,
+    scopes=("a", "b"),
+    created_at=NOON,
+    created_by="home",
+    expires_at=NOON + 9,
+)
+WIDE = replace(TOKEN, token_no=6, name="all", digest=b"e" * 32, scopes=None, expires_at=None)
+LOGIN = LoginRow(
+    login_no=7, name="anna", digest=b"f" * 32, created_at=NOON, expires_at=NOON + 1, address="::1"
+)
+SAID = Noted(
+    actor="anna", role="operator", action="pool.set", target="db", address="::1", after="3 slots"
+)
+FIRST = chained(10, NOON, SAID, previous=BEGINNING)
+SECOND = chained(
+    12, NOON + 1, replace(SAID, is_refused=True, code="request.forbidden"), previous=FIRST.digest
+)
+
+
+def everything(number: int = 1):
+    return batch(
+        number, accounts=[ANNA, BOB], tokens=[TOKEN, WIDE], logins=[LOGIN], audit=[FIRST, SECOND]
+    )
+
+
+async def test_they_come_back_as_they_were_stored(store):
+    await store.commit(everything())
+
+    assert await store.list_accounts() == [ANNA, BOB]
+    assert await store.list_tokens() == [TOKEN, WIDE]
+    assert await store.list_logins() == [LOGIN]
+    assert await store.list_audit() == [SECOND, FIRST]
+    assert await compare(store) == []
+
+
+async def test_a_restart_knows_them_and_where_the_audit_ends(store):
+    await store.commit(everything())
+
+    snapshot = await store.load()
+
+    assert snapshot.accounts == [ANNA, BOB]
+    assert snapshot.tokens == [TOKEN, WIDE]
+    assert snapshot.logins == [LOGIN]
+    assert snapshot.last_audit == SECOND.digest
+
+
+async def test_they_change_and_go(store):
+    await store.commit(everything())
+    used = replace(TOKEN, last_used_at=NOON, revoked_at=NOON + 2)
+    raised = replace(ANNA, role=Role.ADMIN, changed_at=NOON + 5)
+    await store.commit(
+        batch(
+            2,
+            accounts=[raised],
+            tokens=[used],
+            gone_accounts=[2],
+            gone_tokens=[6],
+            gone_logins=[7],
+        )
+    )
+
+    assert await store.list_accounts() == [raised]
+    assert await store.list_tokens() == [used]
+    assert await store.list_logins() == []
+    assert await compare(store) == []
+
+
+async def test_a_name_that_is_free_in_the_same_batch_may_be_taken_again(store):
+    await store.commit(everything())
+    again = replace(ANNA, account_no=30)
+
+    await store.commit(batch(2, gone_accounts=[3], accounts=[again]))
+
+    assert await store.list_accounts() == [again, BOB]
+
+
+async def test_two_accounts_do_not_share_a_name(store):
+    await store.commit(everything())
+
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(2, accounts=[replace(ANNA, account_no=30)]))
+
+
+async def test_the_audit_comes_in_pages_both_ways_and_goes_when_it_is_old(store):
+    await store.commit(everything())
+
+    assert await store.list_audit(limit=1) == [SECOND]
+    assert await store.list_audit(before=12) == [FIRST]
+    assert await store.read_audit(10) == [SECOND]
+    assert await store.list_numbers("audit", after=-1, limit=9) == [(10, NOON), (12, NOON + 1)]
+    await store.commit(batch(2, erased={"audit": [(10,)]}))
+    assert await store.list_audit() == [SECOND]
+    assert await compare(store) == []

@@ -1,0 +1,434 @@
+"""Logging in and out, tokens, CSRF, the audit: what is let in, and what is let in no more."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from aioflow.access import HOME, Actor, Role
+from aioflow.api.audit import audit_faults
+from aioflow.web.app import create_app
+from aioflow.web.tokens import Token
+from tests.store.samples import execute
+from tests.web.node import CHAIN, ask, node
+
+TOKEN = Token("t" * 43)
+HOME_BEARER = {"authorization": f"Bearer {TOKEN.secret}"}
+JSON = {"content-type": "application/json"}
+OWN = {**JSON, "origin": "http://127.0.0.1:8793"}
+PASSWORD = "a horse, a battery"
+BY = Actor(name=HOME, role=Role.ADMIN)
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+
+@asynccontextmanager
+async def app(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.access.create_user(BY, "anna", PASSWORD, "operator")
+        yield n, create_app(n.api, TOKEN)
+
+
+async def log_in(web, name="anna", password=PASSWORD, **headers):
+    body = json.dumps({"name": name, "password": password}).encode()
+    return await ask(web, "POST", "/api/v1/sessions", body=body, headers={**OWN, **headers})
+
+
+def cookie_of(answer):
+    return {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+
+
+async def me(web, headers):
+    answer = await ask(web, "GET", "/api/v1/me", headers=headers)
+    return answer.json if answer.status == 200 else answer.status
+
+
+async def lines(n, **wanted):
+    await n.api.access._write()
+    found = await n.api.access.list_audit(limit=1000)
+    return [one for one in found if all(getattr(one, k) == v for k, v in wanted.items())]
+
+
+# ── sessions ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_user_logs_in_is_known_and_logs_out_for_good(tmp_path):
+    async with app(tmp_path) as (n, web):
+        opened = await log_in(web)
+        session = cookie_of(opened)
+        known = await me(web, session)
+        left = await ask(web, "DELETE", "/api/v1/sessions/current", headers={**session, **OWN})
+        after = await me(web, session)
+        told = await lines(n, actor="anna")
+
+    assert opened.status == 201
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(
+        opened.headers["set-cookie"].split("; ")
+    )
+    assert known == {"name": "anna", "role": "operator", "kind": "session", "scopes": None}
+    assert (left.status, after) == (200, 401)
+    assert [one.action for one in told] == ["session.end", "session.open"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"password": "another battery"},
+        {"role": "viewer"},
+        {"disabled": True},
+        None,
+    ],
+    ids=["password", "role", "disabled", "deleted"],
+)
+async def test_a_session_does_not_outlive_what_changes_of_its_user(tmp_path, change):
+    async with app(tmp_path) as (n, web):
+        session = cookie_of(await log_in(web))
+        if change is None:
+            await n.api.access.delete_user(BY, "anna")
+        else:
+            await n.api.access.set_user(BY, "anna", **change)
+        after = await me(web, session)
+        again = await log_in(web)
+
+    assert after == 401
+    assert again.status == (201 if change == {"role": "viewer"} else 401)
+
+
+async def test_a_login_replaces_the_session_that_came_along(tmp_path):
+    async with app(tmp_path) as (_, web):
+        first = cookie_of(await log_in(web))
+        second = cookie_of(await log_in(web, **first))
+
+        assert await me(web, first) == 401
+        assert (await me(web, second))["name"] == "anna"
+
+
+async def test_a_session_that_has_run_out_is_over(tmp_path, monkeypatch):
+    async with app(tmp_path) as (n, web):
+        session = cookie_of(await log_in(web))
+        now = n.api.clock.now()
+        monkeypatch.setattr(type(n.api.clock), "now", lambda self: now + 31 * 86_400_000_000)
+        after = await me(web, session)
+        monkeypatch.undo()
+
+    assert after == 401
+
+
+async def test_the_homes_session_ends_with_its_logout_too(tmp_path):
+    async with app(tmp_path) as (_, web):
+        visit = await ask(web, "GET", f"/?token={TOKEN.secret}")
+        session = cookie_of(visit)
+        known = await me(web, session)
+        await ask(web, "DELETE", "/api/v1/sessions/current", headers={**session, **OWN})
+
+        assert known["name"] == "home"
+        assert await me(web, session) == 401
+
+
+async def test_another_token_of_the_home_ends_the_sessions_of_the_one_before(tmp_path):
+    async with app(tmp_path) as (n, web):
+        name, _, value = cookie_of(await ask(web, "GET", f"/?token={TOKEN.secret}"))[
+            "cookie"
+        ].partition("=")
+        other = Token("u" * 43)
+        renewed = create_app(n.api, other)
+        after = [
+            await me(renewed, {"cookie": f"{cookie}={value}"})
+            for cookie in (name, other.cookie_name)
+        ]
+
+    assert after == [401, 401]
+
+
+async def test_others_sessions_are_an_admins_business(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.create_user(BY, "root", PASSWORD, "admin")
+        anna, root = cookie_of(await log_in(web)), cookie_of(await log_in(web, "root"))
+        own = await ask(web, "GET", "/api/v1/sessions", headers=anna)
+        everyone = await ask(web, "GET", "/api/v1/sessions", headers=root)
+        of_root = next(one for one in everyone.json if one["name"] == "root")
+        path = f"/api/v1/sessions/{of_root['session_id']}"
+        not_hers = await ask(web, "DELETE", path, headers={**anna, **OWN})
+        of_anna = f"/api/v1/sessions/{own.json[0]['session_id']}"
+        ended = await ask(web, "DELETE", of_anna, headers={**root, **OWN})
+        after = await me(web, anna)
+
+    assert [one["name"] for one in own.json] == ["anna"]
+    assert {one["name"] for one in everyone.json} == {"anna", "root"}
+    assert (not_hers.status, ended.status, after) == (404, 200, 401)
+
+
+async def test_a_wrong_password_and_no_such_user_are_told_alike(tmp_path):
+    async with app(tmp_path) as (n, web):
+        wrong = await log_in(web, "anna", "not her password")
+        nobody = await log_in(web, "nobody", PASSWORD)
+        told = await lines(n, outcome="refused")
+
+    assert (wrong.status, nobody.status) == (401, 401)
+    assert wrong.json["detail"] == nobody.json["detail"]
+    assert {one.target for one in told} == {"anna", "/api/v1/sessions"}
+
+
+async def test_what_answers_for_long_ends_with_the_token_it_was_asked_with(tmp_path):
+    async with app(tmp_path) as (n, web):
+        made = await n.api.access.create_token(BY, "watcher", "viewer")
+        sent = []
+
+        async def endless(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for number in range(10):
+                await send({"type": "http.response.body", "body": b"x", "more_body": True})
+                sent.append(number)
+                if number == 2:
+                    await n.api.access.revoke_token(BY, made["token_id"])
+
+        web._app = endless
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        answer = await ask(web, "GET", "/api/v1/stream", headers=bearer)
+
+    assert answer.body == b"xxx"
+    assert sent == [0, 1, 2]
+
+
+# ── tokens ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_token_is_told_once_used_and_revoked(tmp_path):
+    async with app(tmp_path) as (n, web):
+        body = b'{"name": "ci", "role": "operator", "scopes": ["chain"]}'
+        made = await ask(web, "POST", "/api/v1/tokens", body=body, headers={**HOME_BEARER, **JSON})
+        bearer = {"authorization": f"bearer {made.json['token']}"}
+        known = await me(web, bearer)
+        await n.api.access._write()
+        listed = await ask(web, "GET", "/api/v1/tokens", headers=HOME_BEARER)
+        stored = (n.home / "aioflow.db").read_bytes() + (n.home / "aioflow.db-wal").read_bytes()
+        path = f"/api/v1/tokens/{made.json['token_id']}"
+        await ask(web, "DELETE", path, headers=HOME_BEARER)
+        after = await me(web, bearer)
+        twice = await ask(web, "DELETE", path, headers=HOME_BEARER)
+
+    assert made.json["token"].startswith("aio_")
+    assert len(made.json["token"]) > 40
+    assert known == {"name": "ci", "role": "operator", "kind": "token", "scopes": ["chain"]}
+    assert "token" not in listed.json[0]
+    assert listed.json[0]["last_used_at"] is not None
+    assert made.json["token"].encode() not in stored
+    assert PASSWORD.encode() not in stored
+    assert (after, twice.json["state"]) == (401, "revoked")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"name": "ci", "role": "root"}', 422, "request.invalid"),
+        (b'{"name": "../x"}', 422, "request.account"),
+        (b'{"name": ""}', 422, "request.account"),
+        (b'{"name": "ci", "scopes": []}', 422, "request.account"),
+        (b'{"name": "ci", "scopes": ["a\\u0000"]}', 422, "request.account"),
+        (b'{"name": "ci", "expires_at": "1999-01-01"}', 422, "request.account"),
+        (b'{"name": "ci", "expires_at": "soon"}', 400, "request"),
+        (b'{"name": "taken"}', 409, "request.token_exists"),
+    ],
+)
+async def test_a_token_that_cannot_be_is_not_made(tmp_path, body, status, code):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.create_token(BY, "taken", "viewer")
+        answer = await ask(
+            web, "POST", "/api/v1/tokens", body=body, headers={**HOME_BEARER, **JSON}
+        )
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"name": "anna", "password": "long enough"}', 409, "request.account_exists"),
+        (b'{"name": "home", "password": "long enough"}', 409, "request.account_exists"),
+        (b'{"name": "bob", "password": "short"}', 422, "request.account"),
+        (b'{"name": "-bob", "password": "long enough"}', 422, "request.account"),
+        (b'{"name": "bob"}', 422, "request.invalid"),
+    ],
+)
+async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "POST", "/api/v1/users", body=body, headers={**HOME_BEARER, **JSON})
+
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert b"long enough" not in answer.body
+
+
+# ── what others' pages can send ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({"origin": "http://127.0.0.1:8793", **JSON}, 201, id="own"),
+        pytest.param({"sec-fetch-site": "same-origin", **JSON}, 201, id="own-by-fetch"),
+        pytest.param({**JSON}, 403, id="nothing"),
+        pytest.param({"origin": "null", **JSON}, 403, id="null"),
+        pytest.param({"origin": "http://127.0.0.1:8794", **JSON}, 403, id="port"),
+        pytest.param({"origin": "https://127.0.0.1:8793", **JSON}, 403, id="scheme"),
+        pytest.param({"sec-fetch-site": "same-site", **JSON}, 403, id="same-site"),
+        pytest.param({"sec-fetch-site": "none", **JSON}, 403, id="none"),
+        pytest.param(
+            {"origin": "http://127.0.0.1:8793", "sec-fetch-site": "cross-site", **JSON},
+            403,
+            id="contradiction",
+        ),
+        pytest.param({**OWN, "content-type": "text/plain"}, 415, id="text"),
+        pytest.param({**OWN, "content-type": "application/json, x"}, 415, id="two-types"),
+        pytest.param({**OWN, "content-type": "application/x-www-form-urlencoded"}, 415, id="form"),
+        pytest.param({**OWN, "content-type": "multipart/form-data; boundary=x"}, 415, id="parts"),
+        pytest.param({"origin": "http://127.0.0.1:8793"}, 415, id="no-type"),
+        pytest.param({**OWN, "content-type": "Application/JSON; charset=UTF-8"}, 201, id="case"),
+        pytest.param({**OWN, "x-forwarded-host": "evil.example"}, 201, id="forwarded"),
+        pytest.param({**OWN, "host": "evil.example"}, 421, id="host"),
+    ],
+)
+async def test_a_session_changes_things_from_its_own_page_as_json_alone(tmp_path, headers, status):
+    async with app(tmp_path) as (n, web):
+        session = cookie_of(await log_in(web))
+        answer = await ask(
+            web, "POST", "/api/v1/dags/chain/runs", body=b"{}", headers={**session, **headers}
+        )
+        made = await n.api.list_runs()
+
+    assert answer.status == status
+    assert len(made) == (status == 201)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}],
+)
+async def test_no_other_page_logs_somebody_in(tmp_path, headers):
+    async with app(tmp_path) as (_, web):
+        answer = await log_in(web, **headers)
+
+    assert answer.status == 403
+
+
+async def test_reading_changes_nothing(tmp_path):
+    async with app(tmp_path) as (n, web):
+        for target in ("/api/v1/dags/chain/runs", "/api/v1/dags/chain/pause"):
+            assert (await ask(web, "GET", target, headers=HOME_BEARER)).status == 405
+        assert await n.api.list_runs() == []
+
+
+# ── guessing ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_ten_thousand_wrong_logins_hash_little_and_do_not_hold_up_the_daemon(tmp_path):
+    async with app(tmp_path) as (n, web):
+        longest = 0.0
+        statuses: dict[int, int] = {}
+        is_over = anyio.Event()
+
+        async def watch():
+            nonlocal longest
+            while not is_over.is_set():
+                began = time.perf_counter()
+                assert (await ask(web, "GET", "/api/v1/me", headers=HOME_BEARER)).status == 200
+                longest = max(longest, time.perf_counter() - began)
+                await anyio.sleep(0.005)
+
+        async def guess(first):
+            for number in range(first, first + 500):
+                answer = await log_in(web, "anna", f"wrong {number}")
+                statuses[answer.status] = statuses.get(answer.status, 0) + 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            async with anyio.create_task_group() as guesses:
+                for first in range(0, 10_000, 500):
+                    guesses.start_soon(guess, first)
+            is_over.set()
+        told = await lines(n, outcome="refused")
+
+    assert sum(statuses.values()) == 10_000
+    assert set(statuses) == {401, 429}
+    assert statuses[401] < 100
+    assert longest < 1.0
+    assert len(told) < 250
+
+
+async def test_whoever_guesses_a_name_does_not_shut_out_who_has_it(tmp_path):
+    async with app(tmp_path) as (n, _web):
+        await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", cookie="c")
+        for _ in range(40):
+            with pytest.raises(Exception, match=r"wrong|too many"):
+                await n.api.access.log_in("anna", "wrong", address="10.0.0.2", cookie="c")
+
+        _, opened = await n.api.access.log_in("anna", PASSWORD, address="10.0.0.1", cookie="c")
+
+    assert opened.name == "anna"
+
+
+# ── the audit ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody(tmp_path):
+    async with app(tmp_path) as (n, web):
+        viewer = await n.api.access.create_token(BY, "looker", "viewer")
+        bearer = {"authorization": f"Bearer {viewer['token']}"}
+        for _ in range(5_000):
+            await ask(web, "POST", "/api/v1/dags/chain/pause")
+        await ask(web, "POST", "/api/v1/dags/chain/pause", headers=bearer)
+        told = await lines(n, outcome="refused")
+
+    strangers = [one for one in told if one.code == "web.unauthorized"]
+    assert len(strangers) < 130
+    assert [(one.actor, one.code) for one in told if one.actor] == [("looker", "request.forbidden")]
+    assert any(one.code == "audit.left_out" for one in told)
+
+
+async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
+    async with app(tmp_path) as (n, _web):
+        await n.api.by(BY).set_pool("a", 3)
+        await n.api.by(BY).set_pool("a", 4)
+        await n.api.by(BY).set_pool("a", None)
+        first, second, third, _ = reversed(await n.api.access.list_audit())
+        assert await audit_faults(n.store) == []
+        assert (second.action, second.before, second.after) == ("pool.set", None, "3 slots")
+        assert (third.before, third.after) == ("3 slots", "4 slots")
+
+        url = f"sqlite:///{n.home}/aioflow.db"
+        execute(url, f"UPDATE audit SET after = '9 slots' WHERE audit_no = {third.audit_id}")
+        changed = await audit_faults(n.store)
+        execute(url, f"UPDATE audit SET after = '4 slots' WHERE audit_no = {third.audit_id}")
+        execute(url, f"DELETE FROM audit WHERE audit_no = {second.audit_id}")
+        deleted = await audit_faults(n.store)
+        execute(url, f"DELETE FROM audit WHERE audit_no = {first.audit_id}")
+        aged = await audit_faults(n.store)
+
+    assert changed == [f"audit {third.audit_id} is not as it was written"]
+    assert deleted == [f"audit {third.audit_id} does not follow {first.audit_id}: lines are gone"]
+    assert aged == []
+
+
+async def test_the_audit_tells_no_secret(tmp_path):
+    async with app(tmp_path) as (n, web):
+        secret = {**HOME_BEARER, **JSON}
+        await ask(web, "PUT", "/api/v1/secrets/BANK", body=b'{"value": "hunter2"}', headers=secret)
+        await log_in(web, "anna", "hunter2 again")
+        await log_in(web, "hunter2 as name", "whatever else")
+        told = await lines(n)
+
+    assert "hunter2" not in str(told)
+    assert {"secret.set", "user.create"} <= {one.action for one in told}
+
+
+async def test_an_answer_names_its_request_and_tells_nothing_of_the_inside(tmp_path):
+    async with app(tmp_path) as (_, web):
+        answer = await ask(web, "GET", "/api/v1/runs/nobody", headers=HOME_BEARER)
+
+    name = answer.headers["x-request-id"]
+    assert answer.json["instance"] == f"urn:aioflow:request:{name}"
+    assert len(name) == 16

@@ -1,0 +1,131 @@
+"""How many connections there are, and how long a head, or a body, may take to come."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import time
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from aioflow import web
+from aioflow.settings import Settings
+from aioflow.web import bodies, server
+from aioflow.web.connections import HEAD_BYTES, limited
+from tests.web.node import CHAIN, node
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
+
+
+@asynccontextmanager
+async def served(home, monkeypatch, **limits):
+    monkeypatch.setattr(server, "limited", functools.partial(limited, **limits))
+    async with node(home) as n:
+        n.define(CHAIN)
+        stop = anyio.Event()
+        async with anyio.create_task_group() as group:
+            url = await group.start(web.serve, n.api, Settings.read(home, {"web.port": 0}), stop)
+            yield int(url.split(":")[2].split("/")[0]), url.partition("token=")[2]
+            stop.set()
+
+
+def talk(port, *pieces, seconds=8.0):
+    """Send pieces and return what comes until the other end closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        received = b""
+        while piece := connection.recv(65_536):
+            received += piece
+        return received
+
+
+async def in_thread(function, *arguments, **more):
+    return await anyio.to_thread.run_sync(functools.partial(function, *arguments, **more))
+
+
+async def test_a_head_that_dawdles_is_cut_off_and_others_are_not_kept_waiting(
+    tmp_path, monkeypatch
+):
+    async with served(tmp_path, monkeypatch, head_seconds=0.5) as (port, _):
+        began = time.monotonic()
+        slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        for connection in slow:
+            connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx-a: ")
+        live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+        answered = await in_thread(talk, port, live)
+        took = time.monotonic() - began
+        ends = [await in_thread(_end_of, connection) for connection in slow]
+
+    assert b"200 OK" in answered
+    assert took < 5
+    assert ends == [b""] * 100
+
+
+async def test_a_second_head_on_a_connection_may_not_dawdle_either(tmp_path, monkeypatch):
+    live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    async with served(tmp_path, monkeypatch, head_seconds=0.5) as (port, _):
+        received = await in_thread(_ask_then_dawdle, port, live)
+
+    assert received.count(b"200 OK") == 1
+
+
+def _ask_then_dawdle(port, live):
+    with socket.create_connection(("127.0.0.1", port), timeout=8) as connection:
+        connection.sendall(live)
+        received = connection.recv(65_536)
+        connection.sendall(b"GET /he")
+        return received + _end_of(connection)
+
+
+def _end_of(connection):
+    connection.settimeout(8)
+    received = b""
+    try:
+        while piece := connection.recv(65_536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    finally:
+        connection.close()
+    return received
+
+
+async def test_a_head_is_so_large_at_most(tmp_path, monkeypatch):
+    async with served(tmp_path, monkeypatch) as (port, _):
+        head = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n" + b"x: " + b"y" * HEAD_BYTES
+        refused = await in_thread(talk, port, head)
+
+    assert refused.startswith(b"HTTP/1.1 4")
+
+
+async def test_an_address_has_so_many_connections_and_gets_new_ones_for_those_it_ends(
+    tmp_path, monkeypatch
+):
+    live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+    async with served(tmp_path, monkeypatch, from_one=3) as (port, _):
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        busy = await in_thread(talk, port)
+        for connection in held:
+            connection.close()
+        answers = [await in_thread(talk, port, live) for _ in range(5)]
+
+    assert busy.startswith(b"HTTP/1.1 503")
+    assert b"200 OK" in answers[-1]
+
+
+async def test_a_body_that_dawdles_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(bodies, "_SECONDS", 0.3)
+    async with served(tmp_path, monkeypatch) as (port, token):
+        head = (
+            b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: 9\r\n"
+            b"authorization: Bearer " + token.encode() + b"\r\n\r\n{"
+        )
+        answer = await in_thread(talk, port, head)
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"web.slow" in answer
