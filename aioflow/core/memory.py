@@ -80,6 +80,8 @@ class Memory:
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
+        node_no: Of this node.
+        is_drained: It takes no more work, see ``draining``.
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
         sealed: What a request of this turn has to seal anew: values, and triggers.
@@ -137,6 +139,8 @@ class Memory:
         self.deadlines: dict[RunNo, dict[int, Instant]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
+        self.node_no = 1
+        self.is_drained = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
