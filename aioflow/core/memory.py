@@ -49,6 +49,7 @@ class Memory:
     """Everything the engine remembers of one node.
 
     Attributes:
+        epoch: Under which the node writes.
         plans: By ``(version, dag_id)``.
         stored_versions: Those the database has.
         lacking_code: Triggers that no host has, for their code was not on the disk.
@@ -110,6 +111,7 @@ class Memory:
     """
 
     def __init__(self, *, epoch: int) -> None:
+        self.epoch = epoch
         self.dags: dict[str, DagRow] = {}
         self.files: dict[str, DagFileRow] = {}
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}

@@ -50,6 +50,14 @@ class Browsed(Protocol):
     async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
         """Return how the task rows of a range of numbers stand, all but removed ones."""
 
+    async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
+        """Return how many task rows of a range of numbers stand so."""
+
+    async def list_task_nos_in(
+        self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
+    ) -> list[TaskNo]:
+        """Return their numbers, in order."""
+
     async def find_waits_of_task(
         self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
     ) -> list[TriggerRow]:
@@ -78,6 +86,9 @@ class Browsed(Protocol):
 
     async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
         """Return the named event of that number."""
+
+    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
+        """Return the runs that triggers of DAGs of a class started for an event with that key."""
 
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that ever claimed this database."""

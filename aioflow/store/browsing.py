@@ -97,6 +97,19 @@ _COUNTS_BETWEEN = (
     .group_by(_task.c.position, _task.c.state)
     .order_by(_task.c.position, _task.c.state)
 )
+_in_state = (
+    _task.c.task_no >= _number("first"),
+    _task.c.task_no < _number("end"),
+    _task.c.state == bindparam("state", type_=_task.c.state.type),
+)
+_TASKS_IN_STATE = (
+    select(_task.c.task_no)
+    .where(*_in_state)
+    .order_by(_task.c.task_no)
+    .limit(_number("limit"))
+    .offset(_number("offset"))
+)
+_COUNT_IN_STATE = select(func.count()).select_from(_task).where(*_in_state)
 _WAITS_OF_TASK = (
     select(_wait)
     .where(_wait.c.run_no == _number("run_no"), _wait.c.task_no == _number("task_no"))
@@ -105,12 +118,26 @@ _WAITS_OF_TASK = (
 )
 _EVENT_BY_NO = select(_event).where(_event.c.event_no == _number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
+_dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
+_STARTED_BY = (
+    select(_dag_event.c.run_no)
+    .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
+    .where(
+        _dag_trigger.c.class_path == _text("path"),
+        _dag_event.c.key == _text("key"),
+        _dag_event.c.run_no.is_not(None),
+    )
+    .order_by(_dag_event.c.run_no)
+    .limit(_number("limit"))
+)
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
 
 
 def _younger(index: int) -> Any:
-    return func.sum(case((_wait.c.since > _number(f"since_{index}"), _literal(1)), else_=_literal(0)))
+    return func.sum(
+        case((_wait.c.since > _number(f"since_{index}"), _literal(1)), else_=_literal(0))
+    )
 
 
 _WAIT_COUNTS = (
@@ -245,6 +272,22 @@ class BrowsingReader:
         """See ``Store``."""
         return await self._all(_counted, _COUNTS_BETWEEN, first=first, end=end)
 
+    async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
+        """See ``Store``."""
+        (count,) = await self._all(
+            lambda row: row[0], _COUNT_IN_STATE, first=first, end=end, state=int(state)
+        )
+        return int(count)
+
+    async def list_task_nos_in(
+        self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
+    ) -> list[TaskNo]:
+        """See ``Store``."""
+        cut = {"offset": offset, "limit": limit}
+        return await self._all(
+            lambda row: row[0], _TASKS_IN_STATE, first=first, end=end, state=int(state), **cut
+        )
+
     async def find_waits_of_task(
         self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
     ) -> list[TriggerRow]:
@@ -285,8 +328,7 @@ class BrowsingReader:
     async def count_waits(self, now: Instant) -> list[WaitCount]:
         """See ``Store``."""
         edges = {
-            f"since_{index}": now - seconds * 1_000_000
-            for index, seconds in enumerate(AGE_SECONDS)
+            f"since_{index}": now - seconds * 1_000_000 for index, seconds in enumerate(AGE_SECONDS)
         }
         return await self._all(_wait_count, _WAIT_COUNTS, **edges)
 
@@ -294,6 +336,10 @@ class BrowsingReader:
         """See ``Store``."""
         found = await self._all(rows.named_event_row, _EVENT_BY_NO, event_no=event_no)
         return found[0] if found else None
+
+    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
+        """See ``Store``."""
+        return await self._all(lambda row: row[0], _STARTED_BY, path=path, key=key, limit=limit)
 
     async def list_nodes(self) -> list[NodeRow]:
         """See ``Store``."""

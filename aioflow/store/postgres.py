@@ -179,7 +179,7 @@ class PostgresStore(Reading):
         changes = bind(batch, self._vault)
         body = journal.encode(batch, changes)
         async with self._writing().transaction() as connection:
-            if not await _advanced(connection, self._epoch, batch.number):
+            if not await _advanced(connection, self._epoch, batch):
                 return
             await _run(connection, changes)
             insert = compiled(INSERT_JOURNAL, POSTGRES)

@@ -180,9 +180,7 @@ FENCE = (
         _node.c.epoch == _bound(_node, "epoch", "epoch"),
         _node.c.commit_no == _bound(_node, "commit_no", "before"),
     )
-    .values(
-        commit_no=_bound(_node, "commit_no", "number"), seen_at=_bound(_node, "seen_at", "at")
-    )
+    .values(commit_no=_bound(_node, "commit_no", "number"), seen_at=_bound(_node, "seen_at", "at"))
 )
 """Advances the commit number of this node under its epoch; must find one row."""
 
@@ -230,7 +228,7 @@ def _lease(dialect: Any) -> Insert:
 
 
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
-"""Makes the row of a node or advances its epoch, with what it says of itself; returns epoch and commit number."""
+"""Makes the row of a node or advances its epoch; returns epoch and commit number."""
 
 LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
 """Takes a block of numbers; returns the first number after it. The first block starts at 1."""
