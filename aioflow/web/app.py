@@ -14,8 +14,10 @@ from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.errors import AioflowError
+from aioflow.web import docs
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
+from aioflow.web.openapi import describe, operation_id
 from aioflow.web.page import render
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import api_routes
@@ -51,10 +53,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
+    app.openapi = describe(app)  # type: ignore[method-assign]
     app.include_router(api_routes(api))
     _add_health(app, api)
     _add_pages(app, api, exposition(api, lag_seconds))
+    _add_docs(app)
     _add_errors(app)
     return Guard(app, token, hosts=hosts, any_address=any_address)
 
@@ -90,6 +95,16 @@ def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
             is_store_away=now.is_store_away,
         )
         return HTMLResponse(html)
+
+
+def _add_docs(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def show_docs() -> Response:
+        return HTMLResponse(docs.render(app.openapi()))
+
+    @app.get(docs.STYLE_PATH, include_in_schema=False)
+    async def docs_style() -> Response:
+        return Response(docs.STYLE, media_type="text/css")
 
 
 def _add_errors(app: FastAPI) -> None:
