@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -33,7 +33,7 @@ from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "Log", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -51,6 +51,7 @@ _FOREVER = 1 << 62
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
+Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
@@ -341,16 +342,27 @@ class RunReader:
         limit: int | None = None,
     ) -> bytes:
         """Return what a task printed, of all its tries or one; or the callbacks of the run."""
+        log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
+        return await log(offset, limit)
+
+    async def log(
+        self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
+    ) -> Log:
+        """Return what reads a log from a byte on, so many bytes; it is looked up once."""
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-        return await self._tasklog.read(
-            run.run_no,
-            place.position,
-            place.map_index,
-            try_number=try_number,
-            offset=offset,
-            limit=limit,
-        )
+
+        async def read(offset: int, limit: int | None) -> bytes:
+            return await self._tasklog.read(
+                run.run_no,
+                place.position,
+                place.map_index,
+                try_number=try_number,
+                offset=offset,
+                limit=limit,
+            )
+
+        return read
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.

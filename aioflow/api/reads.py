@@ -196,17 +196,7 @@ class Reads:
         limit: int,
     ) -> LogLinesView:
         """Return lines of a log that contain a text, from a byte on."""
-
-        async def read(start: int, size: int) -> bytes:
-            return await self._reader.logs(
-                run_id,
-                task_id,
-                map_index=map_index,
-                try_number=try_number,
-                offset=start,
-                limit=size,
-            )
-
+        read = await self._reader.log(run_id, task_id, map_index=map_index, try_number=try_number)
         return await find_lines(read, text, offset=offset, limit=limit)
 
     async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:

@@ -1,4 +1,4 @@
-"""A drained node: nothing more starts or is hosted, what runs ends, and a restart changes nothing."""
+"""A drained node: nothing more starts or is hosted, what runs ends, also after a restart."""
 
 from __future__ import annotations
 
