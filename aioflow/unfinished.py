@@ -79,6 +79,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         stray_triggers: Rows of runs that have ended before a host had let go of them.
         backfills: Those that go on.
         last_audit: The digest of the audit's last line.
+        drained: Nodes that take no more work.
     """
 
     dags: list[DagRow]
@@ -96,6 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[TokenRow] = []
     logins: list[LoginRow] = []
     last_audit: bytes = b""
+    drained: list[int] = []
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

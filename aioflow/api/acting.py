@@ -1,4 +1,4 @@
-"""What people do to runs: cancel, clear, mark and delete one; delete all of a DAG, and it."""
+"""What people do: cancel, clear, mark and delete runs; limit pools, fire triggers, drain nodes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any, cast
 
 import anyio
 
-from aioflow.api.checks import checked_key
+from aioflow.api.checks import checked_key, packed_payload
 from aioflow.api.reader import RunReader
 from aioflow.errors import AioflowError, UnknownRun
-from aioflow.model import RunState, TaskState
-from aioflow.requests import CancelRun, ClearTasks, DeleteDag, DeleteRun, Mark, Request
+from aioflow.model import RunState, TaskState, TriggerNo
+from aioflow.requests import (
+    CancelRun,
+    ClearTasks,
+    DeleteDag,
+    DeleteRun,
+    DrainNode,
+    FireTrigger,
+    Mark,
+    Request,
+    SetPool,
+    Unquarantine,
+)
 
-__all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "RunActions")
+__all__ = ("ASK_SECONDS", "CLEAR_SECONDS", "Actions")
 
 ASK_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
@@ -24,8 +35,8 @@ RUNS_AT_ONCE = 500
 _ASKED_AT_ONCE = 50
 
 
-class RunActions(RunReader):
-    """What changes a run; see ``Api``."""
+class Actions(RunReader):
+    """What changes something; see ``Api``."""
 
     @abstractmethod
     async def _ask(self, request: Request, seconds: float = ASK_SECONDS) -> object:
@@ -143,3 +154,54 @@ class RunActions(RunReader):
         seconds = CLEAR_SECONDS if request.tasks else ASK_SECONDS
         marked, stands = cast("tuple[int, RunState]", await self._ask(request, seconds))
         return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}
+
+    async def set_pool(
+        self, name: str, slots: int | None, *, include_deferred: bool = False
+    ) -> dict[str, Any]:
+        """Limit a pool; ``None`` lifts the limit."""
+        request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
+        changed = await self._ask(request)
+        return {
+            "name": name,
+            "slots": slots,
+            "include_deferred": include_deferred,
+            "changed": changed,
+        }
+
+    async def fire(
+        self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Give the task that waits with a trigger the event the trigger has not.
+
+        Raises:
+            RequestError: If no such trigger waits, or its event cannot be given by hand.
+        """
+        request = FireTrigger(
+            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
+        )
+        told = cast("tuple[str, str, int]", await self._ask(request))
+        run_id, task_id, map_index = told
+        return {
+            "trigger_id": trigger_no,
+            "run_id": run_id,
+            "task_id": task_id,
+            "map_index": map_index,
+        }
+
+    async def unquarantine(self, class_path: str) -> dict[str, Any]:
+        """Let the triggers of a class live with the others again, until they offend anew.
+
+        Raises:
+            RequestError: If the class has never held up anything.
+        """
+        changed = await self._ask(Unquarantine(class_path=class_path))
+        return {"class": class_path, "changed": changed}
+
+    async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, Any]:
+        """Have a node take no more work, or take some again.
+
+        Raises:
+            UnknownNode: If it is not this one.
+        """
+        changed = await self._ask(DrainNode(node_no=node_no, is_drained=is_drained))
+        return {"node": node_no, "drained": is_drained, "changed": changed}

@@ -13,17 +13,20 @@ import msgspec
 
 from aioflow.access import Actor, noted_by
 from aioflow.api.access import Access
-from aioflow.api.acting import ASK_SECONDS, RunActions
+from aioflow.api.acting import ASK_SECONDS, Actions
 from aioflow.api.backfills import Backfills
+from aioflow.api.catalogue import Catalogue
 from aioflow.api.causes import Chain, Explained, ViewOfRun
-from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
+from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, measured, owed
+from aioflow.api.metrics import Metrics, measured, owed, parked_by_kind
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
+from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
+from aioflow.api.shapes import PoolView
 from aioflow.api.standing import list_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
@@ -40,6 +43,7 @@ from aioflow.api.views import (
     iso,
 )
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.draft import Draft
 from aioflow.core.stalls import Staller
 from aioflow.engine import Engine
 from aioflow.errors import (
@@ -51,20 +55,16 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.model import Instant, RunNo, TriggerNo, Wait, WaitKind
+from aioflow.model import DagSpec, Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
     CountTasks,
     CreateRun,
     Explain,
-    FireTrigger,
     Note,
     Request,
     SetPaused,
-    SetPool,
-    ShowPools,
-    Unquarantine,
 )
-from aioflow.rows import Batch, PoolRow, RunRow
+from aioflow.rows import Batch, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -82,7 +82,7 @@ _STUCK_US = 10_000_000
 _HOSTS = frozenset({"async", "triggers"})
 
 
-class Api(RunActions):
+class Api(Actions):
     """What the web and the command line ask.
 
     Every method raises ``StoreUnavailable`` if the database does not answer, and those that
@@ -103,6 +103,7 @@ class Api(RunActions):
         access: Who is let in.
         backfills: Runs for the slots of a range.
         values: Secrets, connections and variables.
+        reads: What the page reads.
     """
 
     def __init__(
@@ -130,6 +131,9 @@ class Api(RunActions):
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key")
+        if engine is not None:
+            self.catalogue = Catalogue(store, follows=True)
+        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked)
         self._commits = 0
         self._changes = 0
         self.access = Access(store, clock, self._ask_as)
@@ -170,6 +174,17 @@ class Api(RunActions):
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
         """Return one that reads a database which no daemon serves."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
+
+    def _count_parked(self) -> dict[str, int]:
+        return parked_by_kind(self._running.memory)
+
+    async def spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return what a version says of a DAG; memory knows those that are in use."""
+        if self._engine is not None:
+            plan = self._engine.memory.plans.get((version, dag_id))
+            if plan is not None:
+                return plan.graph.spec
+        return await super().spec(version, dag_id)
 
     @property
     def _running(self) -> Engine:
@@ -246,29 +261,12 @@ class Api(RunActions):
         is_paused = await self._ask(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
 
-    async def list_pools(self) -> list[dict[str, Any]]:
-        """Return the limited pools by name, with what is taken of each.
+    async def list_pools(self) -> list[PoolView]:
+        """Return the limited pools by name, with what is taken of each, and waits for it.
 
-        Without a daemon ``used`` is ``None``: what is taken is counted in memory alone.
+        Without a daemon that is ``None``: it is counted in memory alone.
         """
-        if self._engine is None:
-            pools = await self.store.list_pools()
-            return [{**msgspec.structs.asdict(row), "used": None} for row in pools]
-        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
-        return [{**msgspec.structs.asdict(row), "used": used} for row, used in found]
-
-    async def set_pool(
-        self, name: str, slots: int | None, *, include_deferred: bool = False
-    ) -> dict[str, Any]:
-        """Limit a pool; ``None`` lifts the limit."""
-        request = SetPool(name=name, slots=slots, include_deferred=include_deferred)
-        changed = await self._ask(request)
-        return {
-            "name": name,
-            "slots": slots,
-            "include_deferred": include_deferred,
-            "changed": changed,
-        }
+        return await self.reads.pools()
 
     async def emit(
         self, name: str, *, key: str | None = None, data: Any = None, request: str | None = None
@@ -300,7 +298,7 @@ class Api(RunActions):
                 known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
-    async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
+    async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if self._engine is None or not tasks or not run.state.is_live:
             return {}
         answer: object = None
@@ -342,7 +340,7 @@ class Api(RunActions):
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
-            return await self._waits(run, tasks)
+            return await self.waits(run, tasks)
 
         async def count() -> Counted:
             (counted,) = await self.states([run])
@@ -396,40 +394,12 @@ class Api(RunActions):
         """
         return [_slow(known) for known in self._running.memory.stalls.all() if known.count]
 
-    async def fire(
-        self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
-    ) -> dict[str, Any]:
-        """Give the task that waits with a trigger the event the trigger has not.
-
-        Raises:
-            RequestError: If no such trigger waits, or its event cannot be given by hand.
-        """
-        request = FireTrigger(
-            trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
-        )
-        told = cast("tuple[str, str, int]", await self._ask(request))
-        run_id, task_id, map_index = told
-        return {
-            "trigger_id": trigger_no,
-            "run_id": run_id,
-            "task_id": task_id,
-            "map_index": map_index,
-        }
-
-    async def unquarantine(self, class_path: str) -> dict[str, Any]:
-        """Let the triggers of a class live with the others again, until they offend anew.
-
-        Raises:
-            RequestError: If the class has never held up anything.
-        """
-        changed = await self._ask(Unquarantine(class_path=class_path))
-        return {"class": class_path, "changed": changed}
-
     # ── watching over ───────────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch) -> None:
-        """Count a batch, and know whom it lets in; called by the engine's outlets."""
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """Take a durable batch; called by the engine's outlets."""
         self.access.picture.committed(batch)
+        self.reads.committed(batch, draft)
         self._commits += 1
         self._changes += sum(
             len(rows)

@@ -17,6 +17,7 @@ from aioflow.cli import (
     db,
     demo,
     events,
+    nodes,
     pools,
     runs,
     tokens,
@@ -30,7 +31,7 @@ from aioflow.errors import AioflowError, SettingsError
 
 __all__ = ("main",)
 
-_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, values)
+_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values)
 _NOUNS = (*_WORK, users, tokens, audit, db, config, bench)
 _INTERRUPTED = 130
 

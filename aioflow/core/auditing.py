@@ -21,6 +21,7 @@ from aioflow.requests import (
     DeleteAccount,
     DeleteDag,
     DeleteRun,
+    DrainNode,
     EmitEvent,
     EndLogin,
     FireTrigger,
@@ -120,6 +121,8 @@ def _of_dags(request: Request, said: Any) -> _Line | None:
             return _Line("pool.delete" if row is None else "pool.set", name, _pool(row))
         case SetValue(kind=kind, name=name, value=value):
             return _Line(f"{kind}.{'delete' if value is None else 'set'}", name)
+        case DrainNode(node_no=number, is_drained=is_drained):
+            return _Line("node.drain" if is_drained else "node.undrain", str(number))
         case Reseal(after=None):
             return _Line("key.rotate", "key")
         case _:

@@ -28,6 +28,9 @@
     │   ├── NoSuchValue
     │   ├── BackfillRefused
     │   ├── UnknownBackfill
+    │   ├── UnknownEvent
+    │   ├── UnknownNode
+    │   ├── UnknownVersion
     │   ├── DagBroken
     │   ├── DagPresent
     │   ├── DagRunning
@@ -43,6 +46,7 @@
     │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── StoreSlow             a question took too long, and was given up
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
     │   ├── Fenced                this node was declared dead
     │   └── StrangeDatabase       not the database we knew; never written to again
@@ -116,11 +120,14 @@ from aioflow.errors.requests import (
     UnknownAccount,
     UnknownBackfill,
     UnknownDag,
+    UnknownEvent,
     UnknownLogin,
+    UnknownNode,
     UnknownRound,
     UnknownRun,
     UnknownTask,
     UnknownToken,
+    UnknownVersion,
 )
 from aioflow.errors.root import (
     AioflowError,
@@ -131,6 +138,7 @@ from aioflow.errors.store import (
     ForeignDatabase,
     SchemaMismatch,
     StoreError,
+    StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
 )
@@ -190,6 +198,7 @@ __all__ = (
     "SettingsError",
     "StepFailed",
     "StoreError",
+    "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
     "TaskError",
@@ -199,13 +208,16 @@ __all__ = (
     "UnknownAccount",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownEvent",
     "UnknownLogin",
+    "UnknownNode",
     "UnknownParent",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
     "UnknownToken",
     "UnknownValue",
+    "UnknownVersion",
     "Unserializable",
     "WrongField",
 )

@@ -34,6 +34,7 @@ from aioflow.store import rows, selects
 from aioflow.store.access import ADMITTED, AccessReader, admitted
 from aioflow.store.aging import AgingReader
 from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
+from aioflow.store.browsing import BrowsingReader
 from aioflow.store.dag_rows import (
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
@@ -69,6 +70,7 @@ _WHOLE = (
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
     RUNNING_BACKFILLS,
+    selects.ALL_DRAINED,
     *ADMITTED,
     selects.LIVE_RUNS,
 )
@@ -103,6 +105,7 @@ class Reading(
     DagTriggerReader,
     EventReader,
     AccessReader,
+    BrowsingReader,
     ABC,
 ):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
@@ -129,7 +132,8 @@ class Reading(
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *people = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, *more = whole
+        drained, *people = more
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -141,6 +145,7 @@ class Reading(
             dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
             held_events=[dag_event_row(row) for row in held],
             backfills=[rows.backfill_row(row) for row in backfills],
+            drained=[node_no for node_no, _ in drained],
             **admitted(people),
         )
         parts = [
@@ -299,6 +304,7 @@ class Reading(
             in_state=state is not None,
             live=state is not None and state.is_live,
             before=before is not None,
+            unsuccessful=state is not None and state > RunState.SUCCESS,
         )
         return await self._all(
             rows.run_row,

@@ -14,8 +14,10 @@ from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.errors import AioflowError
+from aioflow.web import docs
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
+from aioflow.web.openapi import describe, operation_id
 from aioflow.web.page import render
 from aioflow.web.permissions import anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
@@ -52,12 +54,15 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
     app.state.api = api
     app.state.cookie_name = token.cookie_name
+    app.openapi = describe(app)  # type: ignore[method-assign]
     app.include_router(api_routes(api))
     _add_health(app, api)
     _add_pages(app, api, exposition(api, lag_seconds))
+    _add_docs(app)
     _add_errors(app)
     check_routes(app.routes)
     return Guard(app, token, api.access, api.clock, hosts=hosts, any_address=any_address)
@@ -98,6 +103,16 @@ def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
             is_store_away=now.is_store_away,
         )
         return HTMLResponse(html)
+
+
+def _add_docs(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False, dependencies=[viewer()])
+    async def show_docs() -> Response:
+        return HTMLResponse(docs.render(app.openapi()))
+
+    @app.get(docs.STYLE_PATH, include_in_schema=False, dependencies=[viewer()])
+    async def docs_style() -> Response:
+        return Response(docs.STYLE, media_type="text/css")
 
 
 def _add_errors(app: FastAPI) -> None:

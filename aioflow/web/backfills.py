@@ -39,7 +39,7 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
     """Add them."""
 
     @router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
-    async def start(acting: Acting, dag_id: str, body: BackfillBody) -> Response:
+    async def start_backfill(acting: Acting, dag_id: str, body: BackfillBody) -> Response:
         """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
         if body.dry_run:
             slots = await acting.backfills.preview(

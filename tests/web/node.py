@@ -74,12 +74,12 @@ class Outlets:
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    recall = forget = host = deliver = stop_try = end_hosting = _ignore
-    confirm = take_events = restore_code = _ignore
-
     def committed(self, batch: Batch, draft: Draft) -> None:
         if self.api is not None:
-            self.api.committed(batch)
+            self.api.committed(batch, draft)
+
+    recall = forget = host = deliver = stop_try = end_hosting = _ignore
+    confirm = take_events = restore_code = _ignore
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
@@ -166,6 +166,7 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
             clean=nothing_is_old,
         )
         outlets.api = api
+        group.start_soon(api.reads.commits.run)
         yield Node(engine, store, api, outlets, home)
         group.cancel_scope.cancel()
 
