@@ -21,7 +21,7 @@ from aioflow.model import (
     WaitKind,
 )
 from aioflow.orders import Host
-from aioflow.requests import Explain
+from tests.core.test_past import why
 from tests.core.world import World
 
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
@@ -349,11 +349,6 @@ def test_a_dropped_event_is_not_the_last_one():
 
 
 # ── room ────────────────────────────────────────────────────────────────────────────────
-
-
-def why(world: World, run: int) -> Any:
-    run_id = world.rows.runs[run].run_id
-    return world.ask(Explain(run_id=run_id, tasks=((0, -1),)))[0, -1]
 
 
 def test_what_waits_for_room_says_so_until_it_has_it():
