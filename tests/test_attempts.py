@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
+from argon2.exceptions import VerifyMismatchError
 
+from aioflow.api import passwords as passwords_module
 from aioflow.api.attempts import Attempts
+from aioflow.api.passwords import Passwords
 from aioflow.errors import TooManyLogins
 
 
@@ -74,3 +78,41 @@ def test_what_it_remembers_has_a_bound():
         attempts.begin(f"n{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
 
     assert len(attempts._buckets) <= 10_000
+
+
+# ── passwords ───────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_password_is_known_again_and_no_other_is():
+    passwords = Passwords()
+    secret = await passwords.hashed("a horse, a battery")
+
+    assert await passwords.matches(secret, "a horse, a battery")
+    assert not await passwords.matches(secret, "a horse, a batterz")
+    assert not await passwords.matches(None, "a horse, a battery")
+    assert not await passwords.matches(secret, "x" * 5_000)
+    assert b"horse" not in secret
+
+
+def test_where_there_is_no_user_a_real_hash_is_compared_with():
+    with pytest.raises(VerifyMismatchError):
+        passwords_module._hasher.verify(passwords_module._NOBODY, "anything")
+    assert not passwords_module._hasher.check_needs_rehash(passwords_module._NOBODY.decode())
+
+
+async def test_who_comes_while_too_many_wait_is_sent_away():
+    passwords = Passwords()
+    refused = 0
+
+    async def guess() -> None:
+        nonlocal refused
+        try:
+            await passwords.matches(None, "guess")
+        except TooManyLogins:
+            refused += 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(40):
+            group.start_soon(guess)
+
+    assert refused == 40 - 16
