@@ -10,15 +10,18 @@ import anyio
 import anyio.lowlevel
 import pytest
 import structlog.testing
+from msgspec.structs import replace
 
 from aioflow import cleaning
+from aioflow.access import Actor, Role
+from aioflow.api.audit import audit_faults
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
 from aioflow.errors import AioflowError
 from aioflow.inputs import FileParsed
 from aioflow.model import DagSpec, RunState, TaskSpec
-from aioflow.requests import CancelRun, CreateRun, EmitEvent, EraseVersions
+from aioflow.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
 from aioflow.store.replay import compare
 from aioflow.tasklog import TaskLog
 from tests.test_deleting import deleted_by, gone
@@ -98,6 +101,23 @@ async def test_old_runs_go_and_the_newest_stays(store_url, tmp_path):
         assert await left(n) == ["three"]
         async with deleted_by(n, tmp_path):
             await gone(n)
+        assert await compare(n.store) == []
+
+
+async def test_old_lines_of_the_audit_go_and_the_chain_of_the_rest_holds(store_url, tmp_path):
+    by = Actor(name="anna", role=Role.ADMIN)
+    async with node(store_url) as n:
+        for slots in (1, 2, 3):
+            await n.engine.ask(SetPool(name="db", slots=slots), by)
+
+        assert (await cleaner(n, tmp_path, kept=replace(KEPT, audit_days=200)).clean()).audit == 0
+        service = cleaner(n, tmp_path, kept=replace(KEPT, audit_days=50))
+        assert (await service.preview()).audit == 3
+        assert (await service.clean()).audit == 3
+        assert await n.store.list_audit() == []
+        await n.engine.ask(SetPool(name="db", slots=4), by)
+
+        assert await audit_faults(n.store) == []
         assert await compare(n.store) == []
 
 

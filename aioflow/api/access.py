@@ -20,7 +20,13 @@ from aioflow.api.passwords import Passwords
 from aioflow.api.picture import TOKEN_PREFIX, Picture, digest_of
 from aioflow.api.views import instant, iso
 from aioflow.clock import Clock
-from aioflow.errors import AccountRefused, AioflowError, LoginFailed, UnknownLogin
+from aioflow.errors import (
+    AccountRefused,
+    AioflowError,
+    LoginFailed,
+    StoreUnavailable,
+    UnknownLogin,
+)
 from aioflow.requests import (
     CreateAccount,
     CreateToken,
@@ -126,7 +132,7 @@ class Access:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Know who is let in; then write down refusals and uses, once a second at most."""
-        await self.picture.load(self._store)
+        await self._load()
         task_status.started()
         while True:
             if not self.picture.uses:
@@ -137,6 +143,14 @@ class Access:
                 await self._write()
             except AioflowError as exc:
                 _log.warning("the audit lacks what was refused lately", error=str(exc))
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                return await self.picture.load(self._store)
+            except StoreUnavailable as exc:
+                _log.warning("database away, nobody is let in yet", error=str(exc))
+                await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self) -> None:
         """Write both, however long the database is away; meanwhile a bounded lot gathers."""

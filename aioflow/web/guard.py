@@ -283,10 +283,10 @@ def _forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | Non
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if origin is not None:
-        is_own = origin == own and site in {None, "same-origin"}
+    if site is not None:  # no page can say this, and it is so behind a proxy that speaks TLS, too
+        is_own = site == "same-origin"
     else:
-        is_own = site == "same-origin" or (is_login and site is None)
+        is_own = origin == own or (is_login and origin is None)
     if is_own:
         return None
     return problem(403, "web.origin", "changes by a session must come from the page itself")

@@ -11,6 +11,7 @@ import pytest
 
 from aioflow.access import HOME, Actor, Role
 from aioflow.api.audit import audit_faults
+from aioflow.errors import StoreUnavailable
 from aioflow.web.app import create_app
 from aioflow.web.tokens import Token
 from tests.store.samples import execute
@@ -271,6 +272,11 @@ async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
     [
         pytest.param({"origin": "http://127.0.0.1:8793", **JSON}, 201, id="own"),
         pytest.param({"sec-fetch-site": "same-origin", **JSON}, 201, id="own-by-fetch"),
+        pytest.param(
+            {"origin": "https://127.0.0.1:8793", "sec-fetch-site": "same-origin", **JSON},
+            201,
+            id="own-behind-tls",
+        ),
         pytest.param({**JSON}, 403, id="nothing"),
         pytest.param({"origin": "null", **JSON}, 403, id="null"),
         pytest.param({"origin": "http://127.0.0.1:8794", **JSON}, 403, id="port"),
@@ -432,3 +438,54 @@ async def test_an_answer_names_its_request_and_tells_nothing_of_the_inside(tmp_p
     name = answer.headers["x-request-id"]
     assert answer.json["instance"] == f"urn:aioflow:request:{name}"
     assert len(name) == 16
+
+
+# ── what is written down by itself ──────────────────────────────────────────────────────
+
+
+async def test_uses_and_refusals_are_written_down_soon_and_a_start_waits_for_its_database(
+    tmp_path, monkeypatch
+):
+    async with app(tmp_path) as (n, web):
+        made = await n.api.access.create_token(BY, "ci", "viewer")
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        real, asked = n.store.list_tokens, []
+
+        async def away_at_first():
+            asked.append(1)
+            if len(asked) == 1:
+                raise StoreUnavailable("a test says so")
+            return await real()
+
+        monkeypatch.setattr(n.store, "list_tokens", away_at_first)
+        async with anyio.create_task_group() as services:
+            await services.start(n.api.access.run)
+            await me(web, bearer)
+            await ask(web, "POST", "/api/v1/dags/chain/pause", headers=bearer)
+            with anyio.fail_after(20):
+                while not any(one.outcome == "refused" for one in await n.api.access.list_audit()):
+                    await n.engine.next_turn()
+            services.cancel_scope.cancel()
+        (row,) = await real()
+        turns = n.engine.turns
+        await me(web, bearer)
+        await n.api.access._write()
+
+    assert row.last_used_at is not None
+    assert n.engine.turns == turns  # once a minute is enough
+
+
+async def test_a_restart_lets_in_whom_the_life_before_let_in(tmp_path):
+    async with app(tmp_path) as (n, web):
+        made = await n.api.access.create_token(BY, "ci", "viewer")
+        session = cookie_of(await log_in(web))
+    async with node(tmp_path) as n:
+        await n.api.access.picture.load(n.store)
+        web = create_app(n.api, TOKEN)
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        known = [(await me(web, headers))["name"] for headers in (bearer, session)]
+        await n.api.by(BY).set_pool("a", 3)
+        faults = await audit_faults(n.store)
+
+    assert known == ["ci", "anna"]
+    assert faults == []
