@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from aioflow.api.catalogue import Catalogue
+from anyio.lowlevel import checkpoint
+
+from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
 from aioflow.api.views import (
@@ -28,7 +30,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
-from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
+from aioflow.rows import DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
@@ -48,6 +50,7 @@ _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
 
 _FOREVER = 1 << 62
+_DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
@@ -88,8 +91,10 @@ class RunReader:
         wanted = search.casefold()
         found: list[DagView] = []
         for dag_id in await self.catalogue.names():
-            row = known.dags[dag_id]
-            error = _import_error(known.files.get(row.file))
+            row = known.dags.get(dag_id)
+            if row is None:
+                continue  # deleted meanwhile
+            error = import_error(known.files.get(row.file))
             if dag_id <= after or wanted not in dag_id.casefold():
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
@@ -97,10 +102,12 @@ class RunReader:
             found.append(await self._dag_view(row, error))
             if len(found) == limit:
                 return found
+            if len(found) % _DAGS_AT_ONCE == 0:
+                await checkpoint()
         if limit is not None and state != "broken":
             return found
         defining = {row.file for row in known.dags.values() if not row.gone}
-        broken = [_broken(row) for row in known.files.values() if row.reason]
+        broken = [broken_view(row) for row in known.files.values() if row.reason]
         alone = [view for view in broken if view.file not in defining]
         if state == "paused":
             return found
@@ -132,7 +139,7 @@ class RunReader:
             trigger=None,
             timezone=spec.timezone,
             next_run_at=_next_run_at(row, spec),
-            import_error=_import_error(files.get(row.file)),
+            import_error=import_error(files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
@@ -392,12 +399,6 @@ def _make_room(kept: dict[Any, Any], limit: int) -> None:
         del kept[next(iter(kept))]
 
 
-def _import_error(file: DagFileRow | None) -> str | None:
-    if file is None or file.reason is None:
-        return None
-    return f"{file.reason}: {file.message}" if file.message else file.reason
-
-
 def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
     """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
 
@@ -409,18 +410,6 @@ def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
     if spec.end_date is not None and at > spec.end_date:
         return None
     return iso(at)
-
-
-def _broken(file: DagFileRow) -> DagView:
-    return DagView(
-        dag_id=None,
-        file=file.file,
-        version=None,
-        paused=False,
-        schedule=None,
-        next_run_at=None,
-        import_error=_import_error(file),
-    )
 
 
 def _task_specs(spec: DagSpec) -> list[TaskSpecView]:
