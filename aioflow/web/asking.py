@@ -36,10 +36,12 @@ class Asking(msgspec.Struct):
 
     @property
     def actor(self) -> Actor | None:
-        """Who it is, as the audit tells it."""
-        if self.caller is None:
+        """Who it is, as the audit tells it: a token is never taken for a user of its name."""
+        caller = self.caller
+        if caller is None:
             return None
-        return Actor(name=self.caller.name, role=self.caller.role, address=self.address)
+        name = f"token:{caller.name}" if caller.kind == "token" else caller.name
+        return Actor(name=name, role=caller.role, address=self.address)
 
 
 def put_asking(scope: Scope, asking: Asking) -> None:

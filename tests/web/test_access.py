@@ -164,6 +164,23 @@ async def test_others_sessions_are_an_admins_business(tmp_path):
     assert (not_hers.status, ended.status, after) == (404, 200, 401)
 
 
+async def test_a_token_that_is_called_like_a_user_is_not_that_user(tmp_path):
+    async with app(tmp_path) as (n, web):
+        session = cookie_of(await log_in(web))
+        made = await n.api.access.create_token(BY, "anna", "operator")
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        seen = await ask(web, "GET", "/api/v1/sessions", headers=bearer)
+        (own,) = await n.api.access.list_sessions()
+        path = f"/api/v1/sessions/{own.session_id}"
+        ended = await ask(web, "DELETE", path, headers=bearer)
+        await ask(web, "POST", "/api/v1/dags/chain/pause", headers=bearer)
+        (paused,) = await lines(n, action="dag.pause")
+        after = await me(web, session)
+
+    assert (seen.json, ended.status, after["name"]) == ([], 404, "anna")
+    assert paused.actor == "token:anna"
+
+
 async def test_a_wrong_password_and_no_such_user_are_told_alike(tmp_path):
     async with app(tmp_path) as (n, web):
         wrong = await log_in(web, "anna", "not her password")
@@ -391,7 +408,9 @@ async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody(tmp_path):
 
     strangers = [one for one in told if one.code == "web.unauthorized"]
     assert len(strangers) < 130
-    assert [(one.actor, one.code) for one in told if one.actor] == [("looker", "request.forbidden")]
+    assert [(one.actor, one.code) for one in told if one.actor] == [
+        ("token:looker", "request.forbidden")
+    ]
     assert any(one.code == "audit.left_out" for one in told)
 
 

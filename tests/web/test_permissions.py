@@ -216,6 +216,6 @@ async def test_every_change_leaves_a_line_of_the_audit_done_or_refused(tmp_path)
             lines = await n.api.access.list_audit(limit=1000)
             done = answer.status < 400
             assert len(lines) > before, (place, answer.status)
-            assert lines[0].actor == "one", place
+            assert lines[0].actor == "token:one", place
             assert lines[0].outcome == ("done" if done else "refused"), (place, lines[0])
             assert done or lines[0].code == answer.json["code"]
