@@ -1,7 +1,8 @@
 """Stands before everything: who may ask, from where, and how much.
 
 Default-deny: whatever route there is or will be, a request over TCP needs the token, or the
-cookie that opening the banner's link once has set. Exempt are exact paths only.
+cookie that opening the banner's link once has set. Exempt are exact paths only, and the built
+files of the page, which know nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioflow.web.page import STYLE_HASH
 from aioflow.web.problems import problem
+from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 
 __all__ = ("BODY_LIMIT", "EXEMPT", "Guard", "Trusted")
@@ -34,10 +35,9 @@ _TRUSTED = "aioflow.trusted"
 _SESSION_SECONDS = 30 * 24 * 3600
 
 _HEADERS = {
-    "cache-control": "no-store",
     "content-security-policy": (
-        f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -94,12 +94,14 @@ class Guard:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("cache-control", "no-store")
             await send(message)
 
         try:
-            headers = Headers(scope=scope)
-            refusal = self._refusal(scope, headers) or _too_large(headers)
+            asked = Headers(scope=scope)
+            refusal = self._refusal(scope, asked) or _too_large(asked)
             if refusal is not None:
                 await refusal(scope, receive, send_safely)
             else:
@@ -126,7 +128,7 @@ class Guard:
             return None
         if self._has_session(headers):
             return self._forged(scope, headers)
-        if scope["path"] == "/" and scope["method"] == "GET":
+        if scope["method"] in _SAFE and is_page(scope["path"]):
             return self._first_visit(scope)
         return problem(
             401,
@@ -146,8 +148,11 @@ class Guard:
             return None
         return problem(403, "web.origin", "changes by a session must come from the page itself")
 
-    def _first_visit(self, scope: Scope) -> Response:
+    def _first_visit(self, scope: Scope) -> Response | None:
+        """The page itself may come to anyone; with the banner's link comes a session."""
         given = _query(scope).get("token", [""])[0]
+        if scope["path"] != "/" or not given:
+            return None
         if not self._token.is_token(given):
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
