@@ -116,7 +116,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
       {wait.until && (
         <span class="soft">
           {" "}
-          until <When at={wait.until} />
+          at the latest <When at={wait.until} />
         </span>
       )}
     </span>
