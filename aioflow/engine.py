@@ -33,19 +33,13 @@ from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
 from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
-from aioflow.inputs import (
-    Asked,
-    Due,
-    FillBack,
-    Input,
-    Restarted,
-)
+from aioflow.inputs import Asked, Due, FillBack, Input, Restarted
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure, TaskState
 from aioflow.outlets import Outlets, send
 from aioflow.recalling import Recalling
 from aioflow.requests import Request
-from aioflow.rows import Batch, RunRow, TriggerRow
+from aioflow.rows import Batch, NodeFacts, RunRow, TriggerRow
 from aioflow.store import Store
 from aioflow.timers import Timers
 from aioflow.unfinished import LiveRun, Snapshot, Unfinished
@@ -95,11 +89,13 @@ class Engine:
         retries_per_pool: int | None = None,
         late_after_us: int | None = None,
         ends_when_idle: bool = False,
+        about: NodeFacts | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
         self._retries = retries_per_run, retries_per_pool
         self._late_after_us = late_after_us
         self._ends_when_idle = ends_when_idle
+        self._about = about
         self.slots = slots
         self.store_away_since: int | None = None
         self._silent_until = 0
@@ -146,16 +142,21 @@ class Engine:
         return pending.answer
 
     async def wait_until_idle(self) -> None:
-        """Return when no run is left that could go on, and no slot that has come needs one."""
-        while self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now()):
+        """Return when no run is left that could go on, drained as it is, and no slot needs one."""
+        while not (self.memory.is_drained and self._is_still) and (
+            self.memory.runs or self._inbox or has_slot_due(self.memory, self._clock.now())
+        ):
             await self.next_turn()
 
     async def wait_until_still(self) -> None:
         """Return when nothing runs; what waits may go on waiting."""
-        while self._inbox or any(
-            live.state is TaskState.RUNNING for live in self.memory.live.objects.values()
-        ):
+        while not self._is_still:
             await self.next_turn()
+
+    @property
+    def _is_still(self) -> bool:
+        live = self.memory.live.objects.values()
+        return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
 
     async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
@@ -342,9 +343,9 @@ class Engine:
 
     async def _recover(self) -> None:
         """Bring back into memory whatever is unfinished, under a new epoch."""
-        claim = await self._store.claim()
+        claim = await self._store.claim(self._about)
         self.memory = Memory(epoch=claim.epoch)
-        self.memory.commit_no = claim.commit_no
+        self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
@@ -382,6 +383,7 @@ class Engine:
             for spec in version.dags:
                 memory.add_plan(version.version, spec)
         memory.backfills = {row.backfill_no: row for row in snapshot.backfills}
+        memory.is_drained = memory.node_no in snapshot.drained
         self.slots.pools = {pool.name: pool for pool in snapshot.pools}
 
     async def _restore(self, found: Iterable[LiveRun]) -> list[Run]:

@@ -20,12 +20,14 @@ __all__ = (
     "CreateRun",
     "DeleteDag",
     "DeleteRun",
+    "DrainNode",
     "EmitEvent",
     "EraseOld",
     "EraseRows",
     "EraseVersions",
     "Explain",
     "FireTrigger",
+    "Holder",
     "Mark",
     "Request",
     "Reseal",
@@ -33,6 +35,7 @@ __all__ = (
     "SetPaused",
     "SetPool",
     "SetValue",
+    "ShowHolders",
     "ShowPools",
     "Unquarantine",
 )
@@ -216,7 +219,38 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
+    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use, queued)]`` by name."""
+
+
+class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have a node take no more work, or take some again. Answered with whether that is new."""
+
+    node_no: int
+    is_drained: bool
+
+
+class ShowHolders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask who has a pool. Answered with ``[Holder]``, at most ``limit``."""
+
+    name: str
+    limit: int = 100
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A task that has a part of a pool.
+
+    Attributes:
+        weight: How much of it.
+        is_waiting: It keeps that while it is deferred.
+    """
+
+    run_id: str
+    dag_id: str
+    position: int
+    map_index: int
+    weight: int
+    since: Instant | None
+    is_waiting: bool
 
 
 class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -307,6 +341,8 @@ Request: TypeAlias = (
     | SetPaused
     | SetPool
     | ShowPools
+    | ShowHolders
+    | DrainNode
     | Explain
     | CountTasks
     | Unquarantine

@@ -40,6 +40,8 @@ __all__ = (
     "ItemRow",
     "JournalRow",
     "NamedEventRow",
+    "NodeFacts",
+    "NodeRow",
     "OutboxRow",
     "PoolRow",
     "RecordRow",
@@ -351,6 +353,35 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ValueRow({self.kind} {self.name!r} #{self.value_no})"
 
 
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself when it claims the database."""
+
+    started_at: Instant
+    version: str
+    pid: int
+    host: str
+
+
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that has written to this database.
+
+    Attributes:
+        is_drained: It starts no task and hosts no trigger that it does not have already.
+        started_at, seen_at: When it claimed the database last, and when it committed last.
+        version: Of the program.
+    """
+
+    node_no: int
+    epoch: int
+    commit_no: int
+    is_drained: bool = False
+    started_at: Instant | None = None
+    seen_at: Instant | None = None
+    version: str | None = None
+    pid: int | None = None
+    host: str | None = None
+
+
 class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run that is being deleted: nobody sees it, and its rows go a slice at a time."""
 
@@ -395,6 +426,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_expansions: ``(run_no, position)``; their children stay, as ``removed``.
         new_deletions: Ended runs that nobody is to see any more.
         of_dags: What becomes of the triggers that start runs.
+        drained: ``(node_no, since)`` of nodes that take no more work; ``None`` where they do again.
         erased: Keys of rows that go with deleted runs, by table.
     """
 
@@ -436,6 +468,7 @@ class Batch(msgspec.Struct, kw_only=True):
     backfills: list[BackfillRow] = msgspec.field(default_factory=list)
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
+    drained: list[tuple[int, Instant | None]] = msgspec.field(default_factory=list)
     resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)

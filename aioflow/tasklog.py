@@ -18,9 +18,7 @@ import contextlib
 import logging
 import os
 import re
-import struct
-import zlib
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +27,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock
+from aioflow.logfile import LogReader, header
 from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
 from aioflow.threads import in_thread
@@ -41,11 +40,8 @@ RUNS_IN_BLOCK = 1_000
 WAITING_BYTES = 8 * 1024 * 1024
 """What may wait for the disk, over all tries."""
 
-_MAGIC = b"\x1eLOG"
-_FIELDS = struct.Struct("<4siIQqI")
-_CHECK = struct.Struct("<I")
-_HEADER_SIZE = _FIELDS.size + _CHECK.size
-_PIECE = 1024 * 1024
+_PIECE = 256 * 1024
+_PLACES_KEPT = 256
 _OPEN_ATTEMPTS = 100
 
 _logger = logging.getLogger(__name__)
@@ -149,6 +145,7 @@ class TaskLog:
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
+        self._places: dict[tuple[Path, int, int | None], tuple[int, int]] = {}
         # Of its own: logs must not stand behind other disk work, nor the other way round.
         self._threads = anyio.CapacityLimiter(2)
 
@@ -190,23 +187,44 @@ class TaskLog:
         limit: int | None = None,
     ) -> bytes:
         """Return what one task printed, of all its tries or one, from ``offset`` on."""
-        reader = _Reader(self.path(run_no, position, map_index), map_index, try_number)
-        data = await in_thread(reader.read_new, limiter=self._threads)
-        return data[offset : None if limit is None else offset + limit]
+        reader = self._reader(self.path(run_no, position, map_index), map_index, try_number, offset)
+        data = await in_thread(reader.read, offset, limit, limiter=self._threads)
+        self._keep_place(reader)
+        return data
 
     async def follow(
-        self, run_no: RunNo, position: int, map_index: int = -1, *, try_number: int | None = None
+        self,
+        run_no: RunNo,
+        position: int,
+        map_index: int = -1,
+        *,
+        try_number: int | None = None,
+        offset: int = 0,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what one task printed so far, and on as it prints. Ends when closed."""
+        """Yield what one task printed, in pieces, and on as it prints. Ends when closed."""
         path = self.path(run_no, position, map_index)
-        reader = _Reader(path, map_index, try_number)
+        reader = self._reader(path, map_index, try_number, offset)
         while True:
             # Before reading: what is written while we read wakes us again.
             changed = self._followed.setdefault(path, anyio.Event())
-            if data := await in_thread(reader.read_new, limiter=self._threads):
+            if data := await in_thread(reader.read, offset, _PIECE, limiter=self._threads):
+                offset += len(data)
                 yield data
             else:
                 await changed.wait()
+
+    def _reader(self, path: Path, map_index: int, try_number: int | None, offset: int) -> LogReader:
+        """Return one that begins where somebody stopped who read the same, if that helps."""
+        known, before = self._places.get((path, map_index, try_number), (0, 0))
+        if before > offset:
+            known = before = 0
+        return LogReader(path, map_index, try_number, position=known, offset=before)
+
+    def _keep_place(self, reader: LogReader) -> None:
+        self._places.pop(reader.key, None)
+        self._places[reader.key] = reader.position, reader.offset
+        if len(self._places) > _PLACES_KEPT:
+            del self._places[next(iter(self._places))]
 
     async def delete(self, run_no: RunNo) -> None:
         """Delete what all tasks of a run printed; a second time there is nothing."""
@@ -345,60 +363,8 @@ def _append(path: Path, data: bytes) -> None:
 
 def _encode(record: _Record, now: Instant) -> bytes:
     key = record.log.key
-    fields = _FIELDS.pack(
-        _MAGIC, key.map_index, key.try_number, key.start_no, now, len(record.data)
-    )
-    return fields + _CHECK.pack(zlib.crc32(fields)) + record.data
-
-
-class _Reader:
-    """Reads a segment file from where it stopped the last time."""
-
-    def __init__(self, path: Path, map_index: int, try_number: int | None) -> None:
-        self._path = path
-        self._map_index = map_index
-        self._try_number = try_number
-        self._position = 0
-        self._rest = b""
-
-    def read_new(self) -> bytes:
-        """Return the output that has come since; b"" if there is none."""
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return b""
-        found: list[bytes] = []
-        with file:
-            file.seek(self._position)
-            while piece := file.read(_PIECE):
-                self._position += len(piece)
-                self._rest += piece
-                found += self._take_records()
-        return b"".join(found)
-
-    def _take_records(self) -> Iterator[bytes]:
-        data, at = self._rest, 0
-        while True:
-            start = data.find(_MAGIC, at)
-            if start < 0:
-                at = max(at, len(data) - len(_MAGIC) + 1)
-                break
-            end = start + _HEADER_SIZE
-            if end > len(data):
-                at = start
-                break
-            fields = data[start : start + _FIELDS.size]
-            _, map_index, try_number, _, _, length = _FIELDS.unpack(fields)
-            if _CHECK.unpack_from(data, start + _FIELDS.size)[0] != zlib.crc32(fields):
-                at = start + 1
-                continue
-            if end + length > len(data):
-                at = start
-                break
-            if map_index == self._map_index and self._try_number in {None, try_number}:
-                yield data[end : end + length]
-            at = end + length
-        self._rest = data[at:]
+    start = header(key.map_index, key.try_number, key.start_no, now, len(record.data))
+    return start + record.data
 
 
 class Attribution:

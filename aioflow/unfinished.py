@@ -77,6 +77,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         owed: What else is owed: by kind how many rows there are, and the lowest number of these.
         stray_triggers: Rows of runs that have ended before a host had let go of them.
         backfills: Those that go on.
+        drained: Nodes that take no more work.
     """
 
     dags: list[DagRow]
@@ -90,6 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     dag_triggers: list[DagTriggerRow] = []
     held_events: list[DagEventRow] = []
     backfills: list[BackfillRow] = []
+    drained: list[int] = []
 
 
 Unfinished: TypeAlias = Snapshot | LiveRun | TriggerRow

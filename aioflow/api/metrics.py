@@ -13,7 +13,7 @@ from aioflow.engine import Engine
 from aioflow.model import TriggerState
 from aioflow.owed import is_callback
 
-__all__ = ("Metrics", "measured", "owed")
+__all__ = ("Metrics", "measured", "owed", "parked_by_kind")
 
 
 class Metrics(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ def measured(engine: Engine, *, commits: int, changes: int, uptime_us: int) -> M
         tasks_waiting_for_slots=slots.ready.count(),
         live_runs=len(memory.runs),
         live_tasks=len(memory.live),
-        parked=_parked(memory),
+        parked=parked_by_kind(memory),
         stalls=memory.stalls.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
         owed=owed(memory),
@@ -84,7 +84,8 @@ def owed(memory: Memory) -> dict[str, int]:
     return found
 
 
-def _parked(memory: Memory) -> dict[str, int]:
+def parked_by_kind(memory: Memory) -> dict[str, int]:
+    """Return how many triggers wait, by kind."""
     waits = memory.waits.objects.values()
     paths = Counter(wait.row.class_path for wait in waits if wait.state is TriggerState.WAITING)
     for form, count in memory.parking.forms.counts():

@@ -14,9 +14,9 @@ from aioflow.core.memory import Memory
 from aioflow.model import RunNo, TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
-__all__ = ("NODE_NO", "Hosted", "Parked", "detail_of", "kind_of", "whereabouts")
+__all__ = ("KINDS", "NODE_NO", "Hosted", "Parked", "detail_of", "kind_of", "whereabouts")
 
-_KINDS = {
+KINDS = {
     "aioflow_triggers.temporal": "time",
     "aioflow_triggers.files": "file",
     "aioflow_triggers.external": "run",
@@ -49,7 +49,7 @@ class Hosted(NamedTuple):
 def kind_of(class_path: str) -> str:
     """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
     module, _, name = class_path.partition(":")
-    return _KINDS.get(module, name or class_path)
+    return KINDS.get(module, name or class_path)
 
 
 class Parked:
@@ -130,7 +130,7 @@ def _view(
 def detail_of(class_path: str, kwargs: bytes | None) -> str:
     """Name the class; its fields too, where they are known to hold no credentials."""
     module, _, name = class_path.partition(":")
-    if module not in _KINDS:
+    if module not in KINDS:
         return class_path
     fields = plain_bytes(kwargs)
     if not isinstance(fields, dict):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from aioflow.api.catalogue import Catalogue
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
 from aioflow.api.views import (
@@ -32,7 +33,7 @@ from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -50,6 +51,7 @@ _FOREVER = 1 << 62
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
+DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
@@ -58,6 +60,7 @@ class RunReader:
 
     def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store
+        self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
         self._results = results
         self._specs: dict[tuple[str, str], DagSpec] = {}
@@ -65,33 +68,60 @@ class RunReader:
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
-    async def list_dags(self) -> list[DagView]:
-        """Return every DAG that can run, and every file that gives none."""
-        files = {row.file: row for row in await self.store.list_dag_files()}
-        rows = [row for row in await self.store.list_dags() if not row.gone]
-        specs = [await self.spec(row.version, row.dag_id) for row in rows]
-        views = [
-            DagView(
-                dag_id=row.dag_id,
-                file=row.file,
-                version=row.version,
-                paused=row.paused,
-                schedule=schedule_text(spec),
-                next_run_at=_next_run_at(row, spec),
-                import_error=_import_error(files.get(row.file)),
-            )
-            for row, spec in zip(rows, specs, strict=True)
-        ]
-        defining = {row.file for row in rows}
-        return views + [
-            _broken(row) for name, row in files.items() if name not in defining and row.reason
-        ]
+    async def list_dags(
+        self,
+        *,
+        search: str = "",
+        state: DagsWanted = "all",
+        limit: int | None = None,
+        after: str = "",
+    ) -> list[DagView]:
+        """Return the DAGs that can run, by name; without a limit the files that give none, too.
+
+        Args:
+            search: A part of their ids.
+            state: ``broken`` for those whose file cannot be read now, and for all such files.
+            after: The last ``dag_id`` of the page before.
+        """
+        known = await self.catalogue.known()
+        wanted = search.casefold()
+        found: list[DagView] = []
+        for dag_id in await self.catalogue.names():
+            row = known.dags[dag_id]
+            error = _import_error(known.files.get(row.file))
+            if dag_id <= after or wanted not in dag_id.casefold():
+                continue
+            if (state == "paused" and not row.paused) or (state == "broken" and error is None):
+                continue
+            found.append(await self._dag_view(row, error))
+            if len(found) == limit:
+                return found
+        if limit is not None and state != "broken":
+            return found
+        defining = {row.file for row in known.dags.values() if not row.gone}
+        broken = [_broken(row) for row in known.files.values() if row.reason]
+        alone = [view for view in broken if view.file not in defining]
+        if state == "paused":
+            return found
+        return (found + [view for view in alone if wanted in view.file.casefold()])[:limit]
+
+    async def _dag_view(self, row: DagRow, error: str | None) -> DagView:
+        spec = await self.spec(row.version, row.dag_id)
+        return DagView(
+            dag_id=row.dag_id,
+            file=row.file,
+            version=row.version,
+            paused=row.paused,
+            schedule=schedule_text(spec),
+            next_run_at=_next_run_at(row, spec),
+            import_error=error,
+        )
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says."""
         row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
-        files = {file.file: file for file in await self.store.list_dag_files()}
+        _, files = await self.catalogue.known()
         return DagDetailView(
             dag_id=dag_id,
             file=row.file,
@@ -152,9 +182,9 @@ class RunReader:
         Raises:
             UnknownDag: If none does.
         """
-        for row in await self.store.list_dags():
-            if row.dag_id == dag_id and not row.gone:
-                return row
+        row = (await self.catalogue.known()).dags.get(dag_id)
+        if row is not None and not row.gone:
+            return row
         raise UnknownDag(dag_id)
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
@@ -230,7 +260,7 @@ class RunReader:
         (states,) = await self.states([run])
         layout = await self.layout(run)
         places = layout.page(offset, min(limit, PAGE))
-        tasks = await self._tasks(run, layout, places)
+        tasks = await self.tasks_at(run, layout, places)
         return RunView(
             run_id=run.run_id,
             dag_id=run.dag_id,
@@ -244,7 +274,10 @@ class RunReader:
             tasks=tasks,
         )
 
-    async def _tasks(self, run: RunRow, layout: Layout, places: Sequence[Place]) -> list[TaskView]:
+    async def tasks_at(
+        self, run: RunRow, layout: Layout, places: Sequence[Place]
+    ) -> list[TaskView]:
+        """Return these tasks of a run."""
         rows: dict[TaskNo, TaskRow] = {}
         results: dict[TaskNo, Any] = {}
         labels: dict[TaskNo, str] = {}
@@ -253,16 +286,16 @@ class RunReader:
             rows |= {row.task_no: row for row in found}
             if any(row.state is TaskState.SUCCESS for row in found):
                 for row in await self.store.list_results(first, end, limit=end - first):
-                    results[row.task_no] = await self._result(row)
+                    results[row.task_no] = await self.result(row)
             labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
-        waits = await self._waits(run, _waiting(places, rows, absent))
+        waits = await self.waits(run, _waiting(places, rows, absent))
         return [
             _task_view(layout, place, rows.get(place.task_no), absent, waits, results, labels)
             for place in places
         ]
 
-    async def _result(self, row: ResultRow) -> Any:
+    async def result(self, row: ResultRow) -> Any:
         """Return a small result; a list that others expand over lies in a file of items."""
         if row.size > RESULT_BYTES:
             return {"size_bytes": row.size}
@@ -289,7 +322,7 @@ class RunReader:
             return {"items": row.width}
         return [plain_bytes(item.payload) for item in items]
 
-    async def _waits(
+    async def waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
     ) -> Mapping[tuple[int, int], Wait | None]:
         """Return what tasks wait for; only a daemon's memory knows."""

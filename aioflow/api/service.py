@@ -11,15 +11,18 @@ import msgspec
 
 from aioflow.api.acting import ASK_SECONDS, RunActions
 from aioflow.api.backfills import Backfills
+from aioflow.api.catalogue import Catalogue
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, measured, owed
+from aioflow.api.metrics import Metrics, measured, owed, parked_by_kind
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
+from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
+from aioflow.api.shapes import PoolView
 from aioflow.api.standing import list_standing, merged
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
@@ -47,7 +50,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
-from aioflow.model import Instant, RunNo, TriggerNo, Wait, WaitKind
+from aioflow.model import DagSpec, Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
     CountTasks,
     CreateRun,
@@ -56,10 +59,9 @@ from aioflow.requests import (
     Request,
     SetPaused,
     SetPool,
-    ShowPools,
     Unquarantine,
 )
-from aioflow.rows import Batch, PoolRow, RunRow
+from aioflow.rows import Batch, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -96,6 +98,7 @@ class Api(RunActions):
     Attributes:
         backfills: Runs for the slots of a range.
         values: Secrets, connections and variables.
+        reads: What the page reads.
     """
 
     def __init__(
@@ -126,6 +129,9 @@ class Api(RunActions):
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key", self._ask)
+        if engine is not None:
+            self.catalogue = Catalogue(store, follows=True)
+        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked)
         self._commits = 0
         self._changes = 0
 
@@ -149,6 +155,17 @@ class Api(RunActions):
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
         """Return one that reads a database which no daemon serves."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
+
+    def _count_parked(self) -> dict[str, int]:
+        return parked_by_kind(self._running.memory)
+
+    async def spec(self, version: str, dag_id: str) -> DagSpec:
+        """Return what a version says of a DAG; memory knows those that are in use."""
+        if self._engine is not None:
+            plan = self._engine.memory.plans.get((version, dag_id))
+            if plan is not None:
+                return plan.graph.spec
+        return await super().spec(version, dag_id)
 
     @property
     def _running(self) -> Engine:
@@ -222,16 +239,12 @@ class Api(RunActions):
         is_paused = await self._ask(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
 
-    async def list_pools(self) -> list[dict[str, Any]]:
-        """Return the limited pools by name, with what is taken of each.
+    async def list_pools(self) -> list[PoolView]:
+        """Return the limited pools by name, with what is taken of each, and waits for it.
 
-        Without a daemon ``used`` is ``None``: what is taken is counted in memory alone.
+        Without a daemon that is ``None``: it is counted in memory alone.
         """
-        if self._engine is None:
-            pools = await self.store.list_pools()
-            return [{**msgspec.structs.asdict(row), "used": None} for row in pools]
-        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
-        return [{**msgspec.structs.asdict(row), "used": used} for row, used in found]
+        return await self.reads.pools()
 
     async def set_pool(
         self, name: str, slots: int | None, *, include_deferred: bool = False
@@ -276,7 +289,7 @@ class Api(RunActions):
                 known = cast("dict[str, Counted]", await self._ask(CountTasks(run_ids=live)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
-    async def _waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
+    async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if self._engine is None or not tasks or not run.state.is_live:
             return {}
         answer: object = None
@@ -318,7 +331,7 @@ class Api(RunActions):
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:
-            return await self._waits(run, tasks)
+            return await self.waits(run, tasks)
 
         async def count() -> Counted:
             (counted,) = await self.states([run])
@@ -404,7 +417,8 @@ class Api(RunActions):
     # ── watching over ───────────────────────────────────────────────────────────────────
 
     def committed(self, batch: Batch) -> None:
-        """Count a batch; called by the engine's outlets."""
+        """Take a durable batch; called by the engine's outlets."""
+        self.reads.committed(batch)
         self._commits += 1
         self._changes += sum(
             len(rows)

@@ -18,6 +18,8 @@ from aioflow.core.clear import clear
 from aioflow.core.counting import counted
 from aioflow.core.delete import delete, delete_dag, erase
 from aioflow.core.draft import Draft
+from aioflow.core.draining import set_drained
+from aioflow.core.holding import holders
 from aioflow.core.live import Run
 from aioflow.core.mark import mark
 from aioflow.core.memory import Memory
@@ -35,6 +37,7 @@ from aioflow.requests import (
     CreateRun,
     DeleteDag,
     DeleteRun,
+    DrainNode,
     EmitEvent,
     EraseOld,
     EraseRows,
@@ -46,6 +49,7 @@ from aioflow.requests import (
     SetPaused,
     SetPool,
     SetValue,
+    ShowHolders,
     ShowPools,
     StartBackfill,
     Unquarantine,
@@ -82,7 +86,9 @@ def answer(asked: Asked, draft: Draft, slots: Slots) -> Acknowledge:
                 said = _erase(request, draft)
             case Reseal() as request:
                 said = resealing.reseal(request, draft)
-            case Explain() | CountTasks() | ShowPools() as request:
+            case DrainNode() as request:
+                said = set_drained(request, draft, slots)
+            case Explain() | CountTasks() | ShowPools() | ShowHolders() as request:
                 said = _tell(request, draft.memory, slots)
     except RequestError as exc:
         return Acknowledge(asked.ticket, error=exc)
@@ -101,7 +107,9 @@ def _erase(request: EraseOld | EraseVersions | DeleteDag, draft: Draft) -> int |
     return None
 
 
-def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slots) -> object:
+def _tell(
+    request: Explain | CountTasks | ShowPools | ShowHolders, memory: Memory, slots: Slots
+) -> object:
     """Answer what changes nothing."""
     match request:
         case Explain():
@@ -110,7 +118,13 @@ def _tell(request: Explain | CountTasks | ShowPools, memory: Memory, slots: Slot
             runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
             return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
         case ShowPools():
-            return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
+            queued = slots.ready.count_by_pool()
+            return [
+                (slots.pools[name], slots.used(name), queued.get(name, 0))
+                for name in sorted(slots.pools)
+            ]
+        case ShowHolders(name=name, limit=limit):
+            return holders(name, memory, slots, limit=limit)
 
 
 def _answer_of_run(

@@ -169,7 +169,7 @@ def _host(one: DagTrigger, draft: Draft) -> None:
     memory, row = draft.memory, one.row
     role = role_of(row.class_path, memory)
     is_up = role in memory.hosts_up or role == QUARANTINE
-    if not is_up or row.class_path == ASSETS or row.kwargs is None:
+    if not is_up or row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
         return
     draft.standing.note(one)
     one.hosting, one.role = memory.next_hosting(), role

@@ -76,6 +76,7 @@ class Draft:
         held_dags: DAGs of which a task was found to wait for a live run before its own, or whose
             line has lost a run: one that is queued may have to begin.
         pools_before: What the pools it changed were.
+        was_drained: Whether the node was; ``None`` where that does not change.
         judged: How many children were judged in it for the first time since they expanded.
         strays: Rows of ended runs that it sweeps.
         pruned: Plans that nobody needs once it is durable.
@@ -100,6 +101,7 @@ class Draft:
         self.ended_tasks: list[tuple[Run, int]] = []
         self.held_dags: set[str] = set()
         self.pools_before: dict[str, PoolRow | None] = {}
+        self.was_drained: bool | None = None
         self.judged = 0
         self.strays: list[TriggerRow] = []
         self.pruned: dict[tuple[str, str], Plan] = {}

@@ -63,7 +63,7 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     draft.rehost(wait)
     unhost(wait)
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
-    if not is_up or row.kwargs is None or row.class_path in HOSTLESS:
+    if not is_up or row.kwargs is None or row.class_path in HOSTLESS or draft.memory.is_drained:
         return
     if is_stopped(run.dag_id, draft.memory):
         return
@@ -158,7 +158,7 @@ def host_all(role: str, draft: Draft) -> None:
 def hand_over(entry: HandOver, draft: Draft) -> None:
     """Hand the next triggers to a host that is ready."""
     memory = draft.memory
-    if entry.role not in memory.hosts_up:
+    if entry.role not in memory.hosts_up or memory.is_drained:
         return  # all follow when it is ready again
     upto = entry.at + HANDED_AT_ONCE
     forms: dict[int, _Handing] = {}

@@ -49,6 +49,7 @@ class Memory:
     """Everything the engine remembers of one node.
 
     Attributes:
+        epoch: Under which the node writes.
         plans: By ``(version, dag_id)``.
         stored_versions: Those the database has.
         lacking_code: Triggers that no host has, for their code was not on the disk.
@@ -80,6 +81,8 @@ class Memory:
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
+        node_no: Of this node.
+        is_drained: It takes no more work, see ``draining``.
         event_requests: Idempotency keys of named events, the latest ones: their numbers by name
             and key. Not over a restart.
         sealed: What a request of this turn has to seal anew: values, and triggers.
@@ -108,6 +111,7 @@ class Memory:
     """
 
     def __init__(self, *, epoch: int) -> None:
+        self.epoch = epoch
         self.dags: dict[str, DagRow] = {}
         self.files: dict[str, DagFileRow] = {}
         self.refused: dict[str, dict[str, tuple[DagSpec, str]]] = {}
@@ -137,6 +141,8 @@ class Memory:
         self.deadlines: dict[RunNo, dict[int, Instant]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
+        self.node_no = 1
+        self.is_drained = False
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from aioflow.core import dag_triggers, event_runs, quarantine, waits
 from aioflow.core.attempt import fail_or_retry, interrupt, unpark
 from aioflow.core.draft import Draft
+from aioflow.core.draining import recall_claims
 from aioflow.core.hosting import hand_over, host_all
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.slots import Slots
-from aioflow.effects import RecallTries, StopTry
+from aioflow.effects import StopTry
 from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Restarted, Stalled
 from aioflow.model import Failure, TaskState
 
@@ -73,10 +74,7 @@ def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
 def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:
     """Start nothing more; when the time of grace is over, cut short what still runs."""
     slots.is_open = False
-    for worker in slots.workers:
-        if worker.claims:
-            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
-            draft.effects.append(RecallTries(worker.number, tries))
+    recall_claims(draft, slots)
     if not drain.is_over:
         return
     failure = Failure(type="Interrupted", message="the daemon was stopped", reason="interrupted")

@@ -178,6 +178,17 @@ class Ready:
                     total += entry.fresh if isinstance(entry, Group) else 1
         return total
 
+    def count_by_pool(self) -> dict[str, int]:
+        """Return the same for each pool that somebody waits for."""
+        found: dict[str, int] = {}
+        waiting = (*self._queues.values(), self._too_wide)
+        for entry in (item[3] for queue in waiting for item in queue):
+            if _still_waits(entry):
+                count = entry.fresh if isinstance(entry, Group) else 1
+                pool = _spec(entry).pool
+                found[pool] = found.get(pool, 0) + count
+        return found
+
     def _push(self, item: Item) -> None:
         """Let wait again what stood aside; what it keeps may be another than it was then."""
         self._enqueue(self._ranked(item))

@@ -162,7 +162,7 @@ def decide(
         succession.settle(draft, slots)
         _settle_ended(draft, slots)
         event_runs.settle(draft)
-        if granting:
+        if granting and not memory.is_drained:
             _grant(draft, slots)
             if memory.held and _let_go_on(draft, slots):
                 _grant(draft, slots)

@@ -60,9 +60,11 @@ def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) 
 
 
 def restore_pools(draft: Draft, slots: Slots) -> None:
-    """Have the pools a draft changed be what they were."""
+    """Have the pools a draft changed be what they were, and the node take work as it did."""
     for name, before in draft.pools_before.items():
         slots.put_pool(name, before, draft.memory)
+    if draft.was_drained is not None:
+        draft.memory.is_drained = draft.was_drained
 
 
 def put_back(

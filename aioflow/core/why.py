@@ -32,6 +32,8 @@ from aioflow.model import (
 
 __all__ = ("explain_dag_trigger", "explain_run", "explain_task", "still_waits")
 
+DRAINED = "the node is drained; see `aioflow nodes undrain`"
+
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
     """Return why a run does not go on as a whole; ``None`` if it does or has ended."""
@@ -189,6 +191,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     else:
         kind = WaitKind.HOST
     detail = f"{wait.row.class_path} #{wait.row.trigger_no}"
+    if kind is WaitKind.HOST and memory.is_drained:
+        detail = f"{detail}: {DRAINED}"
     dag_id = live.run.row.dag_id
     if kind is not WaitKind.UNDECRYPTABLE and _is_stopped(wait, memory):
         kind, detail = WaitKind.PAUSED, f"{detail}, since DAG {dag_id} is paused"
@@ -215,6 +219,8 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
     since = entry.queued_at if isinstance(entry, Live) else None
+    if memory.is_drained:
+        return Wait(kind=WaitKind.SLOT, detail=DRAINED, since=since)
     has_room = isinstance(entry, Live) and entry.task_no in slots.kept
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):

@@ -28,11 +28,15 @@
     │   ├── NoSuchValue
     │   ├── BackfillRefused
     │   ├── UnknownBackfill
+    │   ├── UnknownEvent
+    │   ├── UnknownNode
+    │   ├── UnknownVersion
     │   ├── DagBroken
     │   ├── DagPresent
     │   └── DagRunning
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── StoreSlow             a question took too long, and was given up
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
     │   ├── Fenced                this node was declared dead
     │   └── StrangeDatabase       not the database we knew; never written to again
@@ -98,9 +102,12 @@ from aioflow.errors.requests import (
     RunExists,
     UnknownBackfill,
     UnknownDag,
+    UnknownEvent,
+    UnknownNode,
     UnknownRound,
     UnknownRun,
     UnknownTask,
+    UnknownVersion,
 )
 from aioflow.errors.root import (
     AioflowError,
@@ -111,6 +118,7 @@ from aioflow.errors.store import (
     ForeignDatabase,
     SchemaMismatch,
     StoreError,
+    StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
 )
@@ -165,17 +173,21 @@ __all__ = (
     "SettingsError",
     "StepFailed",
     "StoreError",
+    "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownEvent",
+    "UnknownNode",
     "UnknownParent",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
     "UnknownValue",
+    "UnknownVersion",
     "Unserializable",
     "WrongField",
 )

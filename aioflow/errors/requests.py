@@ -19,9 +19,12 @@ __all__ = (
     "RunExists",
     "UnknownBackfill",
     "UnknownDag",
+    "UnknownEvent",
+    "UnknownNode",
     "UnknownRound",
     "UnknownRun",
     "UnknownTask",
+    "UnknownVersion",
 )
 
 
@@ -55,6 +58,37 @@ class UnknownBackfill(RequestError):
     def __init__(self, backfill_no: int) -> None:
         super().__init__(f"there is no backfill {backfill_no}; see `aioflow backfills list`")
         self.backfill_no = backfill_no
+
+
+class UnknownEvent(RequestError):
+    """No event of that number is kept."""
+
+    code = "request.unknown_event"
+
+    def __init__(self, event_no: int) -> None:
+        super().__init__(f"there is no event {event_no}; see `aioflow events list`")
+        self.event_no = event_no
+
+
+class UnknownNode(RequestError):
+    """No node of that number listens here."""
+
+    code = "request.unknown_node"
+
+    def __init__(self, node_no: int) -> None:
+        super().__init__(f"there is no node {node_no} here; see `aioflow nodes list`")
+        self.node_no = node_no
+
+
+class UnknownVersion(RequestError):
+    """A DAG has no such version, or has it no more."""
+
+    code = "request.unknown_version"
+
+    def __init__(self, dag_id: str, version: str) -> None:
+        super().__init__(f"DAG {dag_id!r} has no version {version!r}")
+        self.dag_id = dag_id
+        self.version = version
 
 
 class UnknownRun(RequestError):

@@ -10,6 +10,7 @@ __all__ = (
     "ForeignDatabase",
     "SchemaMismatch",
     "StoreError",
+    "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
 )
@@ -29,6 +30,23 @@ class StoreUnavailable(StoreError):
     """
 
     code = "store.unavailable"
+
+
+class StoreSlow(StoreError):
+    """A question takes too long, and was given up.
+
+    Attributes:
+        seconds: After which it was.
+    """
+
+    code = "store.slow"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the database had not answered after {seconds:g} s; narrow the question: "
+            "name a DAG or a run, or ask for a smaller page"
+        )
+        self.seconds = seconds
 
 
 class BatchRefused(StoreError):

@@ -29,6 +29,7 @@ from aioflow.rows import (
     ItemRow,
     JournalRow,
     NamedEventRow,
+    NodeFacts,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -41,6 +42,7 @@ from aioflow.rows import (
     VersionRow,
 )
 from aioflow.secrets import Vault
+from aioflow.store.browsed import Browsed
 from aioflow.unfinished import LiveRun, Snapshot, Unfinished
 
 __all__ = ("Claim", "Durability", "Store", "open_store")
@@ -62,7 +64,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     commit_no: int
 
 
-class Store(Protocol):
+class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
     Reads may run side by side; they see committed rows only and never hold up the writer.
@@ -77,7 +79,13 @@ class Store(Protocol):
             replaced, a table is missing, it is damaged. It is not written to any more.
     """
 
-    async def claim(self) -> Claim:
+    def limited(self, seconds: float) -> Store:
+        """Return this store for those who may be told that they ask too much.
+
+        Its reads raise ``StoreSlow`` where a statement takes longer than that.
+        """
+
+    async def claim(self, about: NodeFacts | None = None) -> Claim:
         """Advance this node's epoch and return it; whoever wrote under the old one is fenced.
 
         Called once before the first ``commit``.

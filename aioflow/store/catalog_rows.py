@@ -12,10 +12,12 @@ from aioflow.store.packing import encode, last_of_each
 __all__ = (
     "dag_files",
     "dags",
+    "drained",
     "gone_dags",
     "gone_files",
     "gone_pools",
     "pools",
+    "undrained",
     "versions",
 )
 
@@ -67,6 +69,17 @@ def pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (row.name, row.slots, int(row.include_deferred))
 
     return [values(row) for row in last_of_each(batch.pools, lambda row: row.name)]
+
+
+def drained(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the nodes that take no more work."""
+    last = dict(batch.drained)
+    return [(node_no, at) for node_no, at in last.items() if at is not None]
+
+
+def undrained(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return those that take some again."""
+    return [(node_no,) for node_no, at in dict(batch.drained).items() if at is None]
 
 
 def gone_pools(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:

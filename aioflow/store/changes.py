@@ -171,6 +171,8 @@ KINDS: tuple[Kind, ...] = (
     _kind("gone dag", tables.dag, Action.DISCARD, catalog_rows.gone_dags, guards=("dag_id",)),
     _kind("pool", tables.pool, Action.REPLACE, catalog_rows.pools),
     _kind("gone pool", tables.pool, Action.DISCARD, catalog_rows.gone_pools, guards=("name",)),
+    _kind("drained", tables.drained, Action.REPLACE, catalog_rows.drained),
+    _kind("undrained", tables.drained, Action.DISCARD, catalog_rows.undrained, guards=("node_no",)),
     _kind("backfill", tables.backfill, Action.REPLACE, backfills),
     _kind("value", tables.named_value, Action.REPLACE, new_values),
     _kind(

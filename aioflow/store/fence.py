@@ -6,10 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioflow.errors import Fenced, StrangeDatabase
+from aioflow.rows import NodeFacts
 
-__all__ = ("NODE_NO", "confirm_applied")
+__all__ = ("NODE_NO", "claiming", "confirm_applied")
 
 NODE_NO = 1
+
+
+def claiming(about: NodeFacts | None) -> dict[str, Any]:
+    """Return what is bound to the statement that claims the database."""
+    return {
+        "node_no": NODE_NO,
+        "started_at": None if about is None else about.started_at,
+        "seen_at": None if about is None else about.started_at,
+        "version": None if about is None else about.version,
+        "pid": None if about is None else about.pid,
+        "host": None if about is None else about.host,
+    }
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:

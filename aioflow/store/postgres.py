@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,12 @@ import anyio
 import asyncpg
 from sqlalchemy.engine import URL
 
-from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.rows import Batch
+from aioflow.errors import BatchRefused, StoreSlow, StoreUnavailable
+from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind
-from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.fence import NODE_NO, claiming, confirm_applied
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.reading import Question, Reading
@@ -146,12 +147,19 @@ class PostgresStore(Reading):
         self._writer = writer
         self._readers = readers
         self._epoch: int | None = None
+        self._seconds: float | None = None
 
-    async def claim(self) -> Claim:
+    def limited(self, seconds: float) -> Store:
+        """See ``Store``."""
+        reader = copy(self)
+        reader._seconds = seconds  # noqa: SLF001 - its own
+        return reader
+
+    async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
-            row = await _row(connection, statement, {"node_no": NODE_NO})
+            row = await _row(connection, statement, claiming(about))
         self._epoch, commit_no = row
         return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
 
@@ -171,7 +179,7 @@ class PostgresStore(Reading):
         changes = bind(batch, self._vault)
         body = journal.encode(batch, changes)
         async with self._writing().transaction() as connection:
-            if not await _advanced(connection, self._epoch, batch.number):
+            if not await _advanced(connection, self._epoch, batch):
                 return
             await _run(connection, changes)
             insert = compiled(INSERT_JOURNAL, POSTGRES)
@@ -193,10 +201,11 @@ class PostgresStore(Reading):
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         with translated(self._where):
             async with self._readers.acquire(timeout=CONNECT_SECONDS) as connection:
+                seconds = self._seconds
                 if len(questions) == 1:
-                    return [await _found(connection, questions[0])]
+                    return [await _found(connection, questions[0], seconds)]
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
-                    return [await _found(connection, question) for question in questions]
+                    return [await _found(connection, question, seconds) for question in questions]
 
     @asynccontextmanager
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
@@ -219,9 +228,14 @@ async def _page(cursor: Any, count: int) -> Sequence[Values]:
     return page
 
 
-async def _found(connection: Any, question: Question) -> Sequence[Values]:
+async def _found(connection: Any, question: Question, seconds: float | None) -> Sequence[Values]:
     sql, values = question
-    found: Sequence[Values] = await connection.fetch(sql, *values)
+    try:
+        found: Sequence[Values] = await connection.fetch(sql, *values, timeout=seconds)
+    except TimeoutError as exc:
+        if seconds is None:
+            raise
+        raise StoreSlow(seconds) from exc  # the driver has had the server give it up
     return found
 
 
@@ -234,10 +248,12 @@ async def _row(
     return tuple(row)
 
 
-async def _advanced(connection: asyncpg.Connection, epoch: int, number: int) -> bool:
+async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) -> bool:
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, POSTGRES)
-    values = {"node_no": NODE_NO, "epoch": epoch, "before": number - 1, "number": number}
+    number = batch.number
+    moved = {"before": number - 1, "number": number, "at": batch.at}
+    values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
         return True
     read = compiled(READ_NODE, POSTGRES)

@@ -33,6 +33,7 @@ from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.aging import AgingReader
 from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
+from aioflow.store.browsing import BrowsingReader
 from aioflow.store.dag_rows import ALL_DAG_TRIGGERS, HELD_EVENTS, dag_event_row, dag_trigger_row
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
@@ -61,6 +62,7 @@ _WHOLE = (
     ALL_DAG_TRIGGERS,
     HELD_EVENTS,
     RUNNING_BACKFILLS,
+    selects.ALL_DRAINED,
     selects.LIVE_RUNS,
 )
 _OF_LIVE_RUNS = (
@@ -87,7 +89,7 @@ _RUN_COLUMNS = (1, 0, 0, 2, 0, 2, 0)
 _TRIGGERS = 3  # which of those are the triggers
 
 
-class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
+class Reading(ErasingReader, AgingReader, BackfillReader, BrowsingReader, ABC):
     """Asks for rows and makes Structs of them; how they are fetched is the backend's."""
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
@@ -112,7 +114,7 @@ class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
     async def _unfinished(self, fetches: Sequence[Fetch]) -> AsyncIterator[Unfinished]:
         *of_all, runs = fetches[: len(_WHOLE)]
         whole = [await everything(fetch) for fetch in of_all]
-        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills = whole
+        dags, dag_files, versions, pools, outbox, owed, of_dags, held, backfills, drained = whole
         yield Snapshot(
             dags=[rows.dag_row(row) for row in dags],
             dag_files=[rows.dag_file_row(row) for row in dag_files],
@@ -124,6 +126,7 @@ class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
             dag_triggers=[dag_trigger_row(row, self._vault) for row in of_dags],
             held_events=[dag_event_row(row) for row in held],
             backfills=[rows.backfill_row(row) for row in backfills],
+            drained=[node_no for node_no, _ in drained],
         )
         parts = [
             OfRuns(fetch, column)
@@ -281,6 +284,7 @@ class Reading(ErasingReader, AgingReader, BackfillReader, ABC):
             in_state=state is not None,
             live=state is not None and state.is_live,
             before=before is not None,
+            unsuccessful=state is not None and state > RunState.SUCCESS,
         )
         return await self._all(
             rows.run_row,

@@ -57,7 +57,7 @@ async def compare(store: Store) -> list[str]:
         replay.apply(JournalRow(commit_no=commit_no, at=at, body=body))
     replay.check_beginning()
     differences = replay.faults
-    for _, _, commit_no in node:
+    for _, _, commit_no, *_ in node:
         if commit_no != replay.commit_no:
             differences.append(
                 f"node stands at commit {commit_no}, its journal at {replay.commit_no}"

@@ -28,6 +28,7 @@ from aioflow.store.erasing import not_deleted
 __all__ = (
     "ALL_DAGS",
     "ALL_DAG_FILES",
+    "ALL_DRAINED",
     "ALL_POOLS",
     "ALL_TRIGGERS",
     "CLEAR_BY_KEY",
@@ -106,6 +107,7 @@ _is_live = _run.c.ended_at.is_(None)
 ALL_DAGS = whole(tables.dag)
 ALL_DAG_FILES = whole(tables.dag_file)
 ALL_POOLS = whole(tables.pool)
+ALL_DRAINED = whole(tables.drained)
 _outbox = tables.outbox
 _is_kept = _outbox.c.kind.in_([literal_column(f"'{kind}'") for kind in sorted(KEPT)])
 KEPT_OUTBOX = select(_outbox).where(_is_kept).order_by(_outbox.c.outbox_no)
@@ -261,7 +263,9 @@ def tasks_by_no(width: int) -> Select[Any]:
 
 
 @cache
-def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Select[Any]:
+def runs_page(
+    *, of_dag: bool, in_state: bool, live: bool, before: bool, unsuccessful: bool = False
+) -> Select[Any]:
     """Return the newest runs first, narrowed down by what is asked for."""
     page = select(_run).where(not_deleted).order_by(_run.c.run_no.desc()).limit(_number("limit"))
     if of_dag:
@@ -270,6 +274,8 @@ def runs_page(*, of_dag: bool, in_state: bool, live: bool, before: bool) -> Sele
         page = page.where(_run.c.state == bindparam("state", type_=_run.c.state.type))
     if live:
         page = page.where(_is_live)  # says nothing new, but finds the partial index
+    if unsuccessful and not of_dag:
+        page = page.where(tables.unsuccessful)  # likewise
     if before:
         page = page.where(_run.c.run_no < _number("before"))
     return page

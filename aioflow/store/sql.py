@@ -180,7 +180,7 @@ FENCE = (
         _node.c.epoch == _bound(_node, "epoch", "epoch"),
         _node.c.commit_no == _bound(_node, "commit_no", "before"),
     )
-    .values(commit_no=_bound(_node, "commit_no", "number"))
+    .values(commit_no=_bound(_node, "commit_no", "number"), seen_at=_bound(_node, "seen_at", "at"))
 )
 """Advances the commit number of this node under its epoch; must find one row."""
 
@@ -200,11 +200,17 @@ INSERT_JOURNAL = insert(tables.journal).values(
 
 def _claim(dialect: Any) -> Insert:
     node_no = _bound(_node, "node_no", "node_no")
+    facts = ("started_at", "seen_at", "version", "pid", "host")
+    about = {name: _bound(_node, name, name) for name in facts}
     first = dialect.insert(_node).values(
-        node_no=node_no, epoch=literal_column("1"), commit_no=literal_column("0")
+        node_no=node_no, epoch=literal_column("1"), commit_no=literal_column("0"), **about
     )
     claimed: Insert = first.on_conflict_do_update(
-        index_elements=["node_no"], set_={"epoch": _node.c.epoch + literal_column("1")}
+        index_elements=["node_no"],
+        set_={
+            "epoch": _node.c.epoch + literal_column("1"),
+            **{name: first.excluded[name] for name in facts},
+        },
     ).returning(_node.c.epoch, _node.c.commit_no)
     return claimed
 

@@ -16,6 +16,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from copy import copy
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -25,13 +26,13 @@ import aiosqlite
 import anyio
 
 from aioflow.clock import SystemClock
-from aioflow.errors import BatchRefused, StoreUnavailable
-from aioflow.rows import Batch
+from aioflow.errors import BatchRefused, StoreSlow, StoreUnavailable
+from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Store, journal
 from aioflow.store.changes import Changes, bind
 from aioflow.store.checkpointer import Checkpointer
-from aioflow.store.fence import NODE_NO, confirm_applied
+from aioflow.store.fence import NODE_NO, claiming, confirm_applied
 from aioflow.store.in_order import Fetch
 from aioflow.store.lock import FileLock
 from aioflow.store.reading import Question, Reading
@@ -61,6 +62,10 @@ __all__ = ("SqliteStore", "Writer", "open_sqlite")
 
 _READERS = 2
 _ROWS_AT_ONCE = 64
+_STEPS_BETWEEN_LOOKS = 20_000
+"""Of SQLite's machine: some hundred microseconds."""
+
+_clock = SystemClock()
 
 T = TypeVar("T")
 
@@ -207,11 +212,18 @@ class SqliteStore(Reading):
         self._readers = cycle(readers)
         self._open_another = open_another
         self._epoch: int | None = None
+        self._seconds: float | None = None
 
-    async def claim(self) -> Claim:
+    def limited(self, seconds: float) -> Store:
+        """See ``Store``."""
+        reader = copy(self)
+        reader._seconds = seconds  # noqa: SLF001 - its own
+        return reader
+
+    async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
-        row = await self._write_one(statement.sql, statement.placed({"node_no": NODE_NO}))
+        row = await self._write_one(statement.sql, statement.placed(claiming(about)))
         self._epoch, commit_no = row
         return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
 
@@ -247,7 +259,10 @@ class SqliteStore(Reading):
         if self._writer is not None:
             self._writer.verify()
         with translated(self._path):
-            return await _in_thread(next(self._readers), partial(_answers, questions))
+            if self._seconds is None:
+                return await _in_thread(next(self._readers), partial(_answers, questions))
+            answers = partial(_answers_within, questions, self._seconds)
+            return await _in_thread(next(self._readers), answers)
 
     @asynccontextmanager
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
@@ -291,7 +306,7 @@ class SqliteStore(Reading):
         changes = bind(batch, self._vault)
         body = journal.encode(batch, changes)
         with _transaction(raw):
-            if not _advanced(raw, epoch, batch.number):
+            if not _advanced(raw, epoch, batch):
                 return
             _run(raw, changes)
             insert = compiled(INSERT_JOURNAL, SQLITE)
@@ -317,10 +332,12 @@ def _transaction(raw: sqlite3.Connection) -> Iterator[None]:
             raw.execute("ROLLBACK")
 
 
-def _advanced(raw: sqlite3.Connection, epoch: int, number: int) -> bool:
+def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, SQLITE)
-    values = {"node_no": NODE_NO, "epoch": epoch, "before": number - 1, "number": number}
+    number = batch.number
+    moved = {"before": number - 1, "number": number, "at": batch.at}
+    values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if raw.execute(fence.sql, fence.placed(values)).rowcount == 1:
         return True
     read = compiled(READ_NODE, SQLITE)
@@ -344,6 +361,22 @@ def _answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[Seq
         return [raw.execute(*question).fetchall() for question in questions]
     finally:
         raw.execute("ROLLBACK")
+
+
+def _answers_within(
+    questions: Sequence[Question], seconds: float, raw: sqlite3.Connection
+) -> list[Sequence[Values]]:
+    """Return the answers, or give up after a while; waiting for the thread is not counted."""
+    until = _clock.monotonic_us() + round(seconds * 1e6)
+    raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
+    try:
+        return _answers(questions, raw)
+    except sqlite3.OperationalError as exc:
+        if exc.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        raise StoreSlow(seconds) from exc
+    finally:
+        raw.set_progress_handler(None, 0)
 
 
 def _opened_answers(questions: Sequence[Question], raw: sqlite3.Connection) -> list[sqlite3.Cursor]:

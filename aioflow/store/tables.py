@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     ForeignKey,
     Index,
     Integer,
@@ -31,6 +32,7 @@ __all__ = (
     "dag_file",
     "dag_trigger",
     "deletion",
+    "drained",
     "event",
     "expansion",
     "journal",
@@ -50,6 +52,7 @@ __all__ = (
     "task",
     "trigger_wait",
     "try_",
+    "unsuccessful",
     "version",
 )
 
@@ -94,11 +97,28 @@ def _state(last: int, name: str = "state") -> Column[int]:
     return Column(name, _SMALL, CheckConstraint(f"{name} BETWEEN 0 AND {last}"), nullable=False)
 
 
+def _only(where: ColumnElement[bool]) -> dict[str, Any]:
+    """Have an index know some of the rows."""
+    return {"sqlite_where": where, "postgresql_where": where}
+
+
 meta = Table("meta", metadata, _name("name", 100), _text("value"), sqlite_strict=True)
 
 node = Table(
-    "node", metadata, _key("node_no"), _number("epoch"), _number("commit_no"), sqlite_strict=True
+    "node",
+    metadata,
+    _key("node_no"),
+    _number("epoch"),
+    _number("commit_no"),
+    _number("started_at", null=True),
+    _number("seen_at", null=True),
+    _text("version", null=True),
+    _number("pid", null=True),
+    _text("host", null=True),
+    sqlite_strict=True,
 )
+
+drained = Table("drained", metadata, _key("node_no"), _number("at"), sqlite_strict=True)
 
 number_lease = Table(
     "number_lease", metadata, _name("name", 100), _number("next_no"), sqlite_strict=True
@@ -166,13 +186,7 @@ Index("run_by_version", run.c.version)
 Index("run_by_dag", run.c.dag_id, run.c.run_no)
 Index("run_by_key", run.c.dag_id, run.c.key, unique=True)
 _dated = run.c.logical_date.is_not(None)
-Index(
-    "run_by_date",
-    run.c.dag_id,
-    run.c.logical_date,
-    sqlite_where=_dated,
-    postgresql_where=_dated,
-)
+Index("run_by_date", run.c.dag_id, run.c.logical_date, **_only(_dated))
 _scheduled = run.c.cause == "schedule"
 Index(
     "run_by_slot",
@@ -182,19 +196,13 @@ Index(
     sqlite_where=_scheduled,
     postgresql_where=_scheduled,
 )
-_live = run.c.ended_at.is_(None)
-Index("run_live", run.c.run_no, sqlite_where=_live, postgresql_where=_live)
-_ended = run.c.ended_at.is_not(None)
-Index("run_ended", run.c.dag_id, run.c.ended_at, sqlite_where=_ended, postgresql_where=_ended)
+Index("run_live", run.c.run_no, **_only(run.c.ended_at.is_(None)))
+Index("run_ended", run.c.dag_id, run.c.ended_at, **_only(run.c.ended_at.is_not(None)))
 
-_of_backfill = run.c.backfill.is_not(None)
-Index(
-    "run_by_backfill",
-    run.c.backfill,
-    run.c.run_no,
-    sqlite_where=_of_backfill,
-    postgresql_where=_of_backfill,
-)
+unsuccessful = run.c.state > literal_column("2")
+"""Ended, and not well: there are few, and people look for them."""
+Index("run_unsuccessful", run.c.state, run.c.run_no, **_only(unsuccessful))
+Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is_not(None)))
 
 # No index on the state: nothing asks for it, and it would halve the rate of transitions.
 task = Table(

@@ -25,9 +25,12 @@ from aioflow.errors import (
     StoreError,
     UnknownBackfill,
     UnknownDag,
+    UnknownEvent,
+    UnknownNode,
     UnknownRound,
     UnknownRun,
     UnknownTask,
+    UnknownVersion,
     Unserializable,
 )
 
@@ -38,6 +41,9 @@ _RETRY_SECONDS = 5
 _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (UnknownBackfill, 404),
     (UnknownDag, 404),
+    (UnknownEvent, 404),
+    (UnknownNode, 404),
+    (UnknownVersion, 404),
     (UnknownRun, 404),
     (UnknownTask, 404),
     (UnknownRound, 404),

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api, instant
 from aioflow.api.events import body_of
-from aioflow.api.reader import PAGE
+from aioflow.api.reader import PAGE, DagsWanted
+from aioflow.web.answers import Count, Json, MapIndex, Offset, Row
 from aioflow.web.backfills import add_backfills
+from aioflow.web.logs import add_logs
+from aioflow.web.reads import add_reads, add_reads_first
 from aioflow.web.values import add_values
 
 __all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
-
-_COUNT = Annotated[int, Query(ge=1, le=PAGE)]
-_OFFSET = Annotated[int, Query(ge=0, le=1 << 53)]
-_MAP_INDEX = Annotated[int, Query(ge=-1, le=1 << 53)]
-_TRY = Annotated[int | None, Query(ge=1, le=1 << 31)]
-_LOG_BYTES = 4 * 1024 * 1024
-_ROW = 1 << 62
 
 
 class TriggerBody(BaseModel):
@@ -75,16 +70,10 @@ class FireBody(BaseModel):
     key: str | None = None
 
 
-class _Json(Response):
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return msgspec.json.encode(content)
-
-
 def api_routes(api: Api) -> APIRouter:
     """Return everything below ``/api/v1``."""
-    router = APIRouter(prefix="/api/v1", default_response_class=_Json)
+    router = APIRouter(prefix="/api/v1", default_response_class=Json)
+    add_reads_first(router, api)
     _add_dags(router, api)
     _add_runs(router, api)
     _add_tasks(router, api)
@@ -92,31 +81,41 @@ def api_routes(api: Api) -> APIRouter:
     _add_events(router, api)
     _add_pools(router, api)
     _add_database(router, api)
-    add_backfills(router, api, _Json)
-    add_values(router, api, _Json)
+    add_backfills(router, api, Json)
+    add_values(router, api, Json)
+    add_reads(router, api)
+    add_logs(router, api)
     return router
 
 
 def _add_dags(router: APIRouter, api: Api) -> None:
     @router.get("/dags")
-    async def list_dags() -> Response:
-        """List every DAG, and every file that gives none."""
-        return _Json(await api.list_dags())
+    async def list_dags(
+        search: Annotated[str, Query(max_length=250)] = "",
+        state: DagsWanted = "all",
+        limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
+        after: str = "",
+    ) -> Response:
+        """List DAGs by name; without a limit all, and every file that gives none.
+
+        ``after`` is the last id of the page before.
+        """
+        return Json(await api.list_dags(search=search, state=state, limit=limit, after=after))
 
     @router.get("/dags/{dag_id}")
     async def show_dag(dag_id: str) -> Response:
         """Show a DAG with its tasks."""
-        return _Json(await api.show_dag(dag_id))
+        return Json(await api.show_dag(dag_id))
 
     @router.get("/dags/{dag_id}/next")
     async def next_slots(
         dag_id: str,
         after: Annotated[str | None, Query(alias="from")] = None,
-        count: _COUNT = 5,
+        count: Count = 5,
     ) -> Response:
         """List when its schedule fires next."""
         start = api.clock.now() if after is None else instant(after, "from")
-        return _Json(await api.next_slots(dag_id, start, count))
+        return Json(await api.next_slots(dag_id, start, count))
 
     @router.post("/dags/{dag_id}/runs", status_code=201)
     async def trigger(
@@ -133,22 +132,22 @@ def _add_dags(router: APIRouter, api: Api) -> None:
             logical_date=wanted.logical_date,
             key=wanted.key if idempotency_key is None else idempotency_key,
         )
-        return _Json(made, status_code=201 if made.created else 200)
+        return Json(made, status_code=201 if made.created else 200)
 
     @router.delete("/dags/{dag_id}")
     async def delete_dag(dag_id: str) -> Response:
         """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
-        return _Json(await api.delete_dag(dag_id))
+        return Json(await api.delete_dag(dag_id))
 
     @router.post("/dags/{dag_id}/pause")
     async def pause(dag_id: str) -> Response:
         """Start no scheduled runs of it."""
-        return _Json(await api.set_paused(dag_id, paused=True))
+        return Json(await api.set_paused(dag_id, paused=True))
 
     @router.post("/dags/{dag_id}/resume")
     async def resume(dag_id: str) -> Response:
         """Start scheduled runs of it again."""
-        return _Json(await api.set_paused(dag_id, paused=False))
+        return Json(await api.set_paused(dag_id, paused=False))
 
 
 def _add_runs(router: APIRouter, api: Api) -> None:
@@ -156,31 +155,41 @@ def _add_runs(router: APIRouter, api: Api) -> None:
     async def list_runs(
         dag: str | None = None,
         state: str | None = None,
-        limit: _COUNT = 100,
+        limit: Count = 100,
         before: str | None = None,
     ) -> Response:
         """List runs, the newest first; ``before`` is the last id of the page before."""
-        return _Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
+        return Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
 
     @router.get("/runs/{run_id}")
-    async def show_run(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
+    async def show_run(run_id: str, offset: Offset = 0, limit: Count = PAGE) -> Response:
         """Show a run, its counts, and one page of its tasks."""
-        return _Json(await api.show_run(run_id, offset=offset, limit=limit))
+        return Json(await api.show_run(run_id, offset=offset, limit=limit))
 
     @router.get("/runs/{run_id}/tasks")
-    async def list_tasks(run_id: str, offset: _OFFSET = 0, limit: _COUNT = PAGE) -> Response:
-        """List one page of its tasks."""
-        return _Json((await api.show_run(run_id, offset=offset, limit=limit)).tasks)
+    async def list_tasks(
+        run_id: str,
+        task: str | None = None,
+        state: str | None = None,
+        offset: Offset = 0,
+        limit: Count = PAGE,
+    ) -> Response:
+        """List one page of its tasks: of all, of one with its children, of those that stand so."""
+        return Json(
+            await api.reads.one_task.list(
+                run_id, task_id=task, state=state, offset=offset, limit=limit
+            )
+        )
 
     @router.get("/runs/{run_id}/why")
     async def why_run(run_id: str) -> Response:
         """Say what it waits for."""
-        return _Json(await api.why(run_id))
+        return Json(await api.why(run_id))
 
     @router.post("/runs/{run_id}/cancel")
     async def cancel(run_id: str) -> Response:
         """End it now."""
-        return _Json(await api.cancel(run_id))
+        return Json(await api.cancel(run_id))
 
     @router.post("/runs/{run_id}/clear")
     async def clear(
@@ -190,7 +199,7 @@ def _add_runs(router: APIRouter, api: Api) -> None:
     ) -> Response:
         """Have tasks of it begin anew; it goes on if it had ended."""
         wanted = body or ClearBody()
-        return _Json(
+        return Json(
             await api.clear(
                 run_id,
                 wanted.tasks,
@@ -205,12 +214,12 @@ def _add_runs(router: APIRouter, api: Api) -> None:
     @router.delete("/runs/{run_id}")
     async def delete_run(run_id: str) -> Response:
         """Delete it, once it has ended; nobody sees it from now on."""
-        return _Json(await api.delete_run(run_id))
+        return Json(await api.delete_run(run_id))
 
     @router.post("/runs/{run_id}/mark")
     async def mark(run_id: str, body: MarkBody) -> Response:
         """Say how tasks of it have ended, or it itself; what goes on is stopped."""
-        return _Json(await api.mark(run_id, body.state, body.tasks, map_index=body.map_index))
+        return Json(await api.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
 def _add_tasks(router: APIRouter, api: Api) -> None:
@@ -218,76 +227,64 @@ def _add_tasks(router: APIRouter, api: Api) -> None:
     async def why_task(
         run_id: str,
         task_id: str,
-        map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1,
-        round_number: Annotated[_MAP_INDEX, Query(alias="round")] = -1,
+        map_index: Annotated[MapIndex, Query(alias="map")] = -1,
+        round_number: Annotated[MapIndex, Query(alias="round")] = -1,
     ) -> Response:
         """Say what one task waits for, and what that waits for."""
-        return _Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
-
-    @router.get("/runs/{run_id}/tasks/{task_id}/logs", response_class=Response)
-    async def logs(
-        run_id: str,
-        task_id: str,
-        map_index: Annotated[_MAP_INDEX, Query(alias="map")] = -1,
-        round_number: Annotated[_MAP_INDEX, Query(alias="round")] = -1,
-        try_number: Annotated[_TRY, Query(alias="try")] = None,
-        offset: _OFFSET = 0,
-        limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
-    ) -> Response:
-        """Return what it printed, from a byte on, a piece at a time."""
-        data = await api.logs(
-            run_id,
-            task_id,
-            map_index=max(map_index, round_number),
-            try_number=try_number,
-            offset=offset,
-            limit=limit,
-        )
-        # Tasks print what they like: never a type that a browser would run.
-        return Response(data, media_type="text/plain; charset=utf-8")
+        return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
 
 def _add_triggers(router: APIRouter, api: Api) -> None:
     @router.get("/triggers")
     async def list_triggers(
-        limit: _COUNT = PAGE, after: Annotated[int, Query(ge=-1, le=_ROW)] = -1
+        kind: str | None = None,
+        state: str | None = None,
+        dag: str | None = None,
+        limit: Count = PAGE,
+        after: Annotated[int, Query(ge=-1, le=Row)] = -1,
     ) -> Response:
         """List what is parked by number; ``after`` is the last of the page before."""
-        return _Json(await api.list_triggers(limit=limit, after=after))
+        if kind is None and state is None and dag is None:
+            return Json(await api.list_triggers(limit=limit, after=after))
+        return Json(
+            await api.reads.waiting.list(
+                kind=kind, state=state, dag_id=dag, limit=limit, after=after
+            )
+        )
 
     @router.get("/triggers/slow")
     async def list_slow() -> Response:
         """List what has held up the loop it shares with others."""
-        return _Json(await api.list_slow())
+        return Json(await api.list_slow())
 
     @router.delete("/triggers/quarantine/{class_path}")
     async def unquarantine(class_path: str) -> Response:
         """Let the triggers of a class live with the others again."""
-        return _Json(await api.unquarantine(class_path))
+        return Json(await api.unquarantine(class_path))
 
     @router.get("/triggers/{trigger_id}")
-    async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=_ROW)]) -> Response:
+    async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
         """Show one parked wait."""
-        return _Json(await api.show_trigger(trigger_id))
+        return Json(await api.show_trigger(trigger_id))
 
     @router.post("/triggers/{trigger_id}/fire")
     async def fire(
-        trigger_id: Annotated[int, Path(ge=0, le=_ROW)], body: FireBody | None = None
+        trigger_id: Annotated[int, Path(ge=0, le=Row)], body: FireBody | None = None
     ) -> Response:
         """Give the task that waits the event its trigger has not."""
         given = body or FireBody()
-        return _Json(await api.fire(trigger_id, payload=given.payload, key=given.key))
+        return Json(await api.fire(trigger_id, payload=given.payload, key=given.key))
 
 
 def _add_events(router: APIRouter, api: Api) -> None:
     @router.get("/events")
     async def list_events(
         name: str | None = None,
-        limit: _COUNT = 100,
-        before: Annotated[int | None, Query(ge=0, le=_ROW)] = None,
+        limit: Count = 100,
+        before: Annotated[int | None, Query(ge=0, le=Row)] = None,
     ) -> Response:
         """List named events, the newest first; ``before`` is the last id of the page before."""
-        return _Json(await api.list_events(name=name, limit=limit, before=before))
+        return Json(await api.list_events(name=name, limit=limit, before=before))
 
     @router.post("/events/{name:path}", status_code=201)
     async def emit(
@@ -299,28 +296,28 @@ def _add_events(router: APIRouter, api: Api) -> None:
         """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
         data = body_of(await request.body())
         made = await api.emit(name, key=key, data=data, request=idempotency_key)
-        return _Json(made, status_code=201 if made.created else 200)
+        return Json(made, status_code=201 if made.created else 200)
 
 
 def _add_pools(router: APIRouter, api: Api) -> None:
     @router.get("/pools")
     async def list_pools() -> Response:
         """List the pools that have a limit."""
-        return _Json(await api.list_pools())
+        return Json(await api.list_pools())
 
     @router.put("/pools/{name}")
     async def set_pool(name: str, body: PoolBody) -> Response:
         """Limit how much of a pool's tasks runs at once."""
-        return _Json(await api.set_pool(name, body.slots, include_deferred=body.include_deferred))
+        return Json(await api.set_pool(name, body.slots, include_deferred=body.include_deferred))
 
     @router.delete("/pools/{name}")
     async def delete_pool(name: str) -> Response:
         """Lift the limit of a pool."""
-        return _Json(await api.set_pool(name, None))
+        return Json(await api.set_pool(name, None))
 
 
 def _add_database(router: APIRouter, api: Api) -> None:
     @router.post("/db/clean")
     async def clean(dry_run: bool = False) -> Response:
         """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
-        return _Json(await api.clean(dry_run=dry_run))
+        return Json(await api.clean(dry_run=dry_run))

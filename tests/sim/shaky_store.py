@@ -15,7 +15,7 @@ import msgspec
 
 from aioflow.errors import BatchRefused, Fenced, StoreUnavailable
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import Batch
+from aioflow.rows import Batch, NodeFacts
 from aioflow.store import Claim
 from aioflow.store.sqlite import SqliteStore
 from tests.sim.broken import Broken
@@ -82,7 +82,7 @@ class ShakyStore:
 
     # ── a new node ──────────────────────────────────────────────────────────────────────
 
-    async def claim(self) -> Claim:
+    async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``; it may be heard of by nobody."""
         claim = await self._disk.store.claim()
         if claim.epoch <= self._epoch or claim.commit_no != self._world.tables.commit_no:

@@ -13,12 +13,14 @@ import msgspec
 from aioflow.api import Api
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
+from aioflow.core.draft import Draft
 from aioflow.core.slots import Slots
 from aioflow.effects import StartTry
 from aioflow.engine import Engine
 from aioflow.inputs import FileBroken, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
 from aioflow.tasklog import TaskLog
@@ -65,12 +67,17 @@ class Outlets:
 
     def __init__(self) -> None:
         self.starts: list[StartTry] = []
+        self.api: Api | None = None
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
         """Nothing is hosted here."""
 
-    recall = forget = host = deliver = committed = stop_try = end_hosting = _ignore
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        if self.api is not None:
+            self.api.committed(batch)
+
+    recall = forget = host = deliver = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = _ignore
 
     def start_try(self, effect: StartTry) -> None:
@@ -146,6 +153,7 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
         api = Api(
             engine, store, tasklog, clock=clock, started_at=clock.now(), home=home, vault=vault
         )
+        outlets.api = api
         yield Node(engine, store, api, outlets, home)
         group.cancel_scope.cancel()
 

@@ -1,0 +1,79 @@
+"""What the journal tells of tasks: each of their steps, and when it was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from aioflow.model import Instant, TaskNo, TaskState
+from aioflow.rows import JournalRow, RunRow
+from aioflow.store import Store
+from aioflow.store.journal import decode
+from aioflow.threads import in_thread
+
+__all__ = ("Steps", "first_commit_at", "read_steps")
+
+Steps: TypeAlias = dict[TaskNo, list[tuple[Instant, TaskState]]]
+
+_COMMITS = 2_000
+_AT_ONCE = 200
+_BYTES = 4 * 1024 * 1024
+"""What is read of the journal for one answer at most."""
+
+
+async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) -> Steps | None:
+    """Return the steps of tasks of a run; ``None`` where the journal is too long, or too young."""
+    after = await first_commit_at(store, run.created_at)
+    if after is None:
+        return None
+    found: Steps = {}
+    commits = size = 0
+    while True:
+        rows = await store.read_journal(after, limit=_AT_ONCE)
+        until = run.ended_at
+        wanted = [row for row in rows if until is None or row.at <= until]
+        await in_thread(_take, wanted, frozenset(task_nos), found)
+        commits += len(wanted)
+        size += sum(len(row.body) for row in wanted)
+        if len(wanted) < _AT_ONCE:
+            return found
+        if commits >= _COMMITS or size >= _BYTES:
+            return None
+        after = rows[-1].commit_no
+
+
+async def first_commit_at(store: Store, at: Instant) -> int | None:
+    """Return the number before the first commit at or after an instant, if all since are there.
+
+    The instants of commits grow with their numbers, but where the clock was set.
+    """
+    oldest = await store.oldest_commit()
+    if oldest is None:
+        return None
+    low, high = oldest, await _last_commit(store)
+    first = await store.read_journal(oldest - 1, limit=1)
+    if not first or (oldest > 1 and first[0].at > at):
+        return None  # what is asked about began before the journal does
+    while low < high:
+        middle = (low + high) // 2
+        found = await store.read_journal(middle - 1, limit=1)
+        if found and found[0].at < at:
+            low = found[0].commit_no + 1
+        else:
+            high = middle
+    return low - 1
+
+
+async def _last_commit(store: Store) -> int:
+    return max((node.commit_no for node in await store.list_nodes()), default=0)
+
+
+def _take(rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: Steps) -> None:
+    for row in rows:
+        try:
+            entry = decode(row.body)
+        except ValueError:
+            continue  # `aioflow db check` tells of it
+        for task_no, state in entry.steps:
+            if task_no in task_nos:
+                found.setdefault(task_no, []).append((row.at, TaskState(state)))

@@ -1,0 +1,44 @@
+"""Lines of a log that contain a text, a bounded part of it at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aioflow.api.shapes import LogLinesView, LogLineView
+
+__all__ = ("find_lines",)
+
+_PIECE = 1024 * 1024
+_PIECES = 64
+_LINE_BYTES = 4 * 1024
+
+
+async def find_lines(
+    read: Callable[[int, int], Awaitable[bytes]], text: str, *, offset: int, limit: int
+) -> LogLinesView:
+    """Return lines from a byte on, at most ``limit``, of at most 64 MiB.
+
+    Args:
+        read: Reads the log from a byte on, so many bytes.
+        text: What they contain, in upper or lower case; all do if it is empty.
+        offset: Of the beginning of a line.
+    """
+    wanted = text.casefold()
+    found: list[LogLineView] = []
+    rest = b""
+    for _ in range(_PIECES):
+        piece = await read(offset + len(rest), _PIECE)
+        data = rest + piece
+        is_all = len(piece) < _PIECE
+        ended = len(data) if is_all or len(data) > _PIECE else data.rfind(b"\n") + 1
+        for line in data[:ended].splitlines(keepends=True):
+            shown = line[:_LINE_BYTES].decode(errors="replace").rstrip("\r\n")
+            if wanted in shown.casefold():
+                found.append(LogLineView(offset=offset, text=shown))
+            offset += len(line)
+            if len(found) == limit:
+                return LogLinesView(lines=found, next_offset=offset)
+        if is_all:
+            return LogLinesView(lines=found, next_offset=None)
+        rest = data[ended:]
+    return LogLinesView(lines=found, next_offset=offset)

@@ -1,0 +1,260 @@
+"""One task of a run with its story, and the tasks that stand in one state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from aioflow.api.layout import Layout, Place, absent_state
+from aioflow.api.parked import Hosted, Parked
+from aioflow.api.reader import PAGE, RESULT_BYTES, RunReader
+from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
+from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
+from aioflow.core.mapping import leaves
+from aioflow.errors import RequestError, StoreSlow, UnknownTask
+from aioflow.model import RecordState, TaskNo, TaskState, TriggerNo
+from aioflow.rows import RecordRow, RunRow, TriggerRow, TryRow
+
+__all__ = ("OneTask", "Whereabouts")
+
+Whereabouts: TypeAlias = Callable[[Sequence[TriggerRow]], Mapping[TriggerNo, Hosted]]
+
+_RECORDS = 100
+_PAGES_LOOKED_AT = 200
+_LOOKED_SECONDS = 2.0
+
+
+class OneTask:
+    """Reads single tasks, and those that are asked for by state.
+
+    Args:
+        reader: Of the database, or of a daemon with its memory.
+        parked: Shows triggers.
+        whereabouts: Says where they are, as far as memory knows.
+    """
+
+    def __init__(self, reader: RunReader, parked: Parked, whereabouts: Whereabouts) -> None:
+        self._reader = reader
+        self._whereabouts = whereabouts
+        self._parked = parked
+
+    async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
+        """Return one task with what it took, its tries and its durable calls."""
+        reader = self._reader
+        run = await reader.run(run_id)
+        place = await reader.place(run, task_id, map_index)
+        layout = await reader.layout(run)
+        (view,) = await reader.tasks_at(run, layout, [place])
+        tries = await reader.store.list_tries(place.task_no)
+        records = await reader.store.list_records(place.task_no, limit=_RECORDS)
+        (row,) = await reader.store.find_tasks([place.task_no]) or (None,)
+        start_no = 0 if row is None else row.start_no
+        return TaskShownView(
+            **{name: getattr(view, name) for name in TaskView.__struct_fields__},
+            inputs=await self._inputs(run, layout, place),
+            tries=_tries(view, tries, start_no),
+            records=[_record(one) for one in records],
+            trigger=await self._trigger(run, place, view),
+        )
+
+    async def _trigger(self, run: RunRow, place: Place, view: TaskView) -> TriggerView | None:
+        if view.state != TaskState.DEFERRED.label:
+            return None
+        rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
+        found = await self._parked.views(rows, self._whereabouts(rows))
+        return found[0] if found else None
+
+    async def _inputs(self, run: RunRow, layout: Layout, place: Place) -> list[InputView]:
+        """Return the results it takes as arguments; of many only how many there are."""
+        spec = layout.spec.tasks[place.position]
+        names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
+        if spec.mapped is not None:
+            for source in spec.mapped.sources:
+                for leaf in leaves([source]):
+                    if leaf.position >= 0:
+                        names[leaf.position] = source.parameter or names.get(leaf.position, "")
+        found = []
+        for parent, name in sorted(names.items()):
+            task_id = layout.spec.tasks[parent].task_id
+            value = await self._value(run, layout, parent, place)
+            found.append(InputView(name=name or task_id, from_task=task_id, value=value))
+        return found
+
+    async def _value(self, run: RunRow, layout: Layout, parent: int, place: Place) -> Any:
+        if layout.is_expanded(parent):
+            number = layout.task_no(parent, place.map_index)
+            if not self._goes_along(layout, parent, place) or number is None:
+                return {"items": layout.width(parent)}
+        else:
+            number = run.first_task_no + parent
+        rows = await self._reader.store.list_results(number, number + 1, limit=1)
+        return await self._reader.result(rows[0]) if rows else None
+
+    @staticmethod
+    def _goes_along(layout: Layout, parent: int, place: Place) -> bool:
+        mapped = layout.spec.tasks[place.position].mapped
+        return mapped is not None and parent in mapped.along
+
+    # ── by state ────────────────────────────────────────────────────────────────────────
+
+    async def list(
+        self, run_id: str, *, task_id: str | None, state: str | None, offset: int, limit: int
+    ) -> list[TaskView]:
+        """Return a page of the tasks of a run that have this id, or stand so, or both."""
+        reader = self._reader
+        run = await reader.run(run_id)
+        layout = await reader.layout(run)
+        wanted = None if state is None else _state(state)
+        segments = list(_segments(run, layout, task_id))
+        if not segments:
+            raise UnknownTask(run_id, task_id or "", -1)
+        if wanted is None:
+            places = _window(segments, offset, limit)
+        elif wanted is absent_state(run.state):
+            places = await self._absent(segments, wanted, offset, limit)
+        else:
+            places = await self._standing(segments, wanted, offset, limit)
+        return await reader.tasks_at(run, layout, places[: min(limit, PAGE)])
+
+    async def _standing(
+        self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
+    ) -> list[Place]:
+        found: list[Place] = []
+        for segment in segments:
+            store, end = self._reader.store, segment.first + segment.width
+            if offset:
+                count = await store.count_tasks_in(segment.first, end, state)
+                if offset >= count:
+                    offset -= count
+                    continue
+            numbers = await store.list_task_nos_in(
+                segment.first, end, state, offset=offset, limit=limit - len(found)
+            )
+            offset = 0
+            found += [segment.place(number) for number in numbers]
+            if len(found) >= limit:
+                break
+        return found
+
+    async def _absent(
+        self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
+    ) -> list[Place]:
+        """Look through the places: what stands so may have no row."""
+        found: list[Place] = []
+        looks = 0
+        for segment in segments:
+            end = segment.first + segment.width
+            for start in range(segment.first, end, PAGE):
+                looks += 1
+                if looks > _PAGES_LOOKED_AT:
+                    raise StoreSlow(_LOOKED_SECONDS)
+                stop = min(start + PAGE, end)
+                rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
+                other = {row.task_no for row in rows if row.state is not state}
+                numbers = [number for number in range(start, stop) if number not in other]
+                found += [segment.place(number) for number in numbers[offset:]]
+                offset = max(0, offset - len(numbers))
+                if len(found) >= limit:
+                    return found[:limit]
+        return found
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Neighbours: tasks of the DAG from a position on, or the children of one."""
+
+    position: int
+    first: TaskNo
+    width: int
+    is_children: bool
+
+    def place(self, number: TaskNo) -> Place:
+        """Return where a row lies."""
+        at = number - self.first
+        if self.is_children:
+            return Place(self.position, at, number)
+        return Place(self.position + at, -1, number)
+
+
+def _segments(run: RunRow, layout: Layout, task_id: str | None) -> Iterator[Segment]:
+    alone: Segment | None = None
+    for position, task in enumerate(layout.spec.tasks):
+        is_wanted = task_id is None or task.task_id == task_id
+        if is_wanted and not layout.is_expanded(position):
+            if alone is None:
+                alone = Segment(position, run.first_task_no + position, 1, is_children=False)
+            else:
+                alone = msgspec.structs.replace(alone, width=alone.width + 1)
+            continue
+        if alone is not None:
+            yield alone
+            alone = None
+        first = layout.task_no(position, 0)
+        if is_wanted and first is not None:
+            yield Segment(position, first, layout.width(position), is_children=True)
+    if alone is not None:
+        yield alone
+
+
+def _window(segments: Sequence[Segment], offset: int, limit: int) -> list[Place]:
+    found: list[Place] = []
+    for segment in segments:
+        if offset >= segment.width:
+            offset -= segment.width
+            continue
+        upto = min(segment.width, offset + limit - len(found))
+        found += [segment.place(segment.first + at) for at in range(offset, upto)]
+        offset = 0
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _state(name: str) -> TaskState:
+    for state in TaskState:
+        if state.label == name:
+            return state
+    known = ", ".join(state.label for state in TaskState)
+    raise RequestError(f"there is no task state {name!r}; there are {known}")
+
+
+def _tries(view: TaskView, tries: Sequence[TryRow], start_no: int) -> list[TryView]:
+    found = [
+        TryView(
+            try_number=one.try_number,
+            state=one.state.label,
+            started_at=iso(one.started_at),
+            ended_at=iso(one.ended_at),
+            worker=None,
+            error=None if one.failure is None else one.failure.message,
+            reason=None if one.failure is None else one.failure.reason,
+        )
+        for one in tries
+    ]
+    is_told = any(one.start_no == start_no for one in tries)
+    if view.try_number and view.started_at is not None and not is_told:
+        error: ErrorView | None = view.error
+        found.append(
+            TryView(
+                try_number=view.try_number,
+                state=view.state,
+                started_at=view.started_at,
+                ended_at=view.ended_at,
+                worker=None,
+                error=None if error is None else error.message,
+                reason=None if error is None else error.reason,
+            )
+        )
+    return found
+
+
+def _record(row: RecordRow) -> RecordView:
+    value: Any = None
+    if row.failure is not None:
+        value = {"error": row.failure.message}
+    elif row.answer is not None and len(row.answer) > RESULT_BYTES:
+        value = {"size_bytes": len(row.answer)}
+    elif row.state is RecordState.ANSWERED:
+        value = plain_bytes(row.answer)
+    return RecordView(ordinal=row.ordinal, kind=row.kind, name=row.name, at=row.place, value=value)

@@ -1,0 +1,200 @@
+"""The first page: how a node fares, what waits for longest, what has failed."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from importlib.metadata import version
+
+import anyio.lowlevel
+
+from aioflow.api.catalogue import import_errors
+from aioflow.api.parked import NODE_NO
+from aioflow.api.reader import RunReader
+from aioflow.api.shapes import NodeView, OverviewView, SlotView, WaitingView
+from aioflow.api.views import iso, summary, wait_view
+from aioflow.api.watching import Fires
+from aioflow.clock import Clock
+from aioflow.core.live import Live
+from aioflow.engine import Engine
+from aioflow.model import Instant, RunState, TaskState
+from aioflow.rows import NodeRow, RunRow
+
+__all__ = ("Overview",)
+
+_DAY_US = 86_400_000_000
+_SHOWN = 10
+_FRESH_US = 1_000_000
+_SLICE = 2_000
+"""Tasks that are looked at before others have the loop."""
+
+
+class _Looked:
+    """What one pass over the tasks in memory has found."""
+
+    def __init__(self, at_us: int) -> None:
+        self.at_us = at_us
+        self.states: Counter[str] = Counter()
+        self.queued: list[tuple[Instant, int, Live]] = []
+
+
+class Overview:
+    """Says how a node fares.
+
+    Args:
+        engine: Of this node.
+        parked: Counts waits by kind.
+        lag_seconds: How late its loop was lately.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        fires: Fires,
+        engine: Engine,
+        *,
+        began_us: int,
+        parked: Callable[[], dict[str, int]],
+        lag_seconds: Callable[[], float],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fires = fires
+        self._engine = engine
+        self._began_us = began_us
+        self._parked = parked
+        self._lag_seconds = lag_seconds
+        self._looked: _Looked | None = None
+        self._looking = anyio.Lock()
+
+    async def show(self, status: str) -> OverviewView:
+        """Return it; what memory has is looked through once a second for all who ask."""
+        engine, slots, store = self._engine, self._engine.slots, self._reader.store
+        looked = await self._look()
+        failed = await store.list_runs(state=RunState.FAILED, limit=_SHOWN)
+        known = await self._reader.catalogue.known()
+        used = sum(not worker.is_idle for worker in slots.workers)
+        return OverviewView(
+            status=status,
+            version=version("aioflow"),
+            uptime_seconds=(self._clock.monotonic_us() - self._began_us) / 1e6,
+            is_store_away=engine.store_away_since is not None,
+            live_runs=len(engine.memory.runs),
+            states=dict(sorted(looked.states.items())),
+            slots={
+                "def": SlotView(all=len(slots.workers), used=used),
+                "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
+            },
+            parked=self._parked(),
+            failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
+            import_errors=len(import_errors(known)),
+            loop_lag_seconds=self._lag_seconds(),
+            fires_per_second=round(sum(self._fires.per_second().values()), 3),
+            waiting_longest=await self._longest(looked),
+            failed_runs=[summary(row) for row in failed],
+        )
+
+    async def _look(self) -> _Looked:
+        async with self._looking:
+            now = self._clock.monotonic_us()
+            if self._looked is None or now - self._looked.at_us > _FRESH_US:
+                self._looked = await self._look_through(now)
+            return self._looked
+
+    async def _look_through(self, now: int) -> _Looked:
+        memory, found = self._engine.memory, _Looked(now)
+        objects = list(memory.live.objects.values())
+        folded = len(memory.live) - len(objects)
+        queued: list[tuple[Instant, int, Live]] = []
+        for start in range(0, len(objects), _SLICE):
+            piece = objects[start : start + _SLICE]
+            found.states.update(live.state.label for live in piece)
+            queued += [
+                (live.queued_at, live.task_no, live)
+                for live in piece
+                if live.state is TaskState.QUEUED and live.queued_at is not None
+            ]
+            queued = heapq.nsmallest(_SHOWN, queued, key=lambda one: one[:2])
+            await anyio.lowlevel.checkpoint()
+        if folded > 0:
+            found.states[TaskState.DEFERRED.label] += folded
+        found.queued = queued
+        return found
+
+    async def _longest(self, looked: _Looked) -> list[WaitingView]:
+        """Return what waits for longest: among what is parked longest, and what is queued."""
+        store = self._reader.store
+        rows = await store.list_triggers(limit=_SHOWN)
+        queued = [one for one in looked.queued if one[2].state is TaskState.QUEUED]
+        numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in queued]
+        runs = await store.find_runs_by_no(numbers)
+        places: list[tuple[Instant, RunRow, int, int, str]] = []
+        for row in rows:
+            run = runs.get(row.run_no)
+            place = None if run is None else (await self._reader.layout(run)).find(row.task_no)
+            if run is not None and place is not None:
+                state = TaskState.DEFERRED.label
+                places.append((row.since, run, place.position, place.map_index, state))
+        for since, _, live in queued:
+            run = runs.get(live.run.run_no)
+            if run is not None:
+                state = TaskState.QUEUED.label
+                places.append((since, run, live.position, live.map_index, state))
+        places.sort(key=lambda one: one[0])
+        return await self._views(places[:_SHOWN])
+
+    async def _views(
+        self, places: list[tuple[Instant, RunRow, int, int, str]]
+    ) -> list[WaitingView]:
+        of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        runs = {run.run_no: run for _, run, _, _, _ in places}
+        for _, run, position, map_index, _ in places:
+            of_run[run.run_no].append((position, map_index))
+        waits = {
+            (run_no, *place): wait
+            for run_no, wanted in of_run.items()
+            for place, wait in (await self._reader.waits(runs[run_no], wanted)).items()
+        }
+        found = []
+        for _, run, position, map_index, state in places:
+            spec = await self._reader.spec(run.version, run.dag_id)
+            mapped = spec.tasks[position].mapped
+            is_loop = mapped is not None and mapped.until >= 0
+            found.append(
+                WaitingView(
+                    run_id=run.run_id,
+                    dag_id=run.dag_id,
+                    task_id=spec.tasks[position].task_id,
+                    map_index=-1 if is_loop else map_index,
+                    round=max(map_index, 0) if is_loop else 0,
+                    state=state,
+                    waiting_on=wait_view(waits.get((run.run_no, position, map_index))),
+                )
+            )
+        return found
+
+    # ── nodes ───────────────────────────────────────────────────────────────────────────
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the nodes of this database."""
+        return [self._node(row) for row in await self._reader.store.list_nodes()]
+
+    def _node(self, row: NodeRow) -> NodeView:
+        memory, slots = self._engine.memory, self._engine.slots
+        is_here = row.node_no == NODE_NO and row.epoch == memory.epoch
+        state = "away" if not is_here else "drained" if row.is_drained else "up"
+        return NodeView(
+            node=row.node_no,
+            epoch=row.epoch,
+            state=state,
+            started_at=iso(row.started_at),
+            seen_at=iso(self._clock.now() if is_here else row.seen_at),
+            version=row.version,
+            pid=row.pid,
+            host=row.host,
+            slots=len(slots.workers) + slots.coroutines if is_here else None,
+            triggers=sum(self._parked().values()) if is_here else None,
+            is_here=is_here,
+        )

@@ -1,0 +1,226 @@
+"""How the tasks of runs stand, however many children they have.
+
+Of a live run memory knows the counts. The rows of an ended one are counted once, in slices: nobody
+else waits for long, and what was counted is kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from aioflow.api.layout import Layout, absent_state
+from aioflow.api.reader import RunReader
+from aioflow.api.shapes import Cell, GridRunView, GridView, RunGraphView, RunTaskView
+from aioflow.api.views import iso, summary
+from aioflow.clock import Clock
+from aioflow.model import Instant, RunNo, TaskNo, TaskState
+from aioflow.rows import RunRow
+
+__all__ = ("GRID_RUNS", "Progress")
+
+GRID_RUNS = 100
+"""Columns of a grid at most."""
+
+_SLICE = 20_000
+"""Rows that are counted with one statement: some milliseconds of a reader's thread."""
+
+_KEPT = 1_000
+_GRID_US = 1_000_000
+"""After that a grid leaves out what it has not counted; the next one goes on from there."""
+
+_Key: TypeAlias = tuple[RunNo, Instant | None]
+
+
+class Tally(NamedTuple):
+    """How the instances of one task stand."""
+
+    counts: dict[str, int]
+    started_at: Instant | None
+    ended_at: Instant | None
+
+
+class Progress:
+    """Counts the tasks of runs.
+
+    Args:
+        reader: Of the database, or of a daemon with its memory.
+        clock: Says when a grid has to be content with what it has.
+    """
+
+    def __init__(self, reader: RunReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._kept: OrderedDict[_Key, list[Tally]] = OrderedDict()
+
+    async def graph(self, run_id: str) -> RunGraphView:
+        """Return how each task of a run stands."""
+        run = await self._reader.run(run_id)
+        layout = await self._reader.layout(run)
+        tallies = await self._tallies(run, layout)
+        return RunGraphView(
+            run=summary(run),
+            version=run.version,
+            tasks=[
+                RunTaskView(
+                    task_id=task.task_id,
+                    counts=tally.counts,
+                    width=layout.width(position) if layout.is_expanded(position) else None,
+                    is_open=layout.is_open(position),
+                    started_at=iso(tally.started_at),
+                    ended_at=iso(tally.ended_at),
+                )
+                for position, (task, tally) in enumerate(
+                    zip(layout.spec.tasks, tallies, strict=True)
+                )
+            ],
+        )
+
+    async def grid(self, dag_id: str, *, limit: int, before: str | None) -> GridView:
+        """Return tasks by runs, the newest run first; ``before`` is the last run before."""
+        reader = self._reader
+        row = await reader.dag_row(dag_id)
+        newest = await reader.spec(row.version, dag_id)
+        cursor = None if before is None else (await reader.run(before)).run_no
+        runs = await reader.store.list_runs(dag_id=dag_id, limit=limit, before=cursor)
+        places = {task.task_id: place for place, task in enumerate(newest.tasks)}
+        until = self._clock.monotonic_us() + _GRID_US
+        columns = []
+        for run in runs:
+            layout = await reader.layout(run)
+            names = [task.task_id for task in layout.spec.tasks]
+            for name in names:
+                places.setdefault(name, len(places))
+            cells: list[Cell] | None = None
+            if self._clock.monotonic_us() < until or self._is_kept(run):
+                tallies = await self._tallies(run, layout)
+                cells = [
+                    (places[name], tally.counts, iso(tally.started_at), iso(tally.ended_at))
+                    for name, tally in zip(names, tallies, strict=True)
+                ]
+            columns.append(_column(run, cells))
+        return GridView(tasks=list(places), runs=columns)
+
+    def _is_kept(self, run: RunRow) -> bool:
+        return (run.run_no, run.ended_at) in self._kept
+
+    async def _tallies(self, run: RunRow, layout: Layout) -> list[Tally]:
+        key = run.run_no, run.ended_at
+        known = self._kept.get(key)
+        if known is not None:
+            self._kept.move_to_end(key)
+            return known
+        if run.state.is_live:
+            (counted,) = await self._reader.states([run])
+            return await self._of_live(run, layout, counted)
+        tallies, is_over = await self._of_rows(run, layout)
+        if run.ended_at is not None and is_over:
+            self._kept[key] = tallies
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return tallies
+
+    async def _of_live(
+        self, run: RunRow, layout: Layout, counted: Sequence[tuple[int, TaskState, int]]
+    ) -> list[Tally]:
+        """Times of a fan-out are those of its first and its last child."""
+        size = len(layout.spec.tasks)
+        counts = _by_position(counted, size)
+        first = run.first_task_no
+        rows = await self._reader.store.list_tasks_between(first, first + size, limit=size)
+        began: list[Instant | None] = [None] * size
+        ended: list[Instant | None] = [None] * size
+        for row in rows:
+            began[row.position], ended[row.position] = row.started_at, row.ended_at
+        expanded = [at for at in range(size) if layout.is_expanded(at) and layout.width(at)]
+        edges: dict[TaskNo, tuple[int, bool]] = {}
+        for at in expanded:
+            edges[layout.task_no(at, layout.width(at) - 1) or 0] = (at, True)
+            edges.setdefault(layout.task_no(at, 0) or 0, (at, False))
+        for row in await self._reader.store.find_tasks(list(edges)) if edges else ():
+            at, is_last = edges[row.task_no]
+            if row.map_index == 0:
+                began[at] = row.started_at
+            if is_last:
+                ended[at] = row.ended_at
+        return [
+            Tally(
+                _shown(counts[at], layout.width(at), run),
+                began[at],
+                None if any(state.is_live for state in counts[at]) else ended[at],
+            )
+            for at in range(size)
+        ]
+
+    async def _of_rows(self, run: RunRow, layout: Layout) -> tuple[list[Tally], bool]:
+        """Count the rows of a run; say, too, whether nothing of it goes on any more."""
+        size = len(layout.spec.tasks)
+        counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
+        began: list[Instant | None] = [None] * size
+        ended: list[Instant | None] = [None] * size
+        is_over = True
+        for first, end in _slices(run, layout):
+            found = await self._reader.store.count_states_between(first, end)
+            for position, state, count, started_at, ended_at in found:
+                is_over = is_over and not state.is_live
+                counts[position][state] = counts[position].get(state, 0) + count
+                began[position] = _least(began[position], started_at)
+                ended[position] = _most(ended[position], ended_at)
+        tallies = [
+            Tally(_shown(counts[at], layout.width(at), run), began[at], ended[at])
+            for at in range(size)
+        ]
+        return tallies, is_over
+
+
+def _column(run: RunRow, cells: list[Cell] | None) -> GridRunView:
+    return GridRunView(
+        run_id=run.run_id,
+        dag_id=run.dag_id,
+        state=run.state.label,
+        cause=run.cause,
+        logical_date=iso(run.logical_date),
+        created_at=iso(run.created_at),
+        started_at=iso(run.started_at),
+        ended_at=iso(run.ended_at),
+        version=run.version,
+        cells=cells,
+    )
+
+
+def _slices(run: RunRow, layout: Layout) -> Iterable[tuple[TaskNo, TaskNo]]:
+    size = len(layout.spec.tasks)
+    yield run.first_task_no, run.first_task_no + size
+    for position in range(size):
+        first = layout.task_no(position, 0)
+        if first is None:
+            continue
+        end = first + layout.width(position)
+        for start in range(first, end, _SLICE):
+            yield start, min(start + _SLICE, end)
+
+
+def _by_position(
+    counted: Sequence[tuple[int, TaskState, int]], size: int
+) -> list[dict[TaskState, int]]:
+    counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
+    for position, state, count in counted:
+        counts[position][state] = counts[position].get(state, 0) + count
+    return counts
+
+
+def _shown(counts: dict[TaskState, int], width: int, run: RunRow) -> dict[str, int]:
+    absent = width - sum(counts.values())
+    if absent > 0:
+        state = absent_state(run.state)
+        counts = counts | {state: counts.get(state, 0) + absent}
+    return {state.label: count for state, count in sorted(counts.items())}
+
+
+def _least(one: Instant | None, other: Instant | None) -> Instant | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _most(one: Instant | None, other: Instant | None) -> Instant | None:
+    return other if one is None else one if other is None else max(one, other)

@@ -1,0 +1,254 @@
+"""What the page reads, all of it: the parts that know how, wired to one reader."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import cast
+
+from aioflow.api.catalogue import import_errors
+from aioflow.api.gantt import gantt
+from aioflow.api.graphs import Graphs
+from aioflow.api.log_search import find_lines
+from aioflow.api.one_task import OneTask
+from aioflow.api.overview import Overview
+from aioflow.api.parked import Hosted, Parked, whereabouts
+from aioflow.api.progress import Progress
+from aioflow.api.reader import RunReader
+from aioflow.api.shapes import (
+    HolderView,
+    ImportErrorView,
+    LogLinesView,
+    NodeView,
+    OverviewView,
+    PoolView,
+    RecentRunView,
+    SpannedView,
+    StartView,
+)
+from aioflow.api.upcoming import upcoming
+from aioflow.api.views import iso
+from aioflow.api.waiting import HostFacts, Waiting
+from aioflow.api.watching import Fires
+from aioflow.clock import Clock
+from aioflow.core.memory import Memory
+from aioflow.engine import Engine
+from aioflow.errors import DaemonAway
+from aioflow.model import Instant, TriggerNo
+from aioflow.requests import OF_RUN, DrainNode, Holder, Request, ShowHolders, ShowPools
+from aioflow.rows import Batch, PoolRow, TriggerRow
+
+__all__ = ("Reads",)
+
+_HOLDERS = 100
+_RECENT = 20
+
+
+class Reads:
+    """Reads for the page.
+
+    Args:
+        engine: ``None`` without a daemon.
+        ask: Asks it.
+        parked: Counts waits by kind.
+
+    Attributes:
+        hosts: Tells of the processes that host triggers; set by whoever has them.
+        lag_seconds: How late the loop was lately; set by whoever measures that.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        engine: Engine | None,
+        ask: Callable[[Request], Awaitable[object]],
+        *,
+        parked: Callable[[], dict[str, int]],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._engine = engine
+        self._ask = ask
+        self.hosts: Callable[[], Sequence[HostFacts]] = lambda: ()
+        self.lag_seconds: Callable[[], float] = lambda: 0.0
+        self._fires = Fires(clock)
+        self.graphs = Graphs(reader)
+        self.progress = Progress(reader, clock)
+        self.one_task = OneTask(reader, Parked(reader), self._whereabouts)
+        self.waiting = Waiting(
+            reader, clock, self._fires, memory=self._memory, hosts=self._list_hosts
+        )
+        self._overview: Overview | None = None
+        if engine is not None:
+            self._overview = Overview(
+                reader,
+                clock,
+                self._fires,
+                engine,
+                began_us=clock.monotonic_us(),
+                parked=parked,
+                lag_seconds=self._late_seconds,
+            )
+
+    def committed(self, batch: Batch) -> None:
+        """Take what a durable batch changes."""
+        self._reader.catalogue.committed(batch)
+        if self._engine is not None:
+            self._fires.committed(batch, self._engine.memory)
+
+    def _list_hosts(self) -> Sequence[HostFacts]:
+        return self.hosts()
+
+    def _late_seconds(self) -> float:
+        return self.lag_seconds()
+
+    def _memory(self) -> Memory | None:
+        return None if self._engine is None else self._engine.memory
+
+    def _whereabouts(self, rows: Sequence[TriggerRow]) -> Mapping[TriggerNo, Hosted]:
+        memory = self._memory()
+        return {} if memory is None else whereabouts(rows, memory)
+
+    # ── the node ────────────────────────────────────────────────────────────────────────
+
+    async def overview(self, status: str) -> OverviewView:
+        """Return how the node fares.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return await self._of_node.show(status)
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the nodes of this database.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return await self._of_node.nodes()
+
+    async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, object]:
+        """Have a node take no more work, or take some again.
+
+        Raises:
+            UnknownNode: If it is not this one.
+        """
+        changed = await self._ask(DrainNode(node_no=node_no, is_drained=is_drained))
+        return {"node": node_no, "drained": is_drained, "changed": changed}
+
+    @property
+    def _of_node(self) -> Overview:
+        if self._overview is None:
+            raise DaemonAway("")
+        return self._overview
+
+    async def import_errors(self) -> list[ImportErrorView]:
+        """Return the files that cannot be read now."""
+        return import_errors(await self._reader.catalogue.known())
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
+        """Return the newest runs of DAGs as bars, the newest first."""
+        found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT)
+        return {
+            dag_id: [
+                RecentRunView(
+                    run_id=row.run_id,
+                    state=row.state.label,
+                    started_at=iso(row.started_at),
+                    ended_at=iso(row.ended_at),
+                )
+                for row in rows
+            ]
+            for dag_id, rows in found.items()
+        }
+
+    async def gantt(self, run_id: str, *, offset: int, limit: int) -> list[SpannedView]:
+        """Return where the time of the tasks of a run went."""
+        return await gantt(self._reader, run_id, offset=offset, limit=limit)
+
+    async def upcoming(self, *, after: Instant, until: Instant) -> list[StartView]:
+        """Return when schedules fire next."""
+        return await upcoming(self._reader, after=after, until=until)
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def find_lines(
+        self,
+        run_id: str,
+        task_id: str,
+        text: str,
+        *,
+        map_index: int,
+        try_number: int | None,
+        offset: int,
+        limit: int,
+    ) -> LogLinesView:
+        """Return lines of a log that contain a text, from a byte on."""
+
+        async def read(start: int, size: int) -> bytes:
+            return await self._reader.logs(
+                run_id,
+                task_id,
+                map_index=map_index,
+                try_number=try_number,
+                offset=start,
+                limit=size,
+            )
+
+        return await find_lines(read, text, offset=offset, limit=limit)
+
+    async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:
+        """Whether a task may print more: it has not ended."""
+        run = await self._reader.run(run_id)
+        if task_id == OF_RUN:
+            return run.state.is_live
+        place = await self._reader.place(run, task_id, map_index)
+        rows = await self._reader.store.find_tasks([place.task_no])
+        return rows[0].state.is_live if rows else run.state.is_live
+
+    # ── pools ───────────────────────────────────────────────────────────────────────────
+
+    async def pools(self) -> list[PoolView]:
+        """Return the limited pools by name."""
+        if self._engine is None:
+            return [_pool(row, None, None) for row in await self._reader.store.list_pools()]
+        found = cast("list[tuple[PoolRow, int, int]]", await self._ask(ShowPools()))
+        return [_pool(row, used, queued) for row, used, queued in found]
+
+    async def holders(self, name: str) -> list[HolderView]:
+        """Return who has a part of a pool, what runs first."""
+        answer = await self._ask(ShowHolders(name=name, limit=_HOLDERS))
+        runs = await self._reader.store.find_runs(
+            [holder.run_id for holder in cast("list[Holder]", answer)]
+        )
+        versions = {run.run_id: run.version for run in runs}
+        found = []
+        for holder in cast("list[Holder]", answer):
+            version = versions.get(holder.run_id)
+            if version is not None:
+                spec = await self._reader.spec(version, holder.dag_id)
+                found.append(_holder(holder, spec.tasks[holder.position].task_id))
+        return found
+
+
+def _pool(row: PoolRow, used: int | None, queued: int | None) -> PoolView:
+    return PoolView(
+        name=row.name,
+        slots=row.slots,
+        include_deferred=row.include_deferred,
+        used=used,
+        queued=queued,
+    )
+
+
+def _holder(holder: Holder, task_id: str) -> HolderView:
+    return HolderView(
+        run_id=holder.run_id,
+        task_id=task_id,
+        map_index=holder.map_index,
+        weight=holder.weight,
+        since=iso(holder.since),
+        is_waiting=holder.is_waiting,
+    )

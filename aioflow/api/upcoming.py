@@ -1,0 +1,70 @@
+"""When schedules fire next, of all DAGs together."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from aioflow.api.reader import RunReader
+from aioflow.api.shapes import StartView
+from aioflow.api.views import iso, schedule_text
+from aioflow.core import timetable
+from aioflow.model import DagSpec, Instant
+from aioflow.rows import DagRow
+from aioflow.threads import in_thread
+
+__all__ = ("STARTS", "upcoming")
+
+STARTS = 500
+"""In one answer."""
+
+_PER_DAG = 100
+"""Of a DAG that fires every second others are to be seen, too."""
+
+
+async def upcoming(reader: RunReader, *, after: Instant, until: Instant) -> list[StartView]:
+    """Return when the DAGs that are not paused have a run next, the earliest first."""
+    known = await reader.catalogue.known()
+    rows = [
+        row
+        for row in known.dags.values()
+        if not row.paused and not row.gone and row.next_run_at is not None
+    ]
+    first = [(max(row.next_run_at or 0, after), row.dag_id) for row in rows]
+    soon = heapq.nsmallest(STARTS, (one for one in first if one[0] <= until))
+    chosen = {dag_id: known.dags[dag_id] for _, dag_id in soon}
+    specs = {dag_id: await reader.spec(row.version, dag_id) for dag_id, row in chosen.items()}
+    return await in_thread(_starts, chosen, specs, after, until)
+
+
+def _starts(
+    rows: Mapping[str, DagRow], specs: Mapping[str, DagSpec], after: Instant, until: Instant
+) -> list[StartView]:
+    queue: list[tuple[Instant, str]] = []
+    for dag_id, row in rows.items():
+        at = row.next_run_at
+        if at is not None and at < after:
+            at = _next(specs[dag_id], after - 1)
+        if at is not None and at <= until:
+            queue.append((at, dag_id))
+    heapq.heapify(queue)
+    found: list[StartView] = []
+    counts: dict[str, int] = {}
+    while queue and len(found) < STARTS:
+        at, dag_id = heapq.heappop(queue)
+        spec = specs[dag_id]
+        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=schedule_text(spec)))
+        counts[dag_id] = counts.get(dag_id, 0) + 1
+        later = _next(spec, at) if counts[dag_id] < _PER_DAG else None
+        if later is not None and later <= until:
+            heapq.heappush(queue, (later, dag_id))
+    return found
+
+
+def _next(spec: DagSpec, after: Instant) -> Instant | None:
+    """Return the slot behind an instant; ``None`` where it cannot be known, or there is none."""
+    schedule = spec.schedule
+    if schedule is None or schedule.once or schedule.gap_us is not None:
+        return None
+    at = timetable.next_slot(schedule, spec.timezone, after=after)
+    return None if at is None or (spec.end_date is not None and at > spec.end_date) else at

@@ -1,0 +1,231 @@
+"""The triggers page: what is parked by kind and age, who hosts it, whom an event woke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from aioflow.api.parked import KINDS, Parked, kind_of, whereabouts
+from aioflow.api.reader import PAGE, RunReader
+from aioflow.api.shapes import AgeView, HostView, KindView, TriggersView, WokenView
+from aioflow.api.standing import list_standing, merged
+from aioflow.api.views import TriggerView, iso
+from aioflow.api.watching import EVENT_CLASS, Fires
+from aioflow.clock import Clock
+from aioflow.core.memory import Memory
+from aioflow.errors import StoreSlow, UnknownEvent
+from aioflow.model import Instant, TriggerNo, TriggerState
+from aioflow.rows import RunRow, TriggerRow
+from aioflow.store.browsed import AGE_SECONDS, WaitCount
+
+__all__ = ("HostFacts", "Waiting")
+
+_FRESH_US = 2_000_000
+_PAGES_LOOKED_AT = 20
+_LOOKED_SECONDS = 2.0
+_STATES = {state.name.lower(): state for state in TriggerState}
+
+
+class HostFacts(msgspec.Struct, frozen=True):
+    """A process that hosts triggers, as the daemon knows it.
+
+    Attributes:
+        waiting: How many it has no room for.
+    """
+
+    name: str
+    is_up: bool
+    triggers: int
+    waiting: int
+    capacity: int
+    rss_bytes: int | None
+
+
+class Waiting:
+    """Reads what is parked.
+
+    Args:
+        memory: Of a running engine.
+        hosts: Tells of the processes that host triggers.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        fires: Fires,
+        *,
+        memory: Callable[[], Memory | None],
+        hosts: Callable[[], Sequence[HostFacts]],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fires = fires
+        self._memory = memory
+        self._hosts = hosts
+        self._parked = Parked(reader)
+        self._counted: tuple[int, list[WaitCount]] | None = None
+
+    # ── the list ────────────────────────────────────────────────────────────────────────
+
+    async def list(
+        self,
+        *,
+        kind: str | None,
+        state: str | None,
+        dag_id: str | None,
+        limit: int,
+        after: TriggerNo,
+    ) -> list[TriggerView]:
+        """Return parked waits by number, narrowed down; see ``Api.list_triggers``."""
+        memory = self._memory()
+        paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
+        standing = [
+            view
+            for view in await list_standing(self._reader, memory)
+            if (kind is None or view.kind == kind)
+            and (state is None or view.state == state)
+            and (dag_id is None or view.dag_id == dag_id)
+        ]
+        parked: list[TriggerView] = []
+        upto: TriggerNo | None = None
+        cursor = after
+        for _ in range(_PAGES_LOOKED_AT if kind is None or paths or prefixes else 0):
+            size = limit if state is None else PAGE
+            rows = await self._reader.store.browse_triggers(
+                paths=paths,
+                prefixes=prefixes,
+                dag_id=dag_id,
+                state=_STATES.get(state or "", TriggerState.WAITING) if state else None,
+                after=cursor,
+                limit=size,
+            )
+            found = await self._views(rows, memory)
+            parked += [view for view in found if state is None or view.state == state]
+            if len(rows) < size:
+                break
+            cursor = rows[-1].trigger_no
+            if len(parked) >= limit:
+                upto = parked[limit - 1].trigger_id
+                break
+        else:
+            if parked:
+                upto = parked[-1].trigger_id
+            elif kind is None or paths or prefixes:
+                raise StoreSlow(_LOOKED_SECONDS)
+        return merged(parked, standing, after=after, upto=upto, limit=limit)
+
+    async def _views(
+        self, rows: Sequence[TriggerRow], memory: Memory | None
+    ) -> Sequence[TriggerView]:
+        return await self._parked.views(rows, {} if memory is None else whereabouts(rows, memory))
+
+    # ── the summary ─────────────────────────────────────────────────────────────────────
+
+    async def summary(self) -> TriggersView:
+        """Return what is parked by kind and age, and who hosts it."""
+        counted = await self._counts()
+        standing = await list_standing(self._reader, self._memory())
+        hosts = self._hosts()
+        memory = self._memory()
+        known = [] if memory is None else memory.stalls.all()
+        return TriggersView(
+            kinds=self._kinds(counted, standing),
+            hosts=[_host(host) for host in hosts],
+            capacity=sum(host.capacity for host in hosts),
+            waiting_for_capacity=sum(host.waiting for host in hosts),
+            quarantined=sorted(one.name for one in known if one.is_quarantined),
+            ages=_ages(counted),
+        )
+
+    def _kinds(
+        self, counted: Sequence[WaitCount], standing: Sequence[TriggerView]
+    ) -> list[KindView]:
+        counts: Counter[str] = Counter()
+        oldest: dict[str, Instant] = {}
+        for path, since, ages in counted:
+            kind = kind_of(path)
+            counts[kind] += sum(ages)
+            oldest[kind] = min(since, oldest.get(kind, since))
+        counts.update(view.kind for view in standing)
+        rates, fires = self._fires.per_second(), self._fires.counts
+        return [
+            KindView(
+                kind=kind,
+                count=counts[kind],
+                oldest_since=iso(oldest.get(kind)),
+                shared_watches=None,
+                next_check_at=None,
+                fires=fires[kind],
+                fires_per_second=round(rates.get(kind, 0.0), 3),
+            )
+            for kind in sorted(counts.keys() | fires.keys())
+        ]
+
+    async def _counts(self) -> Sequence[WaitCount]:
+        """Count all of them, at most every other second: it reads every row."""
+        now = self._clock.monotonic_us()
+        if self._counted is None or now - self._counted[0] > _FRESH_US:
+            self._counted = now, await self._reader.store.count_waits(self._clock.now())
+        return self._counted[1]
+
+    # ── events ──────────────────────────────────────────────────────────────────────────
+
+    async def woken_by(self, event_no: int) -> Sequence[WokenView]:
+        """Return whom a named event woke, as far as that is remembered.
+
+        Raises:
+            UnknownEvent: If there is no such event.
+        """
+        store = self._reader.store
+        if await store.find_named_event_no(event_no) is None:
+            raise UnknownEvent(event_no)
+        woken = self._fires.woken_by(event_no)
+        started = await store.list_started_by(EVENT_CLASS, str(event_no), limit=100)
+        runs = await store.find_runs_by_no([run_no for run_no, _ in woken] + started)
+        found = []
+        for run_no, task_no in woken:
+            run = runs.get(run_no)
+            if run is None:
+                continue
+            layout = await self._reader.layout(run)
+            place = layout.find(task_no)
+            if place is not None:
+                task_id = layout.spec.tasks[place.position].task_id
+                found.append(_woken(run, task_id, place.map_index))
+        found += [_woken(runs[run_no], None, -1) for run_no in started if run_no in runs]
+        return found
+
+
+def _classes(kind: str | None, counted: Sequence[WaitCount]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return which classes are of a kind: by their module, or by name among those that wait."""
+    if kind is None:
+        return (), ()
+    prefixes = [f"{module}:" for module, name in KINDS.items() if name == kind]
+    if prefixes:
+        return (), prefixes
+    return [path for path, _, _ in counted if kind_of(path) == kind], ()
+
+
+def _woken(run: RunRow, task_id: str | None, map_index: int) -> WokenView:
+    return WokenView(run_id=run.run_id, task_id=task_id, map_index=map_index, dag_id=run.dag_id)
+
+
+def _host(host: HostFacts) -> HostView:
+    return HostView(
+        name=host.name,
+        state="up" if host.is_up else "down",
+        triggers=host.triggers,
+        loop_lag_seconds=None,
+        rss_bytes=host.rss_bytes,
+    )
+
+
+def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:
+    bounds = (*AGE_SECONDS, None)
+    return [
+        AgeView(upto_seconds=bound, count=sum(ages[at] for _, _, ages in counted))
+        for at, bound in enumerate(bounds)
+    ]

@@ -1,0 +1,49 @@
+"""A node that is drained takes no more work: it starts no task, and hosts no further trigger.
+
+What runs ends, and what is hosted stays so. That lasts until somebody says otherwise, over any
+restart.
+"""
+
+from __future__ import annotations
+
+from aioflow.core import dag_triggers
+from aioflow.core.draft import Draft
+from aioflow.core.hosting import host_all
+from aioflow.core.slots import Slots
+from aioflow.effects import RecallTries
+from aioflow.errors import UnknownNode
+from aioflow.requests import DrainNode
+
+__all__ = ("recall_claims", "set_drained")
+
+
+def set_drained(request: DrainNode, draft: Draft, slots: Slots) -> bool:
+    """Drain a node, or have it take work again; return whether that is new.
+
+    Raises:
+        UnknownNode: If it is not this one: nobody else listens.
+    """
+    memory = draft.memory
+    if request.node_no != memory.node_no:
+        raise UnknownNode(request.node_no)
+    if memory.is_drained == request.is_drained:
+        return False
+    if draft.was_drained is None:
+        draft.was_drained = memory.is_drained
+    memory.is_drained = request.is_drained
+    draft.batch.drained.append((request.node_no, draft.now if request.is_drained else None))
+    if request.is_drained:
+        recall_claims(draft, slots)
+        return True
+    for role in sorted(memory.hosts_up - {"async"}):
+        host_all(role, draft)
+        dag_triggers.host_all(role, draft)
+    return True
+
+
+def recall_claims(draft: Draft, slots: Slots) -> None:
+    """Ask for what was sent ahead, and has not begun."""
+    for worker in slots.workers:
+        if worker.claims:
+            tries = tuple((live.task_no, live.start_no) for live in worker.claims)
+            draft.effects.append(RecallTries(worker.number, tries))

@@ -1,0 +1,155 @@
+"""The records of a segment file of logs, and reading a part of one however large it is.
+
+See ``tasklog`` for the format. What is not asked for is passed over: unread, where it is long.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from aioflow.model import Instant
+
+__all__ = ("MAGIC", "LogReader", "header")
+
+MAGIC = b"\x1eLOG"
+_FIELDS = struct.Struct("<4siIQqI")
+_CHECK = struct.Struct("<I")
+_HEADER_SIZE = _FIELDS.size + _CHECK.size
+_PIECE = 256 * 1024
+_UNBOUNDED = 1 << 62
+
+
+def header(map_index: int, try_number: int, start_no: int, at: Instant, length: int) -> bytes:
+    """Return what stands before the data of a record."""
+    fields = _FIELDS.pack(MAGIC, map_index, try_number, start_no, at, length)
+    return fields + _CHECK.pack(zlib.crc32(fields))
+
+
+class LogReader:
+    """Reads what one task printed out of a segment file, on from where it stopped.
+
+    Attributes:
+        position: In the file, of the next record.
+        offset: How much the task had printed before that.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        map_index: int,
+        try_number: int | None,
+        *,
+        position: int = 0,
+        offset: int = 0,
+    ) -> None:
+        self._path = path
+        self._map_index = map_index
+        self._try_number = try_number
+        self.position = position
+        self.offset = offset
+
+    @property
+    def key(self) -> tuple[Path, int, int | None]:
+        """What it reads of."""
+        return self._path, self._map_index, self._try_number
+
+    def read(self, start: int, limit: int | None = None) -> bytes:
+        """Return what was printed from a byte on, at most so much; b"" if there is nothing.
+
+        A start before ``offset`` begins with the file again.
+        """
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return b""
+        with file:
+            if start < self.offset or file.seek(0, 2) < self.position:
+                self.position = self.offset = 0
+            return self._read(file, start, start + (_UNBOUNDED if limit is None else limit))
+
+    def _read(self, file: BinaryIO, start: int, end: int) -> bytes:
+        found: list[bytes] = []
+        scan = _Scan(file, self.position)
+        while self.offset < end and (record := scan.next_record()) is not None:
+            map_index, try_number, length = record
+            if map_index == self._map_index and self._try_number in {None, try_number}:
+                after = self.offset + length
+                if after > start:
+                    data = scan.data(length)
+                    if data is None:
+                        break  # it is being written
+                    found.append(data[max(start - self.offset, 0) : end - self.offset])
+                    if after > end:
+                        break  # it is met again, from its beginning
+                if not scan.skip(length):
+                    break
+                self.offset = after
+            elif not scan.skip(length):
+                break
+        self.position = scan.position
+        return b"".join(found)
+
+
+class _Scan:
+    """Goes through a file record by record."""
+
+    def __init__(self, file: BinaryIO, position: int) -> None:
+        self._file = file
+        self._size = file.seek(0, 2)
+        self._buffer = b""
+        self._base = file.seek(position)
+        self._at = 0
+
+    @property
+    def position(self) -> int:
+        """Where the next record begins, or what is no whole one yet."""
+        return self._base + self._at
+
+    def next_record(self) -> tuple[int, int, int] | None:
+        """Return the map index, the try and the length of the next sound record, if it has come."""
+        while True:
+            place = self._buffer.find(MAGIC, self._at)
+            if place < 0:
+                self._at = max(self._at, len(self._buffer) - len(MAGIC) + 1)
+                if not self._has(_HEADER_SIZE):
+                    return None
+                continue
+            self._at = place
+            if not self._has(_HEADER_SIZE):
+                return None
+            fields = self._buffer[self._at : self._at + _FIELDS.size]
+            _, map_index, try_number, _, _, length = _FIELDS.unpack(fields)
+            checked = _CHECK.unpack_from(self._buffer, self._at + _FIELDS.size)[0]
+            if checked == zlib.crc32(fields):
+                return map_index, try_number, length
+            self._at += 1
+
+    def data(self, length: int) -> bytes | None:
+        """Return the data of the record; ``None`` if not all of it is there."""
+        if not self._has(_HEADER_SIZE + length):
+            return None
+        first = self._at + _HEADER_SIZE
+        return self._buffer[first : first + length]
+
+    def skip(self, length: int) -> bool:
+        """Go behind the record; ``False`` if not all of it is there."""
+        end = self.position + _HEADER_SIZE + length
+        if end > self._size:
+            return False
+        self._at += _HEADER_SIZE + length
+        if self._at > len(self._buffer):
+            self._base, self._buffer, self._at = self._file.seek(end), b"", 0
+        return True
+
+    def _has(self, count: int) -> bool:
+        """Have so much in the buffer; ``False`` if there is no more."""
+        missing = count - (len(self._buffer) - self._at)
+        if missing <= 0:
+            return True
+        piece = self._file.read(max(_PIECE, missing))
+        self._base += self._at
+        self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        return len(self._buffer) >= count

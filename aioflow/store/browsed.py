@@ -1,0 +1,97 @@
+"""What a store promises to those who look through it: people, and what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol, TypeAlias
+
+from aioflow.model import Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
+from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
+
+__all__ = ("AGE_SECONDS", "Browsed", "Counted", "WaitCount")
+
+AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
+"""Waits are counted by how old they are: up to these, and older."""
+
+Counted: TypeAlias = tuple[int, TaskState, int, Instant | None, Instant | None]
+"""Position, state, count, when the first of them began, and when the last ended."""
+
+WaitCount: TypeAlias = tuple[str, Instant, tuple[int, ...]]
+"""Class path, since when the oldest waits, and the counts by age, see ``AGE_SECONDS``."""
+
+
+class Browsed(Protocol):
+    """The part of a store that only people ask; see ``Store``."""
+
+    async def list_recent_runs(
+        self, dag_ids: Sequence[str], *, limit: int = 20
+    ) -> dict[str, list[RunRow]]:
+        """Return the newest runs of each of these DAGs."""
+
+    async def count_failed_since(self, since: Instant, *, limit: int = 1_000) -> int:
+        """Return how many of the newest failed runs, ``limit`` at most, ended since."""
+
+    async def count_versions_of_dag(
+        self, dag_id: str, *, limit: int = 10_000
+    ) -> list[tuple[str, int]]:
+        """Return which versions the newest runs of a DAG have, and how many of them."""
+
+    async def find_made_at(self, versions: Collection[str]) -> dict[str, Instant]:
+        """Return when these versions were seen first, those that there are."""
+
+    async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
+        """Return those that there are, by number; not those being deleted."""
+
+    async def list_tries_between(
+        self, first: TaskNo, end: TaskNo, limit: int = 1_000
+    ) -> list[TryRow]:
+        """Return kept tries by task and start, ``end`` excluded."""
+
+    async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
+        """Return how the task rows of a range of numbers stand, all but removed ones."""
+
+    async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
+        """Return how many task rows of a range of numbers stand so."""
+
+    async def list_task_nos_in(
+        self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
+    ) -> list[TaskNo]:
+        """Return their numbers, in order."""
+
+    async def find_waits_of_task(
+        self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10
+    ) -> list[TriggerRow]:
+        """Return the triggers of one task."""
+
+    async def browse_triggers(
+        self,
+        *,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        dag_id: str | None = None,
+        state: TriggerState | None = None,
+        after: TriggerNo = -1,
+        limit: int = 1_000,
+    ) -> list[TriggerRow]:
+        """Return trigger rows by number.
+
+        Args:
+            paths, prefixes: Of these classes, or of those whose paths begin so; of all if there
+                are neither.
+            dag_id: Of live runs of this DAG.
+        """
+
+    async def count_waits(self, now: Instant) -> list[WaitCount]:
+        """Return what waits, by class."""
+
+    async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
+        """Return the named event of that number."""
+
+    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
+        """Return the runs that triggers of DAGs of a class started for an event with that key."""
+
+    async def list_nodes(self) -> list[NodeRow]:
+        """Return every node that ever claimed this database."""
+
+    async def oldest_commit(self) -> int | None:
+        """Return the number of the first row of the journal; ``None`` if it has none."""

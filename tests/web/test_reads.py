@@ -1,0 +1,346 @@
+"""What the page reads, through the application: shapes, pages, refusals."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.schedules import ScheduleSpec
+from aioflow.web.app import create_app
+from aioflow.web.guard import Trusted
+from aioflow.web.tokens import Token
+from tests.web.node import CHAIN, FAN, ask, node
+
+MINUTELY = DagSpec(
+    dag_id="minutely",
+    file="minutely.py",
+    tasks=(TaskSpec(task_id="only", group="outer.inner", doc="what it does", line=7),),
+    schedule=ScheduleSpec(every_us=60_000_000),
+)
+RETRIED = DagSpec(
+    dag_id="retried",
+    file="retried.py",
+    tasks=(TaskSpec(task_id="shaky", retry=RetryPolicy(tries=2, delay_us=0, jitter=False)),),
+)
+WIDE = DagSpec(
+    dag_id="wide",
+    file="wide.py",
+    tasks=(
+        TaskSpec(
+            task_id="each",
+            retry=RetryPolicy(tries=1),
+            mapped=MapSpec((MapSource("item", -1, 4),)),
+        ),
+    ),
+)
+
+
+@asynccontextmanager
+async def app(tmp_path, *specs):
+    async with node(tmp_path) as n:
+        n.define(*(specs or (CHAIN,)))
+        for spec in specs or (CHAIN,):
+            await n.api.set_paused(spec.dag_id, paused=False)
+        yield n, Trusted(create_app(n.api, Token("t" * 43)))
+
+
+async def read(web, path, *, status=200):
+    answer = await ask(web, "GET", f"/api/v1{path}")
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+async def test_the_overview_says_how_the_node_fares(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.trigger("chain", run_id="r")
+        await n.api.trigger("chain", run_id="s")
+        await n.api.trigger("chain", run_id="t")
+        await n.succeed("x")
+        await n.fail()
+        n.break_file("bad.py")
+        await n.api.trigger("chain", run_id="u")
+        shown = await read(web, "/overview")
+
+    assert (shown["live_runs"], shown["import_errors"]) == (3, 1)
+    assert [run["state"] for run in shown["failed_runs"]] == ["failed"]
+    assert (shown["failed_24h"], shown["is_store_away"]) == (1, False)
+    assert shown["slots"]["def"] == {"all": 2, "used": 2}
+    assert shown["states"]["running"] == 2
+    assert [wait["waiting_on"]["kind"] for wait in shown["waiting_longest"]] == ["slot"]
+
+
+async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_path):
+    async with app(tmp_path, CHAIN, FAN, MINUTELY) as (n, web):
+        n.break_file("bad.py")
+        await n.api.set_paused("fan", paused=True)
+        everything = await read(web, "/dags")
+        first = await read(web, "/dags?limit=2")
+        rest = await read(web, f"/dags?limit=2&after={first[-1]['dag_id']}")
+        found = await read(web, "/dags?search=MIN")
+        paused = await read(web, "/dags?state=paused")
+        broken = await read(web, "/dags?state=broken&limit=5")
+
+    ids = [dag["dag_id"] for dag in first + rest]
+    assert ids == ["chain", "fan", "minutely"]
+    assert [dag["dag_id"] for dag in everything] == [*ids, None]
+    assert [dag["dag_id"] for dag in found] == ["minutely"]
+    assert [dag["dag_id"] for dag in paused] == ["fan"]
+    assert [dag["file"] for dag in broken] == ["bad.py"]
+
+
+async def test_a_list_of_dags_follows_what_is_committed(tmp_path):
+    async with app(tmp_path, CHAIN) as (n, web):
+        before = await read(web, "/dags")
+        n.define(FAN)
+        await n.api.set_paused("fan", paused=True)
+        after = await read(web, "/dags")
+
+    assert [(dag["dag_id"], dag["paused"]) for dag in before] == [("chain", False)]
+    assert [(dag["dag_id"], dag["paused"]) for dag in after] == [("chain", False), ("fan", True)]
+
+
+async def test_recent_runs_come_as_bars_by_dag(tmp_path):
+    async with app(tmp_path, CHAIN, FAN) as (n, web):
+        for run_id in ("a", "b"):
+            await n.api.trigger("chain", run_id=run_id)
+        recent = await read(web, "/dags/recent?dag=chain&dag=fan&dag=nobody%00")
+        unknown = await read(web, "/dags/recent", status=404)
+
+    assert [run["run_id"] for run in recent["chain"]] == ["b", "a"]
+    assert set(recent["chain"][0]) == {"run_id", "state", "started_at", "ended_at"}
+    assert recent["fan"] == []
+    assert unknown["code"] == "request.unknown_dag"
+
+
+async def test_a_graph_has_nodes_edges_and_groups(tmp_path):
+    async with app(tmp_path, CHAIN, MINUTELY) as (_, web):
+        chain = await read(web, "/dags/chain/graph")
+        grouped = await read(web, "/dags/minutely/graph?version=v-minutely")
+        unknown = await read(web, "/dags/chain/graph?version=v-fan", status=404)
+
+    assert [node["task_id"] for node in chain["nodes"]] == ["first", "second", "third"]
+    assert chain["edges"] == [
+        {"from": "first", "to": "second", "rule": "all_success"},
+        {"from": "second", "to": "third", "rule": "all_success"},
+    ]
+    assert grouped["groups"] == [
+        {"group_id": "outer", "parent": None},
+        {"group_id": "outer.inner", "parent": "outer"},
+    ]
+    assert grouped["nodes"][0]["kind"] == "task"
+    assert unknown["code"] == "request.unknown_version"
+
+
+async def test_code_and_versions_of_a_dag(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.trigger("chain")
+        code = await read(web, "/dags/chain/code")
+        versions = await read(web, "/dags/chain/versions")
+
+    assert code["files"] == [{"name": "chain.py", "text": "import aioflow"}]
+    assert [(one["version"], one["runs"]) for one in versions] == [("v-chain", 1)]
+    assert versions[0]["made_at"] == code["made_at"]
+
+
+async def test_a_grid_has_tasks_by_runs(tmp_path):
+    async with app(tmp_path, WIDE) as (n, web):
+        await n.api.trigger("wide", run_id="old")
+        for _ in range(3):
+            await n.succeed()
+        await n.fail()
+        await n.api.trigger("wide", run_id="new")
+        grid = await read(web, "/dags/wide/grid")
+        again = await read(web, "/dags/wide/grid?limit=1&before=new")
+
+    assert grid["tasks"] == ["each"]
+    assert [run["run_id"] for run in grid["runs"]] == ["new", "old"]
+    new, old = (run["cells"][0] for run in grid["runs"])
+    assert new[:2] == [0, {"pending": 2, "running": 2}]
+    assert (new[2] is not None, new[3]) == (True, None)
+    assert old[:2] == [0, {"failed": 1, "success": 3}]
+    assert old[2] <= old[3]
+    assert again["runs"] == [grid["runs"][1]]
+
+
+async def test_the_tasks_of_a_run_are_counted_by_state(tmp_path):
+    async with app(tmp_path, WIDE) as (n, web):
+        await n.api.trigger("wide", run_id="r")
+        shown = await read(web, "/runs/r/graph")
+
+    (task,) = shown["tasks"]
+    assert task["counts"] == {"pending": 2, "running": 2}
+    assert (task["width"], task["is_open"], shown["version"]) == (4, False, "v-wide")
+    assert shown["run"]["run_id"] == "r"
+
+
+async def test_tasks_are_listed_by_id_and_state(tmp_path):
+    async with app(tmp_path, WIDE) as (n, web):
+        await n.api.trigger("wide", run_id="r")
+        await n.fail()
+        await n.succeed()
+        await n.api.list_pools()
+        running = await read(web, "/runs/r/tasks?state=running")
+        failed = await read(web, "/runs/r/tasks?state=failed&task=each")
+        second = await read(web, "/runs/r/tasks?task=each&offset=1&limit=2")
+        later = await read(web, "/runs/r/tasks?state=running&offset=1")
+        nonsense = await read(web, "/runs/r/tasks?state=asleep", status=400)
+        unknown = await read(web, "/runs/r/tasks?task=nobody", status=404)
+
+    assert [task["map_index"] for task in running] == [2, 3]
+    assert [task["map_index"] for task in failed] == [0]
+    assert [task["map_index"] for task in second] == [1, 2]
+    assert [task["map_index"] for task in later] == [3]
+    assert nonsense["code"] == "request"
+    assert unknown["code"] == "request.unknown_task"
+
+
+async def test_pending_children_without_rows_are_listed(tmp_path):
+    async with app(tmp_path, WIDE) as (n, web):
+        await n.api.trigger("wide", run_id="r")
+        pending = await read(web, "/runs/r/tasks?state=pending&limit=1")
+        rest = await read(web, "/runs/r/tasks?state=pending&limit=5&offset=1")
+
+    assert [task["map_index"] for task in pending + rest] == [2, 3]
+
+
+async def test_a_gantt_tells_where_the_time_went_also_of_waits_that_are_over(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.trigger("chain", run_id="r")
+        await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {"moment": "x"})
+        await n.api.list_pools()
+        waiting = (await read(web, "/runs/r/gantt"))[0]
+        (parked,) = await n.api.list_triggers()
+        await n.api.fire(parked.trigger_id)
+        await n.succeed()
+        await n.api.list_pools()
+        over = (await read(web, "/runs/r/gantt"))[0]
+
+    kinds = [span["kind"] for span in waiting["spans"]]
+    assert kinds[-1] == "waiting"
+    assert waiting["spans"][-1]["to"] is None
+    assert "waiting" in [span["kind"] for span in over["spans"]]
+    assert all(span["to"] is not None for span in over["spans"])
+    assert over["task_id"] == "first"
+
+
+async def test_a_task_is_shown_with_inputs_tries_and_its_trigger(tmp_path):
+    async with app(tmp_path, CHAIN, RETRIED) as (n, web):
+        await n.api.trigger("retried", run_id="again")
+        await n.fail("first time")
+        await n.succeed({"a": 1})
+        await n.api.trigger("chain", run_id="r")
+        await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {"moment": "x"})
+        await n.api.list_pools()
+        retried = await read(web, "/runs/again/tasks/shaky/show")
+        waits = await read(web, "/runs/r/tasks/first/show")
+        unknown = await read(web, "/runs/r/tasks/nobody/show", status=404)
+
+    assert [(one["try_number"], one["state"]) for one in retried["tries"]] == [
+        (1, "failed"),
+        (2, "success"),
+    ]
+    assert retried["tries"][0]["error"] == "first time"
+    assert (retried["result"], retried["records"]) == ({"a": 1}, [])
+    assert waits["trigger"]["kind"] == "time"
+    assert unknown["code"] == "request.unknown_task"
+
+
+async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
+    async with app(tmp_path) as (n, web):
+        for run_id, path in (
+            ("r", "aioflow_triggers.temporal:DateTimeTrigger"),
+            ("s", "own.module:Own"),
+        ):
+            await n.api.trigger("chain", run_id=run_id)
+            await n.defer(path, {"moment": "x"})
+        await n.api.list_pools()
+        by_kind = await read(web, "/triggers?kind=time")
+        by_own = await read(web, "/triggers?kind=Own&dag=chain&state=waiting")
+        none = await read(web, "/triggers?kind=file")
+        elsewhere = await read(web, "/triggers?dag=nobody")
+        summary = await read(web, "/triggers/summary")
+
+    assert [one["run_id"] for one in by_kind] == ["r"]
+    assert [one["run_id"] for one in by_own] == ["s"]
+    assert (none, elsewhere) == ([], [])
+    assert {kind["kind"]: kind["count"] for kind in summary["kinds"]} == {"time": 1, "Own": 1}
+    assert sum(age["count"] for age in summary["ages"]) == 2
+    assert summary["ages"][-1]["upto_seconds"] is None
+
+
+async def test_an_event_tells_whom_it_woke(tmp_path):
+    async with app(tmp_path) as (n, web):
+        emitted = await n.api.emit("done", data=1)
+        await n.api.trigger("chain", run_id="r")
+        await n.defer("aioflow_triggers.events:EventTrigger", {"name": "done"})
+        await n.api.list_pools()
+        (parked,) = await n.api.list_triggers()
+        await n.api.fire(parked.trigger_id, key=str(emitted.event_id))
+        woken = await read(web, f"/events/{emitted.event_id}/woke")
+        unknown = await read(web, "/events/999999/woke", status=404)
+
+    assert woken == [{"run_id": "r", "task_id": "first", "map_index": -1, "dag_id": "chain"}]
+    assert unknown["code"] == "request.unknown_event"
+
+
+async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):
+    pooled = DagSpec(
+        dag_id="pooled", file="pooled.py", tasks=(TaskSpec(task_id="a", pool="tight"),)
+    )
+    async with app(tmp_path, pooled) as (n, web):
+        await n.api.set_pool("tight", 1)
+        await n.api.trigger("pooled", run_id="has")
+        await n.api.trigger("pooled", run_id="wants")
+        (pool,) = await read(web, "/pools")
+        (holder,) = await read(web, "/pools/tight/holders")
+
+    assert (pool["used"], pool["queued"]) == (1, 1)
+    assert (holder["run_id"], holder["task_id"], holder["weight"]) == ("has", "a", 1)
+
+
+async def test_schedules_of_all_dags_are_merged(tmp_path):
+    async with app(tmp_path, CHAIN, MINUTELY) as (_, web):
+        starts = await read(web, "/schedules?hours=0.05")
+        wrong = await read(web, "/schedules?from=yesterday", status=400)
+
+    assert len(starts) == 3
+    assert {start["dag_id"] for start in starts} == {"minutely"}
+    assert starts == sorted(starts, key=lambda start: start["at"])
+    assert wrong["code"] == "request"
+
+
+async def test_files_that_cannot_be_read_say_why(tmp_path):
+    async with app(tmp_path) as (n, web):
+        n.break_file("chain.py")
+        await n.api.list_pools()
+        (broken,) = await read(web, "/import-errors")
+
+    assert (broken["file"], broken["last_good_version"]) == ("chain.py", "v-chain")
+    assert (broken["reason"], broken["message"]) == ("syntax_error", "line 3: what")
+
+
+async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path):
+    async with app(tmp_path) as (n, web):
+        drained = await ask(web, "POST", "/api/v1/nodes/1/drain")
+        (there,) = await read(web, "/nodes")
+        await n.api.trigger("chain", run_id="r")
+        why = await read(web, "/runs/r/tasks/first/why")
+        before = len(n.outlets.starts)
+        await ask(web, "POST", "/api/v1/nodes/1/undrain")
+        after = len(n.outlets.starts)
+        nobody = await ask(web, "POST", "/api/v1/nodes/7/drain")
+
+    assert drained.json == {"node": 1, "drained": True, "changed": True}
+    assert (there["state"], there["is_here"]) == ("drained", True)
+    assert why["causes"][0]["waiting_on"]["kind"] == "slot"
+    assert "drained" in why["causes"][0]["waiting_on"]["detail"]
+    assert (before, after) == (0, 1)
+    assert (nobody.status, nobody.json["code"]) == (404, "request.unknown_node")
+
+
+@pytest.mark.parametrize("path", ["/runs/none/graph", "/runs/none/gantt", "/runs/none/tasks"])
+async def test_what_is_asked_of_an_unknown_run_is_not_found(tmp_path, path):
+    async with app(tmp_path) as (_, web):
+        assert (await read(web, path, status=404))["code"] == "request.unknown_run"
