@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from benchmarks.daemon import DaemonProcess, eventually
 
@@ -23,6 +24,8 @@ _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+
+_OPTIONAL = frozenset({"/api/v1/me", "/api/v1/stream", "/api/v1/audit"})
 
 # What the page does about a policy it breaks, and what a payload that runs would do.
 _WITNESS = """
@@ -52,10 +55,12 @@ class Watched:
     Args:
         context: Of its own: cookies and storage.
         base: The daemon's address.
+        lacks: Paths that this daemon does not serve; the page asks for them once, and does without.
     """
 
-    def __init__(self, context: BrowserContext, base: str) -> None:
+    def __init__(self, context: BrowserContext, base: str, lacks: frozenset[str]) -> None:
         self.base = base
+        self._lacks = lacks
         self.hosts: set[str] = set()
         self.complaints: list[str] = []
         context.on("request", lambda asked: self.hosts.add(urlsplit(asked.url).netloc))
@@ -66,8 +71,9 @@ class Watched:
         self.page.on("requestfailed", self._failed)
 
     def _listen(self, message: Any) -> None:
-        if message.type in {"error", "warning"}:
-            self.complaints.append(f"{message.text} {message.location.get('url', '')}")
+        url = message.location.get("url", "")
+        if message.type in {"error", "warning"} and urlsplit(url).path not in self._lacks:
+            self.complaints.append(f"{message.text} {url}")
 
     def _failed(self, request: Request) -> None:
         # A view that is left lets go of what it had asked for.
@@ -83,7 +89,7 @@ class Watched:
     def settle(self) -> None:
         """Wait until nothing is being loaded."""
         self.page.wait_for_selector("main h1")
-        self.page.wait_for_function("document.querySelectorAll('.loading').length === 0")
+        expect(self.page.locator(".loading")).to_have_count(0, timeout=20_000)
 
     def see(self, text: str, within: str = "body", timeout: float = 10.0) -> None:
         """Wait until a text stands somewhere."""
@@ -140,7 +146,8 @@ def watched(
         reduced_motion="reduce",
     )
     try:
-        watch = Watched(context, base)
+        served = daemon.get("/api/v1/openapi.json")[1]["paths"]
+        watch = Watched(context, base, _OPTIONAL - served.keys())
         token = (daemon.home / "token").read_text().strip()
         watch.page.goto(f"{base}/?token={token}", wait_until="load")
         watch.settle()
@@ -151,8 +158,9 @@ def watched(
 
 def address(daemon: DaemonProcess) -> str:
     """Return where the daemon's page is, without the token."""
-    log = daemon.log.read_text(errors="replace")
-    return log.partition("aioflow is up: ")[2].partition("/?token=")[0].split()[0]
+    banner = re.compile(r"(http://[^/\s]+)/\?token=")
+    found = eventually(lambda: banner.findall(daemon.log.read_text(errors="replace")))
+    return found[-1]
 
 
 def serious(page: Page) -> list[str]:

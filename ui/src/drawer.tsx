@@ -206,7 +206,7 @@ function Tries({ tries }: { tries: Try[] }) {
               <td>
                 <Took from={one.started_at} to={one.ended_at} />
               </td>
-              <td class="break">{one.error ? `${one.error.type}: ${one.error.message}` : (one.reason ?? "")}</td>
+              <td class="break">{one.error ?? one.reason ?? ""}</td>
             </tr>
           ))}
         </tbody>

@@ -21,7 +21,7 @@ export function heights(runs: { started_at: string | null; ended_at: string | nu
 
 export function GridView({ grid }: { grid: Grid }) {
   const runs = [...grid.runs].reverse();
-  const cells = runs.map((run) => new Map(run.cells.map(([index, counts, from, to]) => [index, { counts, from, to }])));
+  const cells = runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]) => [index, { counts, from, to }])));
   if (runs.length === 0) return <p class="empty">No runs yet. Start one with “Trigger”, or wait for the schedule.</p>;
   const tall = heights(runs, TALL);
   const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };

@@ -14,7 +14,7 @@ export const PLACES: [string, string, string][] = [
   ["b", "Backfills", "/backfills"],
   ["n", "Nodes", "/nodes"],
   ["a", "Audit", "/audit"],
-  ["i", "Import errors", "/errors"],
+  ["i", "Errors", "/errors"],
   [",", "Settings", "/settings"],
 ];
 

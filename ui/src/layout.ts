@@ -7,6 +7,11 @@ import type { Graph, GraphNode } from "./types";
 export const NODE_WIDTH = 188;
 export const NODE_HEIGHT = 46;
 
+interface Point {
+  x: number;
+  y: number;
+}
+
 export interface Placed {
   width: number;
   height: number;
@@ -36,12 +41,12 @@ export function place(graph: Graph): Placed {
       const { x, y } = drawn.node(node.task_id) as { x: number; y: number };
       return { node, x: x - NODE_WIDTH / 2, y: y - NODE_HEIGHT / 2 };
     }),
-    edges: edges.map((edge) => ({
-      from: edge.from,
-      to: edge.to,
-      rule: edge.rule ?? null,
-      path: curve((drawn.edge(edge.from, edge.to) as { points: { x: number; y: number }[] }).points),
-    })),
+    edges: edges.map((edge) => {
+      const { points } = drawn.edge(edge.from, edge.to) as { points: Point[] };
+      const [from, to] = [drawn.node(edge.from) as Point, drawn.node(edge.to) as Point];
+      const ends = [{ x: from.x + NODE_WIDTH / 2, y: from.y }, { x: to.x - NODE_WIDTH / 2, y: to.y }] as const;
+      return { from: edge.from, to: edge.to, rule: edge.rule ?? null, path: curve([ends[0], ...points.slice(1, -1), ends[1]]) };
+    }),
     groups: groups.map((group) => {
       const at = drawn.node(`group:${group.group_id}`) as { x: number; y: number; width: number; height: number };
       return { id: group.group_id, x: at.x - at.width / 2, y: at.y - at.height / 2, width: at.width, height: at.height };
@@ -57,7 +62,7 @@ function isWithin(node: GraphNode, group: string, graph: Graph): boolean {
 }
 
 /** A smooth line through the points. */
-function curve(points: { x: number; y: number }[]): string {
+function curve(points: Point[]): string {
   const [first, ...rest] = points;
   if (!first) return "";
   let path = `M${first.x},${first.y}`;

@@ -55,11 +55,22 @@ function useLog({ run, task, map = -1, round = 0, tryNumber, isGoingOn }: Props,
         limit,
       });
 
+    async function isBeyond(offset: number): Promise<boolean> {
+      const answer = await getResponse(path(offset, 1), control.signal);
+      return (await answer.arrayBuffer()).byteLength > 0;
+    }
+
+    /** Of a very long log the end is what one wants to see: look for it, byte by byte. */
     async function begin(): Promise<void> {
-      if (start !== null) return;
-      const answer = await getResponse(path(0, 1), control.signal);
-      const end = Number(answer.headers.get("x-log-end") ?? 0);
-      at = Math.max(0, end - PIECE);
+      if (start !== null || !(await isBeyond(KEPT))) return;
+      let [least, most] = [KEPT, KEPT * 2];
+      while (await isBeyond(most)) [least, most] = [most, most * 2];
+      while (most - least > PIECE) {
+        const middle = Math.floor((least + most) / 2);
+        if (await isBeyond(middle)) least = middle;
+        else most = middle;
+      }
+      at = least - PIECE;
       from = at;
     }
 

@@ -120,8 +120,8 @@ export interface Try {
   state: string;
   started_at: string | null;
   ended_at: string | null;
-  worker: string | number | null;
-  error: TaskError | null;
+  worker: string | null;
+  error: string | null;
   reason: string | null;
 }
 
@@ -213,7 +213,7 @@ export interface GanttRow {
 
 export interface Grid {
   tasks: string[];
-  runs: (RunSummary & { cells: [number, Counts, string | null, string | null][] })[];
+  runs: (RunSummary & { cells: [number, Counts, string | null, string | null][] | null })[];
 }
 
 export interface Overview {
@@ -333,10 +333,10 @@ export interface Node {
   state: string;
   started_at: string | null;
   seen_at: string | null;
-  version: string;
+  version: string | null;
   pid: number | null;
   host: string | null;
-  slots: unknown;
+  slots: number | null;
   triggers: number | null;
   is_here: boolean;
 }

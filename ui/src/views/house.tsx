@@ -66,21 +66,10 @@ function One({ node }: { node: Node }) {
         <dt>Triggers</dt>
         <dd>{node.triggers ?? "–"}</dd>
         <dt>Slots</dt>
-        <dd>{slots(node.slots)}</dd>
+        <dd>{node.slots ?? "–"}</dd>
       </dl>
     </Panel>
   );
-}
-
-function slots(given: unknown): string {
-  if (given === null || given === undefined) return "–";
-  if (typeof given !== "object") return String(given);
-  return Object.entries(given)
-    .map(([lane, value]) => {
-      const count = value as { all?: number; used?: number } | number | null;
-      return typeof count === "object" && count !== null ? `${lane} ${count.used ?? 0} of ${count.all ?? 0}` : `${lane} ${count}`;
-    })
-    .join(", ");
 }
 
 interface Broken {

@@ -10,7 +10,7 @@ import { VirtualList } from "../list";
 import { Log } from "../log";
 import { Choice, Empty, Filter, Head, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Legend, State, TASK_ORDER, ended, isLive, named, sum } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
 import { Took, When, slot } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
 
@@ -161,13 +161,17 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const shape = graph.data ?? old;
   const isOld = tasks === undefined;
   const listed = useData<Task[]>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
-  const counts = useMemo(() => countsOf(tasks, listed.data), [tasks, listed.data]);
+  const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
   return <GraphView graph={shape} counts={counts} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
 
-function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined): Record<string, Counts> {
-  if (tasks) return Object.fromEntries(tasks.map((task) => [task.task_id, task.counts]));
+function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
+  if (tasks) {
+    // A fan-out whose width nobody knows yet has no children to be counted.
+    const open = new Set(shape?.nodes.filter((node) => node.is_mapped).map((node) => node.task_id));
+    return Object.fromEntries(tasks.map((task) => [task.task_id, task.width === null && open.has(task.task_id) ? {} : task.counts]));
+  }
   const found: Record<string, Counts> = {};
   for (const task of listed ?? []) {
     const counts = (found[task.task_id] ??= {});
@@ -183,6 +187,7 @@ function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
         {tasks.slice(0, 300).map((task) => (
           <li key={task.task_id}>
             <a class="row" data-row href={taskHref(run.run_id, task.task_id)}>
+              <Glyph state={worst(task.counts)} />
               <span class="cut grow">{task.task_id}</span>
               <span class="share">
                 <Bar counts={task.counts} label={task.task_id} />
