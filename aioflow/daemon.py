@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,14 @@ from aioflow.inputs import Drain
 from aioflow.masking import Masks
 from aioflow.owed import Alert
 from aioflow.routing import Routes
-from aioflow.rows import VersionRow
+from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
-from aioflow.triggerer import Triggerer
+from aioflow.triggerer import HostFacts, Triggerer
 
 __all__ = ("Ready", "serve")
 
@@ -60,6 +62,9 @@ _WEB_WAITS_SECONDS = 2.0
 """How long the page may have to wait for what a restart has to do before."""
 
 _WATCH_STORE_SECONDS = 1.0
+
+_QUESTION_SECONDS = 2.0
+"""What one statement may take that somebody asks for through the API."""
 
 _LET_GO_SECONDS = 10.0
 """For what triggers hold to be let go before a drained node ends."""
@@ -200,7 +205,7 @@ class _Node:
         )
         self._api = Api(
             engine,
-            store,
+            store.limited(_QUESTION_SECONDS),
             self._tasklog,
             clock=clock,
             started_at=clock.now(),
@@ -209,10 +214,14 @@ class _Node:
             vault=vault,
             clean=self._clean,
         )
+        self._api.reads.hosts = self._hosts
         self._deliveries = _deliveries(wiring, store, settings)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
+
+    def _hosts(self) -> list[HostFacts]:
+        return [triggerer.facts() for triggerer in self._triggerers.values()]
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
@@ -272,9 +281,9 @@ class _Node:
             ),
             snapshots=self._snapshots,
         )
-        for version in await self._store.list_needed_versions():
-            if not (self._settings.code_folder / version.version).exists():
-                row = await self._store.find_version(version.version)
+        for needed in await self._store.list_needed_versions():
+            if not (self._settings.code_folder / needed.version).exists():
+                row = await self._store.find_version(needed.version)
                 if row is not None:
                     await catalog.restore(row)
         return catalog
@@ -363,6 +372,12 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
         retries_per_pool=settings.retries_per_pool or None,
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
+        about=NodeFacts(
+            started_at=clock.now(),
+            version=version("aioflow"),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        ),
     )
 
 

@@ -109,6 +109,6 @@ class Routes:
             run = draft.runs.get(run_no)
             return None if run is None else run.row
 
-        self._api.committed(batch)
+        self._api.committed(batch, draft)
         self._answers.on_commit(batch, row)
         self._on_commit(batch)

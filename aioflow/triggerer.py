@@ -26,7 +26,7 @@ from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
-__all__ = ("CAPACITY", "Triggerer")
+__all__ = ("CAPACITY", "HostFacts", "Triggerer")
 
 CAPACITY = 100_000
 """Triggers one host is given at once."""
@@ -87,6 +87,21 @@ _decode = msgspec.msgpack.Decoder(_Hosted).decode
 _decode_host = msgspec.msgpack.Decoder(Host).decode
 
 
+class HostFacts(msgspec.Struct, frozen=True):
+    """A process that hosts triggers, as the daemon knows it.
+
+    Attributes:
+        waiting: How many it has no room for.
+        pid: ``None`` while there is no process.
+    """
+
+    name: str
+    triggers: int
+    waiting: int
+    capacity: int
+    pid: int | None
+
+
 class Triggerer:
     """Hosts triggers in one process of a role. When it dies ``HostLost`` names the culprit.
 
@@ -140,6 +155,12 @@ class Triggerer:
     def hosted(self) -> AbstractSet[TriggerNo]:
         """The triggers the host has, those included that it was told to let go of."""
         return set(self._hosted)
+
+    def facts(self) -> HostFacts:
+        """Return what there is to know of the process."""
+        return HostFacts(
+            self._role, len(self._hosted), len(self._waiting), self._capacity, self._host.pid
+        )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a host until cancelled; signals ``task_status`` when it is up, or not yet wanted."""

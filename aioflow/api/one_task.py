@@ -19,6 +19,7 @@ from aioflow.rows import RecordRow, RunRow, TriggerRow, TryRow
 
 __all__ = ("OneTask", "Whereabouts")
 
+Places: TypeAlias = list[Place]
 Whereabouts: TypeAlias = Callable[[Sequence[TriggerRow]], Mapping[TriggerNo, Hosted]]
 
 _RECORDS = 100
@@ -111,7 +112,7 @@ class OneTask:
         if not segments:
             raise UnknownTask(run_id, task_id or "", -1)
         if wanted is None:
-            places = _window(segments, offset, limit)
+            places: Sequence[Place] = _window(segments, offset, limit)
         elif wanted is absent_state(run.state):
             places = await self._absent(segments, wanted, offset, limit)
         else:
@@ -120,8 +121,8 @@ class OneTask:
 
     async def _standing(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
-    ) -> list[Place]:
-        found: list[Place] = []
+    ) -> Sequence[Place]:
+        found: Places = []
         for segment in segments:
             store, end = self._reader.store, segment.first + segment.width
             if offset:
@@ -140,9 +141,9 @@ class OneTask:
 
     async def _absent(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int
-    ) -> list[Place]:
+    ) -> Sequence[Place]:
         """Look through the places: what stands so may have no row."""
-        found: list[Place] = []
+        found: Places = []
         looks = 0
         for segment in segments:
             end = segment.first + segment.width

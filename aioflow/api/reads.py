@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast
 
 from aioflow.api.catalogue import import_errors
+from aioflow.api.commits import Commits
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.log_search import find_lines
@@ -27,15 +28,17 @@ from aioflow.api.shapes import (
 )
 from aioflow.api.upcoming import upcoming
 from aioflow.api.views import iso
-from aioflow.api.waiting import HostFacts, Waiting
+from aioflow.api.waiting import Waiting
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
+from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway
 from aioflow.model import Instant, TriggerNo
 from aioflow.requests import OF_RUN, DrainNode, Holder, Request, ShowHolders, ShowPools
 from aioflow.rows import Batch, PoolRow, TriggerRow
+from aioflow.triggerer import HostFacts
 
 __all__ = ("Reads",)
 
@@ -72,6 +75,7 @@ class Reads:
         self.hosts: Callable[[], Sequence[HostFacts]] = lambda: ()
         self.lag_seconds: Callable[[], float] = lambda: 0.0
         self._fires = Fires(clock)
+        self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
         self.one_task = OneTask(reader, Parked(reader), self._whereabouts)
@@ -90,8 +94,20 @@ class Reads:
                 lag_seconds=self._late_seconds,
             )
 
-    def committed(self, batch: Batch) -> None:
+    @property
+    def commit_no(self) -> int:
+        """The number of the last commit.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.memory.commit_no
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
         """Take what a durable batch changes."""
+        self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:
             self._fires.committed(batch, self._engine.memory)

@@ -39,6 +39,7 @@ from aioflow.api.views import (
     iso,
 )
 from aioflow.clock import Clock, SystemClock
+from aioflow.core.draft import Draft
 from aioflow.core.stalls import Staller
 from aioflow.engine import Engine
 from aioflow.errors import (
@@ -416,9 +417,9 @@ class Api(RunActions):
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch) -> None:
+    def committed(self, batch: Batch, draft: Draft) -> None:
         """Take a durable batch; called by the engine's outlets."""
-        self.reads.committed(batch)
+        self.reads.committed(batch, draft)
         self._commits += 1
         self._changes += sum(
             len(rows)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-import msgspec
+import psutil
 
 from aioflow.api.parked import KINDS, Parked, kind_of, whereabouts
 from aioflow.api.reader import PAGE, RunReader
@@ -19,8 +20,9 @@ from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.model import Instant, TriggerNo, TriggerState
 from aioflow.rows import RunRow, TriggerRow
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
+from aioflow.triggerer import HostFacts
 
-__all__ = ("HostFacts", "Waiting")
+__all__ = ("Waiting",)
 
 _FRESH_US = 2_000_000
 _PAGES_LOOKED_AT = 20
@@ -28,19 +30,7 @@ _LOOKED_SECONDS = 2.0
 _STATES = {state.name.lower(): state for state in TriggerState}
 
 
-class HostFacts(msgspec.Struct, frozen=True):
-    """A process that hosts triggers, as the daemon knows it.
-
-    Attributes:
-        waiting: How many it has no room for.
-    """
-
-    name: str
-    is_up: bool
-    triggers: int
-    waiting: int
-    capacity: int
-    rss_bytes: int | None
+Kinds: TypeAlias = list[KindView]
 
 
 class Waiting:
@@ -140,9 +130,7 @@ class Waiting:
             ages=_ages(counted),
         )
 
-    def _kinds(
-        self, counted: Sequence[WaitCount], standing: Sequence[TriggerView]
-    ) -> list[KindView]:
+    def _kinds(self, counted: Sequence[WaitCount], standing: Sequence[TriggerView]) -> Kinds:
         counts: Counter[str] = Counter()
         oldest: dict[str, Instant] = {}
         for path, since, ages in counted:
@@ -216,11 +204,18 @@ def _woken(run: RunRow, task_id: str | None, map_index: int) -> WokenView:
 def _host(host: HostFacts) -> HostView:
     return HostView(
         name=host.name,
-        state="up" if host.is_up else "down",
+        state="down" if host.pid is None else "up",
         triggers=host.triggers,
         loop_lag_seconds=None,
-        rss_bytes=host.rss_bytes,
+        rss_bytes=_resident_bytes(host.pid),
     )
+
+
+def _resident_bytes(pid: int | None) -> int | None:
+    try:
+        return None if pid is None else psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return None  # it has just gone
 
 
 def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:

@@ -37,8 +37,17 @@ def add_logs(router: APIRouter, api: Api) -> None:
         index = max(map_index, round_number)
         if form == "lines":
             lines = min(limit, PAGE)
-            asked = {"map_index": index, "try_number": try_number, "offset": offset}
-            return Json(await api.reads.find_lines(run_id, task_id, search, limit=lines, **asked))
+            return Json(
+                await api.reads.find_lines(
+                    run_id,
+                    task_id,
+                    search,
+                    map_index=index,
+                    try_number=try_number,
+                    offset=offset,
+                    limit=lines,
+                )
+            )
         is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
         data = await api.logs(
             run_id,

@@ -14,6 +14,7 @@ from aioflow.web.answers import Count, Json, MapIndex, Offset, Row
 from aioflow.web.backfills import add_backfills
 from aioflow.web.logs import add_logs
 from aioflow.web.reads import add_reads, add_reads_first
+from aioflow.web.stream import add_streams
 from aioflow.web.values import add_values
 
 __all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
@@ -85,6 +86,7 @@ def api_routes(api: Api) -> APIRouter:
     add_values(router, api, Json)
     add_reads(router, api)
     add_logs(router, api)
+    add_streams(router, api)
     return router
 
 

@@ -75,6 +75,7 @@ async def serve(
         )
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
     lag = LoopLag(api.clock)
+    api.reads.lag_seconds = lag.worst_seconds
     app = create_app(
         api,
         token,
@@ -92,9 +93,11 @@ async def serve(
                     group.start_soon(server.run_on, sock)
                     await server.up.wait()
                 group.start_soon(lag.run)
+                group.start_soon(api.reads.commits.run)
                 task_status.started(_url(settings, address, token))
                 await stop.wait()
             finally:
+                api.reads.commits.close()
                 for server, _ in servers:
                     server.should_exit = True
                 group.cancel_scope.cancel()  # the servers are shielded: they end by themselves

@@ -16,6 +16,7 @@ from aioflow.settings import socket_path
 __all__ = ("listen_on_address", "listen_on_home")
 
 _BACKLOG = 1_024
+_DEAD_MS = 60_000
 _CONNECT_SECONDS = 1.0
 
 
@@ -39,6 +40,8 @@ def listen_on_address(host: str, port: int) -> socket.socket:
         raise SettingsError(f"web.host {host!r} cannot be used: {exc.strerror}") from exc
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections have it, too: who takes nothing for so long is gone, whatever we hold for him.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
         listening.bind(address)
         listening.listen(_BACKLOG)
     except OSError as exc:

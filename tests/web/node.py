@@ -75,7 +75,7 @@ class Outlets:
 
     def committed(self, batch: Batch, draft: Draft) -> None:
         if self.api is not None:
-            self.api.committed(batch)
+            self.api.committed(batch, draft)
 
     recall = forget = host = deliver = stop_try = end_hosting = _ignore
     confirm = take_events = restore_code = _ignore
@@ -154,6 +154,7 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
             engine, store, tasklog, clock=clock, started_at=clock.now(), home=home, vault=vault
         )
         outlets.api = api
+        group.start_soon(api.reads.commits.run)
         yield Node(engine, store, api, outlets, home)
         group.cancel_scope.cancel()
 

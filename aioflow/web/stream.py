@@ -1,0 +1,203 @@
+"""The routes of what is told as it happens: commits, and what a task prints."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeAlias
+
+import anyio
+from fastapi import APIRouter, Header, Query, Response
+from starlette.types import Receive, Scope, Send
+
+from aioflow.api import Api
+from aioflow.api.commits import Wanted, frame
+from aioflow.api.missed import missed
+from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
+from aioflow.web.problems import problem
+
+__all__ = ("add_streams",)
+
+_BEAT_SECONDS = 15.0
+_LOOK_SECONDS = 1.0
+_LOG_PIECE = 64 * 1024
+_BUSY_SECONDS = 5
+
+_BEAT = b": still here\n\n"
+
+_Put: TypeAlias = Callable[[bytes], Awaitable[None]]
+_Since = Annotated[int | None, Query(ge=0, le=Row)]
+_LastId = Annotated[str | None, Header(alias="last-event-id")]
+
+
+class _EventStream(Response):
+    """Sends what comes until the other side goes, or the scope is cancelled.
+
+    Args:
+        tell: Is given a function that sends a message, and waits until that is taken.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, scope: anyio.CancelScope, tell: Callable[[_Put], Awaitable[None]]) -> None:
+        super().__init__()
+        self._scope = scope
+        self._tell = tell
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def put(message: bytes) -> None:
+            await send({"type": "http.response.body", "body": message, "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with self._scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive)
+                await self._tell(put)
+                group.cancel_scope.cancel()
+        with anyio.move_on_after(_LOOK_SECONDS):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._scope.cancel()
+
+
+def add_streams(router: APIRouter, api: Api) -> None:
+    """Add them."""
+
+    @router.get("/stream", response_class=Response)
+    async def stream(
+        since: _Since = None,
+        dag: str | None = None,
+        run: str | None = None,
+        last_event_id: _LastId = None,
+    ) -> Response:
+        """Tell of each commit: server-sent events, with the number of the commit as their id.
+
+        What was committed after ``since``, or the last id, comes first. Where that is too much,
+        or no longer known, there is an event ``reset``: read everything anew.
+        """
+        if api.reads.commits.is_full:
+            return _busy()
+        after = since
+        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
+            after = int(last_event_id)
+        return _stream(api, Wanted(dag, run), after)
+
+    @router.get("/runs/{run_id}/tasks/{task_id}/logs/stream", response_class=Response)
+    async def follow_log(
+        run_id: str,
+        task_id: str,
+        map_index: Annotated[MapIndex, Query(alias="map")] = -1,
+        round_number: Annotated[MapIndex, Query(alias="round")] = -1,
+        try_number: Annotated[TryNumber, Query(alias="try")] = None,
+        offset: Offset = 0,
+        last_event_id: _LastId = None,
+    ) -> Response:
+        """Tell what a task prints, as server-sent events; the id is the byte to go on from.
+
+        An event ``end`` comes when it has ended and all was told.
+        """
+        if api.reads.commits.is_full:
+            return _busy()
+        index = max(map_index, round_number)
+        is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
+        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
+            offset = int(last_event_id)
+
+        async def read(start: int) -> bytes:
+            return await api.logs(
+                run_id,
+                task_id,
+                map_index=index,
+                try_number=try_number,
+                offset=start,
+                limit=_LOG_PIECE,
+            )
+
+        async def prints_on() -> bool:
+            return await api.reads.prints_on(run_id, task_id, map_index=index)
+
+        scope = anyio.CancelScope()
+        log = _Log(api, read, prints_on, is_live=is_live)
+
+        async def tell(put: _Put) -> None:
+            with api.reads.commits.reading(scope):
+                await log.tell(put, offset)
+
+        return _EventStream(scope, tell)
+
+
+def _busy() -> Response:
+    detail = "too many are watching; try again in a while, or ask from time to time"
+    return problem(503, "web.too_many_streams", detail, {"retry-after": str(_BUSY_SECONDS)})
+
+
+def _stream(api: Api, wanted: Wanted, after: int | None) -> Response:
+    scope = anyio.CancelScope()
+
+    async def tell(put: _Put) -> None:
+        upto = api.reads.commit_no
+        with api.reads.commits.follow(wanted, upto, scope) as follower:
+            if after is None:
+                await put(frame("ready", {"commit": upto}, upto))
+            else:
+                await put(b": here\n\n")
+                async for message in missed(api, wanted, after=after, upto=upto):
+                    await put(message)
+            while True:
+                await put(await follower.next_message(_BEAT_SECONDS) or _BEAT)
+
+    return _EventStream(scope, tell)
+
+
+class _Log:
+    """Tells what a task prints.
+
+    Args:
+        read: Reads its log from a byte on.
+        prints_on: Says whether it may print more.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        read: Callable[[int], Awaitable[bytes]],
+        prints_on: Callable[[], Awaitable[bool]],
+        *,
+        is_live: bool,
+    ) -> None:
+        self._api = api
+        self._read = read
+        self._prints_on = prints_on
+        self._is_live = is_live
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    async def tell(self, put: _Put, offset: int) -> None:
+        """Tell from a byte on, until the task has ended and all was told."""
+        await put(b": here\n\n")
+        silent = 0.0
+        while True:
+            data = await self._read(offset)
+            if data:
+                silent = 0.0
+                text = self._decoder.decode(data)
+                told = {"offset": offset, "text": text}
+                offset += len(data)
+                await put(frame("log", told, offset))
+            elif not self._is_live:
+                await put(frame("end", {"offset": offset}, offset))
+                return
+            else:
+                self._is_live = await self._prints_on()  # what it printed last is read after that
+                silent = await self._rest(put, silent)
+
+    async def _rest(self, put: _Put, silent: float) -> float:
+        if self._is_live:
+            await self._api.clock.sleep(_LOOK_SECONDS)
+        if silent + _LOOK_SECONDS < _BEAT_SECONDS:
+            return silent + _LOOK_SECONDS
+        await put(_BEAT)
+        return 0.0

@@ -1,0 +1,266 @@
+"""What is told as it happens: commits, resumed where a client was, and what a task prints."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from aioflow.api.commits import CLIENTS, QUEUED, Commits, Wanted
+from aioflow.clock import SystemClock
+from aioflow.tasklog import LogKey
+from aioflow.web.app import create_app
+from aioflow.web.guard import Trusted
+from aioflow.web.tokens import Token
+from tests.web.node import CHAIN, FAN, node
+
+
+class Client:
+    """Somebody who watches, as a server has him."""
+
+    def __init__(self, web, path: str, headers: dict[str, str] | None = None) -> None:
+        self._web = web
+        self._scope = _scope(path, headers or {})
+        self._gone = anyio.Event()
+        self._taken = anyio.Event()
+        self._reads = anyio.Event()
+        self._reads.set()
+        self.status = 0
+        self.text = ""
+        self.is_over = False
+
+    async def watch(self) -> None:
+        await self._web(self._scope, self._receive, self._send)
+        self.is_over = True
+        self._taken.set()
+
+    def stop_reading(self) -> None:
+        self._reads = anyio.Event()
+
+    def go(self) -> None:
+        self._gone.set()
+
+    async def until(self, event: str, count: int = 1) -> list[dict]:
+        while len(found := self.events(event)) < count and not self.is_over:
+            self._taken = anyio.Event()
+            await self._taken.wait()
+        return found
+
+    async def until_over(self) -> None:
+        while not self.is_over:
+            self._taken = anyio.Event()
+            await self._taken.wait()
+
+    def events(self, event: str) -> list[dict]:
+        found = []
+        for message in self.text.split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in message.splitlines() if line[:1] != ":")
+            if fields.get("event") == event:
+                found.append(json.loads(fields["data"]) | {"id": int(fields["id"])})
+        return found
+
+    async def _receive(self) -> dict:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict) -> None:
+        await self._reads.wait()
+        self.status = message.get("status", self.status)
+        self.text += message.get("body", b"").decode()
+        self._taken.set()
+
+
+def _scope(target: str, headers: dict[str, str]) -> dict:
+    path, _, query = f"/api/v1{target}".partition("?")
+    given = {"host": "127.0.0.1", **headers}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 8793),
+    }
+
+
+@asynccontextmanager
+async def app(tmp_path):
+    async with node(tmp_path) as n, anyio.create_task_group() as group:
+        n.define(CHAIN, FAN)
+        await n.api.set_paused("chain", paused=False)
+        web = Trusted(create_app(n.api, Token("t" * 43)))
+
+        def watch(path: str = "/stream", headers: dict[str, str] | None = None) -> Client:
+            client = Client(web, path, headers)
+            group.start_soon(client.watch)
+            return client
+
+        yield n, watch
+        n.api.reads.commits.close()
+
+
+async def test_who_watches_is_told_of_runs_and_tasks(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        client = watch()
+        (ready,) = await client.until("ready")
+        await n.api.trigger("chain", run_id="r")
+        told = await client.until("commit")
+
+    runs = [run for commit in told for run in commit["runs"]]
+    tasks = [task for commit in told for task in commit["tasks"]]
+    assert {"run_id": "r", "dag_id": "chain", "state": "running"} in runs
+    assert tasks[0] == {
+        "run_id": "r",
+        "task_id": "first",
+        "map_index": -1,
+        "round": 0,
+        "state": "running",
+    }
+    assert told[-1]["id"] == told[-1]["commit"] > ready["commit"]
+    assert set(told[0]) >= {"at", "dags", "triggers"}
+
+
+async def test_who_watches_one_dag_or_run_is_told_of_that_alone(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        fan, run = watch("/stream?dag=fan"), watch("/stream?run=s")
+        await fan.until("ready")
+        await run.until("ready")
+        await n.api.set_paused("fan", paused=False)
+        for dag_id, run_id in (("chain", "r"), ("chain", "s"), ("fan", "t")):
+            await n.api.trigger(dag_id, run_id=run_id)
+        while "t" not in _runs(fan):
+            await fan.until("commit", len(fan.events("commit")) + 1)
+        while "s" not in _runs(run):
+            await run.until("commit", len(run.events("commit")) + 1)
+
+    assert _runs(fan) == {"t"}
+    assert _runs(run) == {"s"}
+
+
+def _runs(client: Client) -> set[str]:
+    return {run["run_id"] for commit in client.events("commit") for run in commit["runs"]}
+
+
+async def test_who_was_away_is_told_what_he_missed_also_by_another_daemon(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        client = watch()
+        (ready,) = await client.until("ready")
+        client.go()
+        await client.until_over()
+        await n.api.trigger("chain", run_id="r")
+        await n.succeed()
+        await n.api.list_pools()
+
+    async with app(tmp_path) as (n, watch):
+        back = watch(headers={"last-event-id": str(ready["id"])})
+        while "r" not in _runs(back):
+            await back.until("commit", len(back.events("commit")) + 1)
+        tasks = {
+            (task["task_id"], task["state"])
+            for commit in back.events("commit")
+            for task in commit["tasks"]
+        }
+
+    assert ("first", "success") in tasks
+    assert back.events("reset") == []
+
+
+@pytest.mark.parametrize("since", [0, 10**9])
+async def test_who_comes_with_a_number_the_journal_does_not_have_reads_anew(tmp_path, since):
+    async with app(tmp_path) as (n, watch):
+        for _ in range(3):
+            await n.api.set_paused("chain", paused=True)
+            await n.api.set_paused("chain", paused=False)
+        client = watch(f"/stream?since={since}")
+        if since:
+            (reset,) = await client.until("reset")
+            assert reset["commit"] < since
+        else:
+            assert (await client.until("commit"))[0]["dags"]
+
+
+async def test_who_takes_nothing_is_dropped_and_the_others_are_told(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        stuck, sound = watch(), watch()
+        await stuck.until("ready")
+        await sound.until("ready")
+        stuck.stop_reading()
+        commits = n.api.reads.commits
+        count = 0
+        while not commits.dropped:
+            count += 1
+            await n.api.set_paused("chain", paused=bool(count % 2))
+            await sound.until("commit", count)
+
+        await stuck.until_over()
+
+    assert commits.dropped == 1
+    assert QUEUED <= count <= QUEUED + 3
+    assert not sound.events("reset")
+
+
+async def test_no_more_may_watch_than_there_is_room_for(tmp_path):
+    async with app(tmp_path) as (_, watch):
+        clients = [watch() for _ in range(CLIENTS)]
+        for client in clients:
+            await client.until("ready")
+        late = watch()
+        await late.until_over()
+
+    assert (late.status, "web.too_many_streams" in late.text) == (503, True)
+
+
+async def test_who_watches_is_sent_away_when_the_daemon_ends(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        client = watch()
+        await client.until("ready")
+        n.api.reads.commits.close()
+        await client.until_over()
+
+    assert client.is_over
+
+
+async def test_nothing_is_collected_while_nobody_watches():
+    commits = Commits(SystemClock())
+    commits.committed(None, None)  # type: ignore[arg-type]
+    scope = anyio.CancelScope()
+    with commits.follow(Wanted(), 0, scope):
+        pass
+    commits.committed(None, None)  # type: ignore[arg-type]
+
+
+async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
+    async with app(tmp_path) as (n, watch):
+        await n.api.trigger("chain", run_id="r")
+        start = (await n.outlets.next_start()).start
+        run = await n.api.run("r")
+        key = LogKey(
+            run_no=run.run_no,
+            position=0,
+            map_index=-1,
+            task_no=start.task_no,
+            start_no=start.start_no,
+            try_number=1,
+        )
+        log = n.api._tasklog.open(key)
+        await log.write("häl".encode())
+        client = watch("/runs/r/tasks/first/logs/stream")
+        (first,) = await client.until("log")
+        await log.write(b"lo\n")
+        log.close()
+        told = await client.until("log", 2)
+        await n.api.cancel("r")
+        (end,) = await client.until("end")
+        await client.until_over()
+
+    assert first["text"] == "häl"
+    assert "".join(piece["text"] for piece in told) == "hällo\n"
+    assert end["id"] == len("hällo\n".encode())
