@@ -16,7 +16,7 @@ from aioflow_triggers.temporal import TimeDeltaTrigger
 
 @task
 async def landed(folder: str) -> str:
-    await wait(FileTrigger(f"{folder}/in.csv"))
+    await wait(FileTrigger(f"{folder}/in.csv", stable=0))
     return "here"
 
 
@@ -142,7 +142,7 @@ def gives() -> list[str]:
 @task
 async def emits() -> None:
     for number, text in enumerate(PAYLOADS):
-        await emit("heard", key=f"{{number}}{{text}}", data={{text: text}})
+        await emit("heard", key=f"{{number}} {{text[:30]}}".replace("\\x1b", ""), data={{text: text}})
 
 
 @dag(tags=("<script>alert(1)</script>",))

@@ -145,6 +145,7 @@ def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
 
         page.see("100 %", timeout=30)
         page.clean()
+        page.page.locator("main li", has_text="daily").get_by_text("success").wait_for()
     (made,) = daemon.get("/api/v1/backfills?dag=daily")[1]
     assert (made["made"], made["state"]) == (5, "done")
 

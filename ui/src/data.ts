@@ -129,18 +129,19 @@ export interface Pages<T> extends Data<T[]> {
   more: () => void;
 }
 
-/** A long list, a page at a time; `pathOf` names the page after a row, and after how many. */
-export function usePages<T>(
-  pathOf: (last: T | null, count: number) => string,
-  size: number,
-  options: Options = {},
-): Pages<T> {
-  const first = pathOf(null, 0);
-  const [shown, setShown] = useState<{ first: string; rows?: T[]; isWhole: boolean; problem?: Problem }>({
-    first,
-    isWhole: false,
-  });
-  const wanted = useRef(1);
+const REFRESHED = 4;
+
+interface Loaded<T> {
+  rows: T[];
+  isWhole: boolean;
+}
+
+/** A long list, a page at a time; `pathOf` names the page after a row. */
+export function usePages<T>(pathOf: (last: T | null) => string, size: number, options: Options = {}): Pages<T> {
+  const first = pathOf(null);
+  const [shown, setShown] = useState<{ first: string; problem?: Problem } & Partial<Loaded<T>>>({ first });
+  const loaded = useRef<Loaded<T>>({ rows: [], isWhole: false });
+  const wantsMore = useRef(false);
   const concerns = useRef(options.on ?? always);
   concerns.current = options.on ?? always;
   const asking = useRef<() => void>(() => undefined);
@@ -148,41 +149,108 @@ export function usePages<T>(
   paths.current = pathOf;
 
   useEffect(() => {
-    wanted.current = 1;
     const pathFor = paths.current;
+    loaded.current = { rows: [], isWhole: false };
+    const page = async (last: T | null, signal: AbortSignal) => JSON.parse(await getText(pathFor(last), signal)) as T[];
+
+    async function ask(signal: AbortSignal): Promise<Loaded<T>> {
+      const before = loaded.current;
+      if (wantsMore.current && before.rows.length > 0) {
+        wantsMore.current = false;
+        const found = await page(before.rows.at(-1) ?? null, signal);
+        return { rows: [...before.rows, ...found], isWhole: found.length !== size };
+      }
+      const rows: T[] = [];
+      const pages = Math.min(REFRESHED, Math.max(1, Math.ceil(before.rows.length / size)));
+      for (let count = 0; count < pages; count += 1) {
+        const found = await page(rows.at(-1) ?? null, signal);
+        rows.push(...found);
+        if (found.length !== size) return { rows, isWhole: true };
+      }
+      return { rows: [...rows, ...after(before.rows, rows.at(-1)!, pathFor)], isWhole: before.isWhole };
+    }
+
     return keepAsking(
       options.gap ?? 1000,
-      async (signal) => {
-        const rows: T[] = [];
-        for (let page = 0; page < wanted.current; page += 1) {
-          const last = rows.at(-1) ?? null;
-          const found = JSON.parse(await getText(pathFor(last, rows.length), signal)) as T[];
-          rows.push(...found);
-          if (found.length !== size) return { rows, isWhole: true };
-        }
-        return { rows, isWhole: false };
+      ask,
+      (answer) => {
+        loaded.current = answer;
+        setShown({ first, ...answer });
       },
-      (answer) => setShown({ first, ...answer }),
-      (problem) =>
-        setShown((before) => ({ ...(before.first === first ? before : { first, isWhole: true }), problem })),
+      (problem) => setShown((before) => ({ ...(before.first === first ? before : { first }), problem })),
       concerns,
       asking,
     );
   }, [first, size]);
 
-  const current = shown.first === first ? shown : { first, isWhole: false };
-  const loaded = current.rows?.length ?? 0;
+  const current = shown.first === first ? shown : { first };
   return {
     data: current.rows,
     problem: current.problem,
     isLoading: current.rows === undefined && current.problem === undefined,
-    isWhole: current.isWhole,
+    isWhole: current.isWhole ?? false,
     reload: () => asking.current(),
     more: () => {
-      const pages = Math.ceil(loaded / size) + 1;
-      if (current.isWhole || loaded === 0 || pages <= wanted.current) return;
-      wanted.current = pages;
+      if (current.isWhole || current.rows === undefined || wantsMore.current) return;
+      wantsMore.current = true;
       asking.current();
+    },
+  };
+}
+
+/** Those rows that were loaded before, and come after one that has been read again. */
+function after<T>(rows: T[], last: T, pathFor: (last: T) => string): T[] {
+  const address = pathFor(last);
+  const at = rows.findIndex((row) => pathFor(row) === address);
+  return at === -1 ? [] : rows.slice(at + 1);
+}
+
+export interface Window<T> {
+  /** A row for each there is; undefined until its page is here. */
+  items: (T | undefined)[];
+  problem: Problem | undefined;
+  onRange: (first: number, end: number) => void;
+}
+
+/** A list of known length, of which only the pages in view are asked for. */
+export function useWindow<T>(total: number, pathOf: (offset: number) => string, size: number, options: Options = {}): Window<T> {
+  const [range, setRange] = useState<[number, number]>([0, 1]);
+  const [pages, setPages] = useState<{ of: string; found: Map<number, T[]>; problem?: Problem }>({ of: "", found: new Map() });
+  const concerns = useRef(options.on ?? always);
+  concerns.current = options.on ?? always;
+  const asking = useRef<() => void>(() => undefined);
+  const of = pathOf(0);
+  const wanted = useRef(range);
+  wanted.current = range;
+
+  useEffect(
+    () =>
+      keepAsking(
+        options.gap ?? 700,
+        async (signal) => {
+          const found = new Map<number, T[]>();
+          for (let page = wanted.current[0]; page <= wanted.current[1]; page += 1)
+            found.set(page, JSON.parse(await getText(pathOf(page * size), signal)) as T[]);
+          return found;
+        },
+        (found) => setPages((before) => ({ of, found: new Map([...(before.of === of ? before.found : []), ...found]) })),
+        (problem) => setPages((before) => ({ of, found: before.of === of ? before.found : new Map(), problem })),
+        concerns,
+        asking,
+      ),
+    [of, size, range[0], range[1]],
+  );
+
+  const found = pages.of === of ? pages.found : new Map<number, T[]>();
+  const short = [...found.entries()].find(([, rows]) => rows.length < size);
+  // What is filtered may be fewer than thought; what has just come may be more.
+  const length = short ? short[0] * size + short[1].length : Math.max(total, ...[...found.keys()].map((page) => (page + 1) * size + 1));
+  return {
+    items: Array.from({ length }, (_, index) => found.get(Math.floor(index / size))?.[index % size]),
+    problem: pages.of === of ? pages.problem : undefined,
+    onRange: (first, end) => {
+      const next: [number, number] = [Math.floor(first / size), Math.floor(Math.max(first, end - 1) / size)];
+      if (next[0] !== range[0] || next[1] !== range[1]) setRange(next);
     },
   };
 }

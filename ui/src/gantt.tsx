@@ -15,11 +15,18 @@ export const SPAN_NAMES: Record<string, string> = {
 
 const TICKS = 6;
 
-export function Gantt({ rows, run, onEnd }: { rows: GanttRow[]; run: string; onEnd?: () => void }) {
+interface Props {
+  rows: readonly (GanttRow | undefined)[];
+  run: string;
+  onRange?: (first: number, end: number) => void;
+}
+
+export function Gantt({ rows: all, run, onRange }: Props) {
+  const rows = all.filter((row) => row !== undefined);
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
-  if (starts.length === 0) return <p class="empty">Nothing has begun yet. Once a task is queued, its time is drawn here.</p>;
+  if (starts.length === 0) return all.length > rows.length ? <p class="loading soft">Loading …</p> : <p class="empty">Nothing has begun yet. Once a task is queued, its time is drawn here.</p>;
   const from = starts.reduce((least, one) => Math.min(least, one), Infinity);
   const ends = rows.flatMap((row) => row.spans.map((one) => millis(one.to) ?? now));
   const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), 0));
@@ -36,11 +43,11 @@ export function Gantt({ rows, run, onEnd }: { rows: GanttRow[]; run: string; onE
       </ul>
       <VirtualList
         class="gantt"
-        items={rows}
+        items={all}
         height={26}
         label="Time of tasks"
-        keyOf={(row) => `${row.task_id} ${row.map_index} ${row.round}`}
-        onEnd={onEnd}
+        keyOf={(_, index) => index}
+        onRange={onRange}
         head={
           <div class="gantt-row axis" title={`From ${utc(new Date(from).toISOString())}`}>
             <span />
@@ -53,7 +60,7 @@ export function Gantt({ rows, run, onEnd }: { rows: GanttRow[]; run: string; onE
             </span>
           </div>
         }
-        row={(row) => (
+        row={(row) => row && (
           <a class="gantt-row" data-row href={taskHref(run, row.task_id, row.map_index, row.round)}>
             <span class="cut">
               <Glyph state={row.state} size={12} /> {childName(row.task_id, row.map_index, row.round, row.map_label)}

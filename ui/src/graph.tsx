@@ -188,10 +188,10 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
       <svg x={x + 9} y={y + 9} width="14" height="14" overflow="visible">
         <Glyph state={state ?? "pending"} />
       </svg>
-      <text class="name" x={x + 30} y={y + 20}>
+      <text class="name" aria-hidden="true" x={x + 30} y={y + 20}>
         {short(node.task_id)}
       </text>
-      <text class="below" x={x + 30} y={y + 35}>
+      <text class="below" aria-hidden="true" x={x + 30} y={y + 35}>
         {short(below, 30)}
       </text>
       {counts && node.is_mapped && all > 0 && <Share counts={counts} x={x + 1} y={y + HEIGHT - 5} />}
@@ -203,7 +203,6 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
       href={href}
       data-task={node.task_id}
       data-state={state ?? ""}
-      aria-label={`${node.task_id}: ${text}`}
       onClick={(event) => {
         // An SVG link has no plain address to follow.
         if (event.ctrlKey || event.metaKey) return;

@@ -1,4 +1,4 @@
-import { useMemo } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
@@ -101,7 +101,12 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
 function DagGrid({ dag }: { dag: DagDetail }) {
   const place = usePlace();
   const before = place.query.get("before");
-  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, before }), { on: ofDag(dag.dag_id), gap: 700 });
+  const runs = useRef<string[]>([]);
+  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, before }), {
+    on: (change) => change.dags.has(dag.dag_id) || runs.current.some((run) => change.runs.has(run)),
+    gap: 700,
+  });
+  runs.current = grid.data?.runs.map((run) => run.run_id) ?? [];
   if (grid.problem?.isAbsent && !before) return <RunList dag={dag.dag_id} state="" isOfOne />;
   const oldest = grid.data?.runs.at(-1)?.run_id;
   return (

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark } from "../actions";
 import { enc, query } from "../api";
-import { ofRun, useData, usePages } from "../data";
+import { ofRun, useData, useWindow } from "../data";
 import { Drawer, Why } from "../drawer";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
@@ -133,7 +133,7 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
     case "gantt":
       return <RunGantt run={run} />;
     case "tasks":
-      return <Tasks run={run} />;
+      return <Tasks run={run} tasks={tasks} />;
     case "logs":
       return (
         <Panel title="What callbacks and alerts of the run printed" class="fill-column">
@@ -208,22 +208,24 @@ function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
 }
 
 function RunGantt({ run }: { run: Run }) {
-  const rows = usePages<GanttRow>(
-    (_, count) => query(`/runs/${enc(run.run_id)}/gantt`, { offset: count, limit: PAGE }),
-    PAGE,
-    { on: ofRun(run.run_id), gap: 1000 },
-  );
-  return <Shown of={rows}>{(data) => <Gantt rows={data} run={run.run_id} onEnd={rows.more} />}</Shown>;
+  const rows = useWindow<GanttRow>(sum(run.counts), (offset) => query(`/runs/${enc(run.run_id)}/gantt`, { offset, limit: PAGE }), PAGE, {
+    on: ofRun(run.run_id),
+    gap: 1000,
+  });
+  if (rows.problem) return <Trouble problem={rows.problem} />;
+  return <Gantt rows={rows.items} run={run.run_id} onRange={rows.onRange} />;
 }
 
-function Tasks({ run }: { run: Run }) {
+function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
   const place = usePlace();
   const state = place.query.get("state") ?? "";
   const of = place.query.get("of") ?? "";
-  const rows = usePages<Task>(
-    (_, count) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, state, offset: count, limit: PAGE }),
+  const counts = (of ? tasks?.find((task) => task.task_id === of)?.counts : undefined) ?? (of ? {} : run.counts);
+  const rows = useWindow<Task>(
+    state ? (counts[state] ?? 0) : sum(counts),
+    (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, state, offset, limit: PAGE }),
     PAGE,
-    { on: ofRun(run.run_id), gap: 700 },
+    { on: ofRun(run.run_id) },
   );
   return (
     <div class="fill-column">
@@ -236,40 +238,41 @@ function Tasks({ run }: { run: Run }) {
           onValue={(value) => go(withQuery({ state: value }), { replace: true })}
         />
       </div>
-      <Shown of={rows}>
-        {(data) =>
-          data.length === 0 ? (
-            <Empty>No such tasks.</Empty>
-          ) : (
-            <VirtualList
-              class="panel fill"
-              items={data}
-              height={32}
-              label={`${data.length}${rows.isWhole ? "" : " or more"} tasks`}
-              keyOf={(task) => `${task.task_id} ${task.map_index} ${task.round}`}
-              onEnd={rows.more}
-              row={(task) => (
-                <a class="row" data-row href={taskHref(run.run_id, task.task_id, task.map_index, task.round)}>
-                  <span class="state-cell">
-                    <State state={task.state} />
-                  </span>
-                  <span class="cut grow">
-                    {childName(task.task_id, task.map_index, task.round, task.map_label)}
-                    {task.error && <span class="bad"> {task.error.message}</span>}
-                  </span>
-                  <span class="cut wide-only">
-                    <Waits wait={task.waiting_on} />
-                  </span>
-                  {task.try_number > 1 && <span class="soft">try {task.try_number}</span>}
-                  <span class="num soft">
-                    <Took from={task.started_at} to={task.ended_at} />
-                  </span>
-                </a>
-              )}
-            />
-          )
-        }
-      </Shown>
+      {rows.problem ? (
+        <Trouble problem={rows.problem} />
+      ) : (
+        <VirtualList
+          class="panel fill"
+          items={rows.items}
+          height={32}
+          label={`${rows.items.length} tasks`}
+          keyOf={(_, index) => index}
+          onRange={rows.onRange}
+          row={(task) => task && <TaskRow run={run.run_id} task={task} />}
+        />
+      )}
+      {rows.items.length === 0 && <Empty>No such tasks.</Empty>}
     </div>
+  );
+}
+
+function TaskRow({ run, task }: { run: string; task: Task }) {
+  return (
+    <a class="row" data-row href={taskHref(run, task.task_id, task.map_index, task.round)}>
+      <span class="state-cell">
+        <State state={task.state} />
+      </span>
+      <span class="cut grow">
+        {childName(task.task_id, task.map_index, task.round, task.map_label)}
+        {task.error && <span class="bad"> {task.error.message}</span>}
+      </span>
+      <span class="cut wide-only">
+        <Waits wait={task.waiting_on} />
+      </span>
+      {task.try_number > 1 && <span class="soft">try {task.try_number}</span>}
+      <span class="num soft">
+        <Took from={task.started_at} to={task.ended_at} />
+      </span>
+    </a>
   );
 }
