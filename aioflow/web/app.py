@@ -9,12 +9,15 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.errors import AioflowError
+from aioflow.web import docs
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
+from aioflow.web.openapi import describe, operation_id
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import api_routes
 from aioflow.web.static import page_routes
@@ -48,10 +51,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
+    app.openapi = describe(app)  # type: ignore[method-assign]
     app.include_router(api_routes(api))
     _add_health(app, api)
     _add_metrics(app, exposition(api, lag_seconds))
+    _add_docs(app)
     app.include_router(page_routes())
     _add_errors(app)
     return Guard(app, token, hosts=hosts, any_address=any_address)
@@ -74,6 +80,16 @@ def _add_metrics(app: FastAPI, metrics: Callable[[], bytes]) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_docs(app: FastAPI) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def show_docs() -> Response:
+        return HTMLResponse(docs.render(app.openapi()))
+
+    @app.get(docs.STYLE_PATH, include_in_schema=False)
+    async def docs_style() -> Response:
+        return Response(docs.STYLE, media_type="text/css")
 
 
 def _add_errors(app: FastAPI) -> None:

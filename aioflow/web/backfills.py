@@ -37,7 +37,7 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
     """Add them."""
 
     @router.post("/dags/{dag_id}/backfills", status_code=201)
-    async def start(dag_id: str, body: BackfillBody) -> Response:
+    async def start_backfill(dag_id: str, body: BackfillBody) -> Response:
         """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
         if body.dry_run:
             slots = await api.backfills.preview(

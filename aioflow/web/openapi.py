@@ -1,0 +1,218 @@
+"""What the API says of itself: every route with its parameters, and the shape of its answers.
+
+The shapes are made of the Structs that are encoded. Nothing looks at an answer on its way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from aioflow.api import shapes, views
+from aioflow.api.backfills import BackfillView, SlotView
+from aioflow.api.rotation import RotationView
+from aioflow.api.values import ValueView
+from aioflow.model import ValueKind
+
+__all__ = ("ANSWERS", "Problem", "describe", "operation_id")
+
+_REFERENCE = "#/components/schemas/{name}"
+_METHODS = frozenset({"get", "put", "post", "delete"})
+
+
+class Problem(msgspec.Struct):
+    """An error; ``code`` is stable."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+class Paused(TypedDict):
+    dag_id: str
+    paused: bool
+
+
+class PoolSet(TypedDict):
+    name: str
+    slots: int | None
+    include_deferred: bool
+    changed: bool
+
+
+class Cancelled(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+
+
+class Cleared(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    cleared: int
+
+
+class Marked(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    marked: int
+
+
+class RunDeleted(TypedDict):
+    run_id: str
+    dag_id: str
+    deleted: bool
+
+
+class DagDeleted(TypedDict):
+    dag_id: str
+    runs: int
+    more: bool
+
+
+class Fired(TypedDict):
+    trigger_id: int
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+Unquarantined = TypedDict("Unquarantined", {"class": str, "changed": bool})
+
+
+class ValueSet(TypedDict):
+    kind: str
+    name: str
+    hidden: bool
+
+
+class ValueDeleted(TypedDict):
+    kind: str
+    name: str
+    deleted: bool
+
+
+class Drained(TypedDict):
+    node: int
+    drained: bool
+    changed: bool
+
+
+ANSWERS: Mapping[str, Any] = {
+    "recent_runs": dict[str, list[shapes.RecentRunView]],
+    "triggers_summary": shapes.TriggersView,
+    "list_dags": list[views.DagView],
+    "show_dag": views.DagDetailView,
+    "next_slots": list[str],
+    "trigger": views.Triggered,
+    "delete_dag": DagDeleted,
+    "pause": Paused,
+    "resume": Paused,
+    "list_runs": list[views.RunSummary],
+    "show_run": views.RunView,
+    "list_tasks": list[views.TaskView],
+    "why_run": views.ChainView,
+    "cancel": Cancelled,
+    "clear": Cleared,
+    "delete_run": RunDeleted,
+    "mark": Marked,
+    "why_task": views.ChainView,
+    "list_triggers": list[views.TriggerView],
+    "list_slow": list[views.SlowView],
+    "unquarantine": Unquarantined,
+    "show_trigger": views.TriggerView,
+    "fire": Fired,
+    "list_events": list[views.EventView],
+    "emit": views.EmittedView,
+    "list_pools": list[shapes.PoolView],
+    "set_pool": PoolSet,
+    "delete_pool": PoolSet,
+    "clean": views.CleanedView,
+    "start_backfill": BackfillView | list[SlotView],
+    "list_backfills": list[BackfillView],
+    "show_backfill": BackfillView,
+    "cancel_backfill": BackfillView,
+    "rotate": RotationView,
+    "overview": shapes.OverviewView,
+    "list_nodes": list[shapes.NodeView],
+    "drain": Drained,
+    "undrain": Drained,
+    "import_errors": list[shapes.ImportErrorView],
+    "schedules": list[shapes.StartView],
+    "dag_graph": shapes.GraphView,
+    "dag_grid": shapes.GridView,
+    "dag_code": shapes.CodeView,
+    "dag_versions": list[shapes.VersionView],
+    "run_graph": shapes.RunGraphView,
+    "run_gantt": list[shapes.SpannedView],
+    "show_task": shapes.TaskShownView,
+    "woken_by": list[shapes.WokenView],
+    "pool_holders": list[shapes.HolderView],
+    "logs": shapes.LogLinesView,
+    **{f"list_{kind}s": list[ValueView] for kind in ValueKind},
+    **{f"set_{kind}": ValueSet for kind in ValueKind},
+    **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
+}
+"""What the routes answer with, by their names."""
+
+TEXTS: Mapping[str, str] = {
+    "logs": "text/plain",
+    "stream": "text/event-stream",
+    "follow_log": "text/event-stream",
+}
+"""Those that answer with text, or with that as well."""
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the name of a route's function."""
+    return route.name
+
+
+def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """Return what gives the description; it is made when it is asked for first."""
+    made: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not made:
+            made.update(get_openapi(title=app.title, version="1", routes=app.routes))
+            _add_answers(made)
+        return made
+
+    return openapi
+
+
+def _add_answers(described: dict[str, Any]) -> None:
+    schemas, components = msgspec.json.schema_components(
+        [*ANSWERS.values(), Problem], ref_template=_REFERENCE
+    )
+    known = dict(zip((*ANSWERS, "Problem"), schemas, strict=True))
+    described.setdefault("components", {}).setdefault("schemas", {}).update(components)
+    for operation in _operations(described):
+        name = operation["operationId"]
+        content: dict[str, Any] = {}
+        if name in TEXTS:
+            content[TEXTS[name]] = {"schema": {"type": "string"}}
+        if name in known:
+            content["application/json"] = {"schema": known[name]}
+        answers = operation["responses"]
+        answers.pop("422", None)
+        for status in [status for status in answers if status.startswith("2")]:
+            answers[status] = {"description": "Done.", "content": content}
+        if "201" in answers:
+            answers["200"] = {"description": "It was there already.", "content": content}
+        problem = {"application/problem+json": {"schema": known["Problem"]}}
+        answers["default"] = {"description": "It cannot be done.", "content": problem}
+
+
+def _operations(described: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    for methods in described["paths"].values():
+        yield from (operation for method, operation in methods.items() if method in _METHODS)

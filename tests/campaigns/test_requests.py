@@ -1,0 +1,23 @@
+"""20,000 requests made of the API's own description, and of what it does not allow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.web.test_fuzz import fuzz
+
+RESULTS = Path(__file__).parent / "results"
+REQUESTS = 20_000
+
+
+@pytest.mark.campaign
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_20000_requests_are_answered_as_described_and_none_by_a_defect(tmp_path):
+    ended = await fuzz(tmp_path, 2 * REQUESTS)  # routes without parameters take few
+
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "requests.json").write_text(json.dumps(dict(sorted(ended.items()))) + "\n")
+    assert ended["all"] >= REQUESTS
