@@ -29,7 +29,7 @@ def daemon(tmp_path_factory):
     (dags / "works.py").write_text(WORKS)
     (dags / "wide.py").write_text(WIDE)
     (dags / "hostile.py").write_text(hostile())
-    (dags / "<img src=x onerror=alert(1)>.py").write_text("import nothing_of_that_name")
+    (dags / "<img src=x onerror=alert(1)>.py").write_text("import aioflow\nimport nothing")
     with DaemonProcess(folder / "home", dags) as running:
         running.trigger("hostile", {"given": " ".join(PAYLOADS)}, run_id="loud")
         running.trigger("slow", run_id="parked")

@@ -186,7 +186,7 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
       {node.is_mapped && <rect class="under" x={x + 4} y={y + 4} width={WIDTH} height={HEIGHT} rx="6" />}
       <rect class={`node ${state ? `n-${state}` : ""} ${isPicked ? "picked" : ""}`} x={x} y={y} width={WIDTH} height={HEIGHT} rx="6" />
       <svg x={x + 9} y={y + 9} width="14" height="14" overflow="visible">
-        <Glyph state={state ?? "pending"} />
+        <Glyph state={state ?? (counts ? "pending" : node.is_sensor ? "sensor" : node.is_mapped ? "mixed" : "task")} />
       </svg>
       <text class="name" aria-hidden="true" x={x + 30} y={y + 20}>
         {short(node.task_id)}

@@ -46,6 +46,8 @@ const SHAPES: Record<string, ComponentChildren> = {
   cancelled: [ring(), <path d="M4.2 11.8 11.8 4.2" />],
   removed: [<rect x="2.6" y="2.6" width="10.8" height="10.8" stroke-dasharray="2.4 2" />, <path d="M5 8h6" />],
   paused: [ring(), <path d="M6.4 5.6v4.8M9.6 5.6v4.8" />],
+  task: [<rect x="3.4" y="3.4" width="9.2" height="9.2" rx="2" />],
+  sensor: [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" />],
   mixed: [<path d="M2 4h12M2 8h12M2 12h12" />],
 };
 
