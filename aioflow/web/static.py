@@ -19,19 +19,21 @@ _FOLDER = Path(__file__).with_name("static")
 _PREFIX = "/static/"
 _INDEX = "index.html"
 
-_PLACES = frozenset({
-    "audit",
-    "backfills",
-    "dags",
-    "errors",
-    "events",
-    "nodes",
-    "pools",
-    "runs",
-    "schedules",
-    "settings",
-    "triggers",
-})
+_PLACES = frozenset(
+    {
+        "audit",
+        "backfills",
+        "dags",
+        "errors",
+        "events",
+        "nodes",
+        "pools",
+        "runs",
+        "schedules",
+        "settings",
+        "triggers",
+    }
+)
 _WITH_PARTS = frozenset({"dags", "runs"})
 """Places of the page below which each thing has its own address."""
 

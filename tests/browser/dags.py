@@ -73,7 +73,7 @@ def daily(region: str = "north", limit: int = 5, full: bool = False) -> None:
     note()
 '''
 
-WIDE = '''
+WIDE = """
 from __future__ import annotations
 
 from aioflow import dag, task
@@ -97,7 +97,7 @@ def total(numbers: list[int]) -> int:
 @dag
 def wide(count: int) -> None:
     total(each.expand(number=numbers(count)))
-'''
+"""
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -142,7 +142,8 @@ def gives() -> list[str]:
 @task
 async def emits() -> None:
     for number, text in enumerate(PAYLOADS):
-        await emit("heard", key=f"{{number}} {{text[:30]}}".replace("\\x1b", ""), data={{text: text}})
+        key = f"{{number}} {{text[:30]}}".replace("\\x1b", "")
+        await emit("heard", key=key, data={{text: text}})
 
 
 @dag(tags=("<script>alert(1)</script>",))

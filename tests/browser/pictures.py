@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from benchmarks.daemon import DaemonProcess, eventually
@@ -141,7 +142,7 @@ def _prepare(daemon: DaemonProcess, folder: Path) -> None:
             {"folder": str(folder), "trouble": trouble},
             run_id=f"warehouse-2026-01-0{number + 1}",
         )
-        eventually(lambda run=run: _waits_for_the_market_only(daemon, run))
+        eventually(partial(_waits_for_the_market_only, daemon, run))
         if number < 3:
             mark = {"state": "success", "tasks": ["market_closes"]}
             daemon.request("POST", f"/api/v1/runs/{run}/mark", mark)
@@ -159,6 +160,7 @@ def _prepare(daemon: DaemonProcess, folder: Path) -> None:
     daemon.request("PUT", "/api/v1/pools/warehouse", {"slots": 4})
     daemon.stop()
     daemon.start()  # what a busy machine has held up is no news
+    eventually(lambda: daemon.log.read_text().count("aioflow is up") == 2)
 
 
 def _waits_for_the_market_only(daemon: DaemonProcess, run: str) -> bool:

@@ -63,7 +63,7 @@ def test_no_text_is_taken_for_anything_else(browser, daemon):
             page.settle()
             made = page.page.evaluate(
                 "document.querySelectorAll('img, iframe, main script, [onerror], [onload], "
-                "a[href^=\"javascript:\"]').length"
+                'a[href^="javascript:"]\').length'
             )
             assert made == 0, view
         page.go("/runs/loud?task=breaks&map=1")

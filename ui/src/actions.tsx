@@ -41,8 +41,8 @@ function askToTrigger(dagId: string, dag: DagDetail): void {
         <ConfFields fields={fields} conf={conf} />
         <details>
           <summary>Id and date</summary>
-          <Text label="Run id" hint="made by the daemon" onText={(text) => (wanted.run_id = text)} />
-          <Text label="Logical date" hint="2026-01-31T03:00:00Z" onText={(text) => (wanted.logical_date = text)} />
+          <Text label="Run id" hint="made by the daemon" onValue={(text) => (wanted.run_id = text)} />
+          <Text label="Logical date" hint="2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
         </details>
       </>
     ),
@@ -174,8 +174,8 @@ export function fire(triggerId: number, what: string): void {
         <p>
           {what} goes on as if its trigger had yielded this payload. The trigger is over with it, unless it is a stream.
         </p>
-        <Text label="Payload (JSON)" value="null" onText={(text) => (wanted.payload = text)} />
-        <Text label="Key" hint="none" onText={(text) => (wanted.key = text)} />
+        <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
+        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
       </>
     ),
     act: async () => {
@@ -228,7 +228,7 @@ export function setPool(name: string | null, slots: number, includeDeferred: boo
     body: (
       <>
         <p>At most as many slots' worth of the pool's tasks run at once. What runs already goes on.</p>
-        {name === null && <Text label="Pool" isRequired onText={(text) => (wanted.name = text)} />}
+        {name === null && <Text label="Pool" isRequired onValue={(text) => (wanted.name = text)} />}
         <label>
           <span>Slots</span>
           <input type="number" min={1} required defaultValue={slots} onInput={(event) => (wanted.slots = event.currentTarget.valueAsNumber)} />
@@ -265,9 +265,9 @@ export function emit(): void {
     body: (
       <>
         <p>Every task that waits for an event of this name, and whose filter it passes, goes on.</p>
-        <Text label="Name" isRequired onText={(text) => (wanted.name = text)} />
-        <Text label="Key" hint="none" onText={(text) => (wanted.key = text)} />
-        <Text label="Data (JSON)" value="null" onText={(text) => (wanted.data = text)} />
+        <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
+        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
+        <Text label="Data (JSON)" value="null" onValue={(text) => (wanted.data = text)} />
       </>
     ),
     act: async () => {
@@ -324,8 +324,8 @@ function BackfillFields({ dagId, wanted }: { dagId: string; wanted: Range }) {
   return (
     <>
       <p>Each slot of its schedule in the range gets a run, both ends included.</p>
-      <Text label="From" hint="2026-01-01" isRequired onText={(text) => (wanted.from = text)} />
-      <Text label="To" hint="2026-01-31" isRequired onText={(text) => (wanted.to = text)} />
+      <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
+      <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
       <label>
         <span>Slots that have a run</span>
         <select onChange={(event) => (wanted.reprocess = event.currentTarget.value)}>
@@ -369,10 +369,10 @@ interface TextProps {
   value?: string;
   isRequired?: boolean;
   isSecret?: boolean;
-  onText: (text: string) => void;
+  onValue: (text: string) => void;
 }
 
-export function Text({ label, hint, value, isRequired, isSecret, onText }: TextProps) {
+export function Text({ label, hint, value, isRequired, isSecret, onValue }: TextProps) {
   return (
     <label>
       <span>{label}</span>
@@ -383,7 +383,7 @@ export function Text({ label, hint, value, isRequired, isSecret, onText }: TextP
         required={isRequired}
         autocomplete="off"
         spellcheck={false}
-        onInput={(event) => onText(event.currentTarget.value)}
+        onInput={(event) => onValue(event.currentTarget.value)}
       />
     </label>
   );

@@ -114,7 +114,7 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
         fields.map((field) => (
           <label key={field.name}>
             <span>{field.schema.title ?? field.name}</span>
-            <Input field={field} onText={(text) => (conf.texts[field.name] = text)} />
+            <Input field={field} onValue={(text) => (conf.texts[field.name] = text)} />
             <small class="soft">{field.schema.description ?? field.hint}</small>
           </label>
         ))
@@ -123,7 +123,7 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
   );
 }
 
-function Input({ field, onText }: { field: Field; onText: (text: string) => void }) {
+function Input({ field, onValue }: { field: Field; onValue: (text: string) => void }) {
   const options =
     field.kind === "choice"
       ? (field.schema.enum ?? []).map((value): [string, string] => [JSON.stringify(value), String(value)])
@@ -133,7 +133,7 @@ function Input({ field, onText }: { field: Field; onText: (text: string) => void
         ];
   if (field.kind === "choice" || field.kind === "boolean") {
     return (
-      <select required={field.isRequired} onChange={(event) => onText(event.currentTarget.value)}>
+      <select required={field.isRequired} onChange={(event) => onValue(event.currentTarget.value)}>
         <option value="">{field.isRequired ? "choose" : field.hint}</option>
         {options.map(([value, name]) => (
           <option key={value} value={value}>
@@ -152,7 +152,7 @@ function Input({ field, onText }: { field: Field; onText: (text: string) => void
       max={isNumber ? field.schema.maximum : undefined}
       required={field.isRequired}
       placeholder={field.hint}
-      onInput={(event) => onText(event.currentTarget.value)}
+      onInput={(event) => onValue(event.currentTarget.value)}
     />
   );
 }

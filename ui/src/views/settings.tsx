@@ -120,8 +120,8 @@ function set(kind: Kind, name: string, hint: string): void {
     body: (
       <>
         <p>Tasks that begin from now on are given it. It cannot be read here again.</p>
-        {!name && <Text label="Name" isRequired onText={(text) => (wanted.name = text)} />}
-        <Text label="Value" hint={hint} isRequired isSecret={kind !== "variable"} onText={(text) => (wanted.value = text)} />
+        {!name && <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />}
+        <Text label="Value" hint={hint} isRequired isSecret={kind !== "variable"} onValue={(text) => (wanted.value = text)} />
       </>
     ),
     act: async () => {
