@@ -214,7 +214,6 @@ class _Node:
             vault=vault,
             clean=self._clean,
         )
-        self._api.reads.hosts = self._hosts
         self._deliveries = _deliveries(wiring, store, settings)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
@@ -298,6 +297,7 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs:
                 await self._engine.next_turn()
+        self._api.reads.hosts = self._hosts
         serve_web = await anyio.to_thread.run_sync(_import_web)
         self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
 

@@ -31,6 +31,7 @@ from benchmarks import (
     throughput,
     turn,
     waiting,
+    watchers,
     wide,
 )
 from benchmarks.summary import write_summary
@@ -55,6 +56,7 @@ MODULES: Mapping[str, ModuleType] = {
         density,
         latency,
         waiting,
+        watchers,
     )
 }
 

@@ -17,7 +17,7 @@ from benchmarks.harness import Figure, percentiles
 SVG = "{http://www.w3.org/2000/svg}"
 CLAIMED = {
     *("throughput", "hop", "due_resumed", "burst", "handed_over", "restart", "startup"),
-    *("waiting", "density", "fairness", "clearing", "wide", "dag_files"),
+    *("waiting", "density", "fairness", "clearing", "wide", "dag_files", "watchers"),
 }
 
 

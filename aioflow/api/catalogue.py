@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from aioflow.api.shapes import ImportErrorView
-from aioflow.api.views import iso
+from aioflow.api.views import DagView, iso
 from aioflow.rows import Batch, DagFileRow, DagRow
 from aioflow.store import Store
 
-__all__ = ("Catalogue", "Known", "import_errors")
+__all__ = ("Catalogue", "Known", "broken_view", "import_error", "import_errors")
 
 
 class Known(NamedTuple):
@@ -107,3 +107,23 @@ def import_errors(known: Known) -> list[ImportErrorView]:
         for name, row in sorted(known.files.items())
         if row.reason is not None
     ]
+
+
+def import_error(file: DagFileRow | None) -> str | None:
+    """Say why a file cannot be read; ``None`` if it can."""
+    if file is None or file.reason is None:
+        return None
+    return f"{file.reason}: {file.message}" if file.message else file.reason
+
+
+def broken_view(file: DagFileRow) -> DagView:
+    """Return a file that gives no DAG."""
+    return DagView(
+        dag_id=None,
+        file=file.file,
+        version=None,
+        paused=False,
+        schedule=None,
+        next_run_at=None,
+        import_error=import_error(file),
+    )

@@ -10,16 +10,15 @@ from importlib.metadata import version
 import anyio.lowlevel
 
 from aioflow.api.catalogue import import_errors
-from aioflow.api.parked import NODE_NO
 from aioflow.api.reader import RunReader
-from aioflow.api.shapes import NodeView, OverviewView, SlotView, WaitingView
-from aioflow.api.views import iso, summary, wait_view
+from aioflow.api.shapes import OverviewView, SlotView, WaitingView
+from aioflow.api.views import summary, wait_view
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
 from aioflow.core.live import Live
 from aioflow.engine import Engine
 from aioflow.model import Instant, RunState, TaskState
-from aioflow.rows import NodeRow, RunRow
+from aioflow.rows import RunRow
 
 __all__ = ("Overview",)
 
@@ -174,27 +173,3 @@ class Overview:
                 )
             )
         return found
-
-    # ── nodes ───────────────────────────────────────────────────────────────────────────
-
-    async def nodes(self) -> list[NodeView]:
-        """Return the nodes of this database."""
-        return [self._node(row) for row in await self._reader.store.list_nodes()]
-
-    def _node(self, row: NodeRow) -> NodeView:
-        memory, slots = self._engine.memory, self._engine.slots
-        is_here = row.node_no == NODE_NO and row.epoch == memory.epoch
-        state = "away" if not is_here else "drained" if row.is_drained else "up"
-        return NodeView(
-            node=row.node_no,
-            epoch=row.epoch,
-            state=state,
-            started_at=iso(row.started_at),
-            seen_at=iso(self._clock.now() if is_here else row.seen_at),
-            version=row.version,
-            pid=row.pid,
-            host=row.host,
-            slots=len(slots.workers) + slots.coroutines if is_here else None,
-            triggers=sum(self._parked().values()) if is_here else None,
-            is_here=is_here,
-        )

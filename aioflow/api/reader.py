@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from aioflow.api.catalogue import Catalogue
+from anyio.lowlevel import checkpoint
+
+from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
 from aioflow.api.views import (
@@ -28,12 +30,12 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
-from aioflow.rows import DagFileRow, DagRow, ResultRow, RunRow, TaskRow
+from aioflow.rows import DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "Log", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -48,9 +50,11 @@ _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
 
 _FOREVER = 1 << 62
+_DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
+Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
@@ -87,8 +91,10 @@ class RunReader:
         wanted = search.casefold()
         found: list[DagView] = []
         for dag_id in await self.catalogue.names():
-            row = known.dags[dag_id]
-            error = _import_error(known.files.get(row.file))
+            row = known.dags.get(dag_id)
+            if row is None:
+                continue  # deleted meanwhile
+            error = import_error(known.files.get(row.file))
             if dag_id <= after or wanted not in dag_id.casefold():
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
@@ -96,10 +102,12 @@ class RunReader:
             found.append(await self._dag_view(row, error))
             if len(found) == limit:
                 return found
+            if len(found) % _DAGS_AT_ONCE == 0:
+                await checkpoint()
         if limit is not None and state != "broken":
             return found
         defining = {row.file for row in known.dags.values() if not row.gone}
-        broken = [_broken(row) for row in known.files.values() if row.reason]
+        broken = [broken_view(row) for row in known.files.values() if row.reason]
         alone = [view for view in broken if view.file not in defining]
         if state == "paused":
             return found
@@ -131,7 +139,7 @@ class RunReader:
             trigger=None,
             timezone=spec.timezone,
             next_run_at=_next_run_at(row, spec),
-            import_error=_import_error(files.get(row.file)),
+            import_error=import_error(files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
@@ -341,16 +349,27 @@ class RunReader:
         limit: int | None = None,
     ) -> bytes:
         """Return what a task printed, of all its tries or one; or the callbacks of the run."""
+        log = await self.log(run_id, task_id, map_index=map_index, try_number=try_number)
+        return await log(offset, limit)
+
+    async def log(
+        self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
+    ) -> Log:
+        """Return what reads a log from a byte on, so many bytes; it is looked up once."""
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-        return await self._tasklog.read(
-            run.run_no,
-            place.position,
-            place.map_index,
-            try_number=try_number,
-            offset=offset,
-            limit=limit,
-        )
+
+        async def read(offset: int, limit: int | None) -> bytes:
+            return await self._tasklog.read(
+                run.run_no,
+                place.position,
+                place.map_index,
+                try_number=try_number,
+                offset=offset,
+                limit=limit,
+            )
+
+        return read
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.
@@ -380,12 +399,6 @@ def _make_room(kept: dict[Any, Any], limit: int) -> None:
         del kept[next(iter(kept))]
 
 
-def _import_error(file: DagFileRow | None) -> str | None:
-    if file is None or file.reason is None:
-        return None
-    return f"{file.reason}: {file.message}" if file.message else file.reason
-
-
 def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
     """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
 
@@ -397,18 +410,6 @@ def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
     if spec.end_date is not None and at > spec.end_date:
         return None
     return iso(at)
-
-
-def _broken(file: DagFileRow) -> DagView:
-    return DagView(
-        dag_id=None,
-        file=file.file,
-        version=None,
-        paused=False,
-        schedule=None,
-        next_run_at=None,
-        import_error=_import_error(file),
-    )
 
 
 def _task_specs(spec: DagSpec) -> list[TaskSpecView]:

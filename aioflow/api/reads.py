@@ -10,6 +10,7 @@ from aioflow.api.commits import Commits
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.log_search import find_lines
+from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
 from aioflow.api.parked import Hosted, Parked, whereabouts
@@ -133,15 +134,14 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        return await self._of_node.show(status)
+        if self._overview is None:
+            raise DaemonAway("")
+        return await self._overview.show(status)
 
     async def nodes(self) -> list[NodeView]:
-        """Return the nodes of this database.
-
-        Raises:
-            DaemonAway: If there is no daemon.
-        """
-        return await self._of_node.nodes()
+        """Return the nodes of this database."""
+        now, rows = self._clock.now(), await self._reader.store.list_nodes()
+        return [node_view(row, self._engine, now) for row in rows]
 
     async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, object]:
         """Have a node take no more work, or take some again.
@@ -151,12 +151,6 @@ class Reads:
         """
         changed = await self._ask(DrainNode(node_no=node_no, is_drained=is_drained))
         return {"node": node_no, "drained": is_drained, "changed": changed}
-
-    @property
-    def _of_node(self) -> Overview:
-        if self._overview is None:
-            raise DaemonAway("")
-        return self._overview
 
     async def import_errors(self) -> list[ImportErrorView]:
         """Return the files that cannot be read now."""
@@ -202,17 +196,7 @@ class Reads:
         limit: int,
     ) -> LogLinesView:
         """Return lines of a log that contain a text, from a byte on."""
-
-        async def read(start: int, size: int) -> bytes:
-            return await self._reader.logs(
-                run_id,
-                task_id,
-                map_index=map_index,
-                try_number=try_number,
-                offset=start,
-                limit=size,
-            )
-
+        read = await self._reader.log(run_id, task_id, map_index=map_index, try_number=try_number)
         return await find_lines(read, text, offset=offset, limit=limit)
 
     async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:

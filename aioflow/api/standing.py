@@ -24,11 +24,15 @@ async def list_standing(reader: RunReader, memory: Memory | None) -> list[Trigge
         reader: Of the database.
         memory: Of a running engine, which knows who hosts them.
     """
-    dags = {row.dag_id: row for row in await reader.store.list_dags() if not row.gone}
+    dags, _ = await reader.catalogue.known()
     views = []
     for row in await reader.store.list_dag_triggers():
         dag = dags.get(row.dag_id)
-        spec = None if dag is None else (await reader.spec(dag.version, dag.dag_id)).trigger
+        spec = (
+            None
+            if dag is None or dag.gone
+            else (await reader.spec(dag.version, dag.dag_id)).trigger
+        )
         if spec is None:
             continue
         one = None if memory is None else memory.standing.get(row.trigger_no)

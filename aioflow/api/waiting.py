@@ -56,6 +56,7 @@ class Waiting:
         self._memory = memory
         self._hosts = hosts
         self._parked = Parked(reader)
+        self._summed: tuple[int, TriggersView] | None = None
         self._counted: tuple[int, list[WaitCount]] | None = None
 
     # ── the list ────────────────────────────────────────────────────────────────────────
@@ -115,7 +116,13 @@ class Waiting:
     # ── the summary ─────────────────────────────────────────────────────────────────────
 
     async def summary(self) -> TriggersView:
-        """Return what is parked by kind and age, and who hosts it."""
+        """Return what is parked by kind and age, and who hosts it; the same for a second."""
+        now = self._clock.monotonic_us()
+        if self._summed is None or now - self._summed[0] > _FRESH_US // 2:
+            self._summed = now, await self._summary()
+        return self._summed[1]
+
+    async def _summary(self) -> TriggersView:
         counted = await self._counts()
         standing = await list_standing(self._reader, self._memory())
         hosts = self._hosts()

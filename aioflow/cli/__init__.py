@@ -16,6 +16,7 @@ from aioflow.cli import (
     db,
     demo,
     events,
+    nodes,
     pools,
     runs,
     triggers,
@@ -27,7 +28,21 @@ from aioflow.errors import AioflowError, SettingsError
 
 __all__ = ("main",)
 
-_NOUNS = (up, demo, dags, runs, backfills, triggers, events, pools, values, db, config, bench)
+_NOUNS = (
+    up,
+    demo,
+    dags,
+    runs,
+    backfills,
+    triggers,
+    events,
+    pools,
+    nodes,
+    values,
+    db,
+    config,
+    bench,
+)
 _INTERRUPTED = 130
 
 

@@ -57,6 +57,9 @@ class Source(Protocol):
     def pools(self) -> Any:
         """``list_pools``."""
 
+    def nodes(self) -> Any:
+        """``reads.nodes``."""
+
     def values(self, kind: str) -> Any:
         """``values.list``."""
 
@@ -141,6 +144,9 @@ class _Daemon:
     def pools(self) -> Any:
         return self._client.get("pools")
 
+    def nodes(self) -> Any:
+        return self._client.get("nodes")
+
     def values(self, kind: str) -> Any:
         return self._client.get(f"{kind}s")
 
@@ -206,6 +212,9 @@ class _Database:
 
     def pools(self) -> Any:
         return self._ask(lambda api: api.list_pools())
+
+    def nodes(self) -> Any:
+        return self._ask(lambda api: api.reads.nodes())
 
     def values(self, kind: str) -> Any:
         from aioflow.model import ValueKind

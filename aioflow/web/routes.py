@@ -168,21 +168,6 @@ def _add_runs(router: APIRouter, api: Api) -> None:
         """Show a run, its counts, and one page of its tasks."""
         return Json(await api.show_run(run_id, offset=offset, limit=limit))
 
-    @router.get("/runs/{run_id}/tasks")
-    async def list_tasks(
-        run_id: str,
-        task: str | None = None,
-        state: str | None = None,
-        offset: Offset = 0,
-        limit: Count = PAGE,
-    ) -> Response:
-        """List one page of its tasks: of all, of one with its children, of those that stand so."""
-        return Json(
-            await api.reads.one_task.list(
-                run_id, task_id=task, state=state, offset=offset, limit=limit
-            )
-        )
-
     @router.get("/runs/{run_id}/why")
     async def why_run(run_id: str) -> Response:
         """Say what it waits for."""
@@ -225,6 +210,21 @@ def _add_runs(router: APIRouter, api: Api) -> None:
 
 
 def _add_tasks(router: APIRouter, api: Api) -> None:
+    @router.get("/runs/{run_id}/tasks")
+    async def list_tasks(
+        run_id: str,
+        task: str | None = None,
+        state: str | None = None,
+        offset: Offset = 0,
+        limit: Count = PAGE,
+    ) -> Response:
+        """List one page of its tasks: of all, of one with its children, of those that stand so."""
+        return Json(
+            await api.reads.one_task.list(
+                run_id, task_id=task, state=state, offset=offset, limit=limit
+            )
+        )
+
     @router.get("/runs/{run_id}/tasks/{task_id}/why")
     async def why_task(
         run_id: str,

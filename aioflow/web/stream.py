@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from aioflow.api import Api
 from aioflow.api.commits import Wanted, frame
 from aioflow.api.missed import missed
+from aioflow.api.reader import Log
 from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
 from aioflow.web.problems import problem
 
@@ -21,6 +22,7 @@ __all__ = ("add_streams",)
 _BEAT_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
 _LOG_PIECE = 64 * 1024
+_PACE_SECONDS = 0.01
 _BUSY_SECONDS = 5
 
 _BEAT = b": still here\n\n"
@@ -106,16 +108,7 @@ def add_streams(router: APIRouter, api: Api) -> None:
         is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
         if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
             offset = int(last_event_id)
-
-        async def read(start: int) -> bytes:
-            return await api.logs(
-                run_id,
-                task_id,
-                map_index=index,
-                try_number=try_number,
-                offset=start,
-                limit=_LOG_PIECE,
-            )
+        read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
 
         async def prints_on() -> bool:
             return await api.reads.prints_on(run_id, task_id, map_index=index)
@@ -164,7 +157,7 @@ class _Log:
     def __init__(
         self,
         api: Api,
-        read: Callable[[int], Awaitable[bytes]],
+        read: Log,
         prints_on: Callable[[], Awaitable[bool]],
         *,
         is_live: bool,
@@ -180,13 +173,15 @@ class _Log:
         await put(b": here\n\n")
         silent = 0.0
         while True:
-            data = await self._read(offset)
+            data = await self._read(offset, _LOG_PIECE)
             if data:
                 silent = 0.0
                 text = self._decoder.decode(data)
                 told = {"offset": offset, "text": text}
                 offset += len(data)
                 await put(frame("log", told, offset))
+                if len(data) == _LOG_PIECE:  # there is more, and others want the loop, too
+                    await self._api.clock.sleep(_PACE_SECONDS)
             elif not self._is_live:
                 await put(frame("end", {"offset": offset}, offset))
                 return

@@ -413,8 +413,22 @@ def test_a_pool_is_limited_and_lifted(daemon):
     daemon.run("pools", "delete", "ledger")
 
     assert re.search(r"ledger +4 +0 +counted", listed.out)
-    assert as_json == [{"name": "ledger", "slots": 4, "include_deferred": True, "used": 0}]
+    ledger = {"name": "ledger", "slots": 4, "include_deferred": True, "used": 0, "queued": 0}
+    assert as_json == [ledger]
     assert daemon.run("pools", "list", "--json").json == []
+
+
+def test_a_node_is_drained_and_takes_work_again(daemon):
+    drained = daemon.run("nodes", "drain", "1")
+    listed = daemon.run("nodes", "list")
+    undrained = daemon.run("nodes", "undrain", "1", "--json").json
+    (node,) = daemon.run("nodes", "list", "--json").json
+
+    assert drained.status == 0
+    assert re.search(r"1 +drained", listed.out)
+    assert undrained == {"node": 1, "drained": False, "changed": True}
+    assert (node["state"], node["is_here"], node["pid"]) == ("up", True, daemon.facts["pid"])
+    assert daemon.run("nodes", "drain", "9").status == 1
 
 
 def test_a_remote_daemon_is_reached_by_url_with_a_token(daemon):

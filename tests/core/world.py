@@ -70,6 +70,7 @@ class Rows:
     """The tables, as dictionaries. A guard that does not hold is an assertion."""
 
     def __init__(self) -> None:
+        self.drained: set[int] = set()
         self.runs: dict[int, RunRow] = {}
         self.tasks: dict[int, TaskRow] = {}
         self.expansions: dict[tuple[int, int], Any] = {}
@@ -94,6 +95,8 @@ class Rows:
         self.commit_no = 0
 
     def apply(self, batch: Batch) -> None:
+        for node_no, at in batch.drained:
+            (self.drained.add if at is not None else self.drained.discard)(node_no)
         assert batch.number == self.commit_no + 1
         self.commit_no = batch.number
         for version in batch.new_versions:
@@ -420,6 +423,7 @@ class World:
             list(self.rows.files.values()),
         )
         owing.begin(self.memory, *self.rows.owed())
+        self.memory.is_drained = self.memory.node_no in self.rows.drained
         going = (row for row in self.rows.backfills.values() if row.state == "running")
         self.memory.backfills = {row.backfill_no: row for row in going}
         for version in self.rows.versions.values():

@@ -1,0 +1,39 @@
+"""The nodes of a database, as people see them."""
+
+from __future__ import annotations
+
+from aioflow.api.parked import NODE_NO
+from aioflow.api.shapes import NodeView
+from aioflow.api.views import iso
+from aioflow.engine import Engine
+from aioflow.model import Instant
+from aioflow.rows import NodeRow
+
+__all__ = ("node_view",)
+
+
+def node_view(row: NodeRow, engine: Engine | None, now: Instant) -> NodeView:
+    """Return a node.
+
+    Args:
+        engine: Of the node that answers; ``None`` where none does.
+    """
+    is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
+    state = "away" if not is_here else "drained" if row.is_drained else "up"
+    slots = triggers = None
+    if engine is not None and is_here:
+        slots = len(engine.slots.workers) + engine.slots.coroutines
+        triggers = len(engine.memory.waits)
+    return NodeView(
+        node=row.node_no,
+        epoch=row.epoch,
+        state=state,
+        started_at=iso(row.started_at),
+        seen_at=iso(now if is_here else row.seen_at),
+        version=row.version,
+        pid=row.pid,
+        host=row.host,
+        slots=slots,
+        triggers=triggers,
+        is_here=is_here,
+    )

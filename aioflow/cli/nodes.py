@@ -1,0 +1,83 @@
+"""``aioflow nodes``: which there are, and whether they take work."""
+
+from __future__ import annotations
+
+import argparse
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.client import connect
+from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.reading import read
+
+__all__ = ("add_parser",)
+
+
+def add_parser(nouns: Nouns) -> None:
+    """Declare the commands."""
+    noun = nouns.add_parser("nodes", help="see which daemons there are, and have one rest")
+    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    add_command(
+        verbs,
+        "list",
+        _list,
+        text="list the nodes of the database",
+        example="aioflow nodes list",
+    )
+    draining = add_command(
+        verbs,
+        "drain",
+        _drain,
+        text="have a node start nothing more, also after a restart; what runs ends",
+        example="aioflow nodes drain 1",
+    )
+    draining.add_argument("node", type=positive, metavar="NODE")
+    undraining = add_command(
+        verbs,
+        "undrain",
+        _undrain,
+        text="have a node take work again",
+        example="aioflow nodes undrain 1",
+    )
+    undraining.add_argument("node", type=positive, metavar="NODE")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    nodes = read(arguments, lambda source: source.nodes())
+    if arguments.json:
+        print_json(nodes)
+        return 0
+    print_table(
+        ("NODE", "STATE", "HOST", "PID", "VERSION", "STARTED", "SEEN"),
+        (
+            (
+                node["node"],
+                node["state"],
+                node["host"],
+                node["pid"],
+                node["version"],
+                node["started_at"],
+                node["seen_at"],
+            )
+            for node in nodes
+        ),
+        empty="no daemon has used this database",
+    )
+    return 0
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("nodes", str(arguments.node), "drain")
+    return _say(arguments, answer, f"node {arguments.node} starts nothing more; what runs ends")
+
+
+def _undrain(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).post("nodes", str(arguments.node), "undrain")
+    return _say(arguments, answer, f"node {arguments.node} takes work")
+
+
+def _say(arguments: argparse.Namespace, answer: object, text: str) -> int:
+    if arguments.json:
+        print_json(answer)
+    else:
+        hint(text)
+    return 0

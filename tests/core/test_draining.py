@@ -1,0 +1,102 @@
+"""A drained node: nothing more starts or is hosted, what runs ends, also after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioflow.effects import HostTrigger, RecallTries, StartTry
+from aioflow.errors import UnknownNode
+from aioflow.inputs import Asked
+from aioflow.messages import Deferred
+from aioflow.model import TaskSpec
+from aioflow.requests import DrainNode, Explain
+from tests.core.world import World
+
+
+def drain(world: World, *, drained: bool = True) -> bool:
+    said: bool = world.ask(DrainNode(node_no=1, is_drained=drained))
+    return said
+
+
+def effects_of(world: World, kind: type) -> list:
+    return [effect for effect in world.effects if isinstance(effect, kind)]
+
+
+def test_what_runs_ends_and_nothing_follows_until_the_node_takes_work_again():
+    world = World()
+    run = world.begin(TaskSpec(task_id="a"), TaskSpec(task_id="b", parents=(0,)))
+    assert drain(world)
+
+    world.succeed("a")
+    assert world.state(run, "b") == "queued"
+    assert not world.starts
+
+    drain(world, drained=False)
+    assert world.started("b") is not None
+    world.succeed("b")
+    assert world.run_state(run) == "success"
+
+
+def test_to_drain_a_drained_node_changes_nothing():
+    world = World()
+
+    assert [drain(world), drain(world), drain(world, drained=False)] == [True, False, True]
+    assert sum(bool(batch.drained) for batch in world.batches) == 2
+
+
+def test_another_node_is_unknown():
+    with pytest.raises(UnknownNode):
+        World().ask(DrainNode(node_no=2, is_drained=True))
+
+
+def test_no_further_trigger_is_hosted_until_the_node_takes_work_again():
+    world = World()
+    run = world.begin(TaskSpec(task_id="a"))
+    drain(world)
+    start = world.starts.pop(next(iter(world.starts))).start
+    world.turn(
+        Deferred(start.task_no, start.start_no, world.now, world.now, "m:T", b"\x80", "next")
+    )
+    assert world.state(run, "a") == "deferred"
+    assert not effects_of(world, HostTrigger)
+    wait = world.ask(Explain(run_id=world.memory.runs[run].row.run_id, tasks=((0, -1),)))
+    assert "drained" in wait[0, -1].detail
+
+    drain(world, drained=False)
+    assert len(effects_of(world, HostTrigger)) == 1
+
+
+def test_a_restart_finds_the_node_drained():
+    world = World()
+    drain(world)
+    run = world.begin(TaskSpec(task_id="a"))
+
+    world.restart()
+
+    assert world.memory.is_drained
+    assert world.state(run, "a") == "queued"
+    assert not effects_of(world, StartTry)
+    drain(world, drained=False)
+    assert world.started("a") is not None
+
+
+def test_what_was_sent_ahead_is_called_back():
+    world = World(cpu_slots=1)
+    world.begin(TaskSpec(task_id="first"))
+    world.succeed("first")  # now it is known how long one takes
+    world.trigger()
+    world.trigger()
+    claimed = [worker for worker in world.slots.workers if worker.claims]
+    drain(world)
+
+    assert bool(effects_of(world, RecallTries)) == bool(claimed)
+
+
+def test_a_turn_that_is_taken_back_leaves_the_node_as_it_was():
+    world = World()
+    world.load()
+    _, _, draft = world.decide([Asked(99, DrainNode(node_no=1, is_drained=True))])
+    assert world.memory.is_drained
+    world.take_back(draft)
+
+    assert not world.memory.is_drained

@@ -1,0 +1,203 @@
+"""What only people ask of a store, on each database: right, bounded, and given up in time."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy.engine import make_url
+
+from aioflow.errors import StoreSlow
+from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.rows import DeletionRow, NamedEventRow, NodeFacts
+from aioflow.store import open_store
+from tests.store.samples import (
+    NOON,
+    RUN,
+    TASK,
+    TRIGGER,
+    TRY,
+    VAULT,
+    batch,
+    first_batch,
+)
+
+_MINUTE = 60_000_000
+
+
+def ended(number: int, state: RunState = RunState.SUCCESS, **fields):
+    return replace(
+        RUN,
+        run_no=number,
+        run_id=f"etl-{number}",
+        key=None,
+        logical_date=None,
+        state=state,
+        ended_at=NOON + number * _MINUTE,
+        **fields,
+    )
+
+
+async def test_the_newest_runs_of_many_dags_come_together(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=[ended(n) for n in range(2, 6)]))
+    await store.commit(batch(3, new_deletions=[DeletionRow(run_no=5, at=NOON)]))
+
+    found = await store.list_recent_runs(["etl", "nobody", "a\0b", "\ud800"], limit=2)
+
+    assert {name: [run.run_no for run in runs] for name, runs in found.items()} == {
+        "etl": [4, 3],
+        "nobody": [],
+    }
+
+
+async def test_failed_runs_are_counted_and_listed_without_a_look_at_the_others(store):
+    await store.commit(first_batch())
+    states = [RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED, RunState.FAILED]
+    await store.commit(batch(2, new_runs=[ended(n + 2, s) for n, s in enumerate(states)]))
+
+    assert await store.count_failed_since(NOON) == 2
+    assert await store.count_failed_since(NOON + 5 * _MINUTE) == 1
+    assert await store.count_failed_since(NOON, limit=1) == 1
+    listed = await store.list_runs(state=RunState.FAILED, limit=1)
+    older = await store.list_runs(state=RunState.FAILED, before=listed[0].run_no)
+    assert [run.run_no for run in listed + older] == [5, 3]
+    assert [run.run_no for run in await store.list_runs(state=RunState.CANCELLED)] == [4]
+
+
+async def test_versions_are_counted_among_the_newest_runs(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=[ended(n) for n in range(2, 5)]))
+
+    assert await store.count_versions_of_dag("etl") == [("ab12", 4)]
+    assert await store.count_versions_of_dag("etl", limit=2) == [("ab12", 2)]
+    assert await store.find_made_at(["ab12", "none"]) == {"ab12": NOON}
+    assert (await store.find_runs_by_no([1, 4, 99])).keys() == {1, 4}
+
+
+async def test_tasks_are_counted_by_state_with_their_first_start_and_last_end(store):
+    await store.commit(first_batch())
+    children = [
+        replace(
+            TASK,
+            task_no=100 + n,
+            position=1,
+            map_index=n,
+            state=TaskState.SUCCESS if n else TaskState.RUNNING,
+            started_at=NOON + n,
+            ended_at=NOON + 10 * n if n else None,
+        )
+        for n in range(3)
+    ]
+    await store.commit(batch(2, new_tasks=children))
+
+    assert await store.count_states_between(100, 103) == [
+        (1, TaskState.RUNNING, 1, NOON, None),
+        (1, TaskState.SUCCESS, 2, NOON + 1, NOON + 20),
+    ]
+    assert await store.count_tasks_in(100, 103, TaskState.SUCCESS) == 2
+    numbers = store.list_task_nos_in(100, 103, TaskState.SUCCESS, offset=1, limit=5)
+    assert await numbers == [102]
+    assert [row.task_no for row in await store.list_tries_between(0, 100)] == [TRY.task_no]
+
+
+async def test_waits_are_narrowed_down_and_counted_by_age(store):
+    await store.commit(first_batch())
+    more = [
+        replace(TRIGGER, trigger_no=20, class_path="m.x:Old", since=NOON - 90 * _MINUTE),
+        replace(TRIGGER, trigger_no=21, class_path="m.x:Young", since=NOON),
+        replace(TRIGGER, trigger_no=22, class_path="m.y:Other", since=NOON),
+    ]
+    await store.commit(batch(2, new_triggers=more))
+
+    async def numbers(**wanted):
+        return [row.trigger_no for row in await store.browse_triggers(after=10, **wanted)]
+
+    assert await numbers(prefixes=["m.x:"]) == [20, 21]
+    assert await numbers(paths=["m.y:Other", "m.x:Old"]) == [20, 22]
+    assert await numbers(prefixes=["m."], limit=1) == [20]
+    assert await numbers(dag_id="etl") == [20, 21, 22]
+    assert await numbers(dag_id="nobody") == []
+    assert await numbers(state=TriggerState.FIRED) == []
+    counts = {path: (since, ages) for path, since, ages in await store.count_waits(NOON + 1)}
+    assert counts["m.x:Old"] == (NOON - 90 * _MINUTE, (0, 0, 0, 1, 0, 0))
+    assert counts["m.x:Young"][1] == (1, 0, 0, 0, 0, 0)
+    assert len(await store.find_waits_of_task(1, TRIGGER.task_no, limit=2)) == 2
+
+
+async def test_an_event_is_found_by_its_number(store):
+    event = NamedEventRow(event_no=7, name="done", key=None, data=b"\xc0", at=NOON)
+    await store.commit(replace(first_batch(), named_events=[event]))
+
+    assert (await store.find_named_event_no(event.event_no)).name == "done"
+    assert await store.find_named_event_no(8) is None
+    assert await store.list_started_by("m:T", "7", limit=5) == []
+
+
+async def test_a_node_says_what_it_is_and_whether_it_takes_work(store):
+    claim = await store.claim(NodeFacts(started_at=NOON, version="1.2", pid=7, host="here"))
+    await store.commit(replace(first_batch(), number=claim.commit_no + 1, drained=[(1, NOON)]))
+
+    (node,) = await store.list_nodes()
+    assert (node.is_drained, node.version, node.pid, node.host) == (True, "1.2", 7, "here")
+    assert (node.started_at, node.seen_at, node.commit_no) == (NOON, NOON, 1)
+    assert (await store.load()).drained == [1]
+    assert await store.oldest_commit() == 1
+
+    await store.commit(batch(2, drained=[(1, None), (1, NOON), (1, None)]))
+    assert not (await store.list_nodes())[0].is_drained
+    assert (await store.load()).drained == []
+
+
+async def test_a_question_that_takes_too_long_is_given_up_and_the_next_is_answered(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=[ended(n) for n in range(2, 3_000)]))
+    patient, hasty = store.limited(60), store.limited(1e-9)
+
+    with pytest.raises(StoreSlow, match="narrow"):
+        await hasty.count_versions_of_dag("etl")
+
+    assert await patient.count_versions_of_dag("etl") == [("ab12", 2_999)]
+    assert len(await store.list_runs(limit=5_000)) == 2_999
+
+
+PLANS = {
+    "failed runs": (
+        "SELECT * FROM run WHERE state = 3 AND state > 2 ORDER BY run_no DESC LIMIT 10",
+        "run_unsuccessful",
+    ),
+    "runs of a dag": (
+        "SELECT * FROM run WHERE dag_id = 'd' ORDER BY run_no DESC LIMIT 20",
+        "run_by_dag",
+    ),
+    "tasks of a range": (
+        "SELECT position, count(*) FROM task WHERE task_no >= 1 AND task_no < 9 GROUP BY position",
+        "PRIMARY KEY",
+    ),
+    "tries of a range": (
+        'SELECT * FROM "try" WHERE task_no >= 1 AND task_no < 9',
+        "PRIMARY KEY",
+    ),
+    "waits of a task": (
+        "SELECT * FROM trigger_wait WHERE run_no = 1 AND task_no = 2",
+        "trigger_wait_by_run",
+    ),
+    "runs an event started": (
+        "SELECT e.run_no FROM dag_event e, dag_trigger t WHERE t.class_path = 'c' "  # noqa: ISC004
+        "AND t.trigger_no = e.trigger_no AND e.key = 'k' AND e.run_no IS NOT NULL",
+        "dag_event_by_key",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+async def test_a_question_for_a_part_does_not_read_the_whole(name, tmp_path):
+    url = f"sqlite:///{tmp_path}/plans.db"
+    async with open_store(url, VAULT):
+        statement, wanted = PLANS[name]
+        with closing(sqlite3.connect(str(make_url(url).database))) as raw:
+            plan = " ".join(row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}"))
+
+    assert wanted in plan
