@@ -56,10 +56,10 @@ export function Drawer(props: Props) {
       </header>
       <div class="scroll">
         <div class="actions">
-          <button type="button" onClick={() => clear({ run, task, map, round })}>
+          <button type="button" data-needs="operator" onClick={() => clear({ run, task, map, round })}>
             Clear …
           </button>
-          <button type="button" onClick={() => mark({ run, task, map })}>
+          <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
             Mark …
           </button>
         </div>
@@ -129,7 +129,7 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
             )}
           </p>
           <p class="soft break">{trigger.detail}</p>
-          <button type="button" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
+          <button type="button" data-needs="operator" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
             Fire …
           </button>
         </>

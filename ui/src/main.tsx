@@ -77,7 +77,7 @@ function Known({ me }: { me: Me | undefined }) {
     setFolded(!isFolded);
   }
   return (
-    <div class={`shell ${isFolded ? "folded" : ""} ${place.query.has("task") ? "with-drawer" : ""}`}>
+    <div data-role={me?.role} class={`shell ${isFolded ? "folded" : ""} ${place.query.has("task") ? "with-drawer" : ""}`}>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         To the content
       </a>

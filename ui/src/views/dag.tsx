@@ -43,13 +43,13 @@ function Top({ dag }: { dag: DagDetail }) {
   return (
     <>
       <Head title={dag.dag_id} name={dag.dag_id}>
-        <button type="button" class="main" onClick={() => void trigger(dag.dag_id)}>
+        <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
           Trigger …
         </button>
-        <button type="button" onClick={() => backfill(dag.dag_id)}>
+        <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
           Backfill …
         </button>
-        <button type="button" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
+        <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
           {dag.paused ? "Resume" : "Pause"}
         </button>
       </Head>

@@ -107,10 +107,10 @@ function Row({ dag, recent }: { dag: Dag; recent?: RecentRun[] }) {
       <Recent runs={recent ?? []} />
       <span class="cut soft wide-only schedule">{dag.schedule ?? "no schedule"}</span>
       <span class="num soft wide-only">{dag.paused ? "paused" : <When at={dag.next_run_at} none="" />}</span>
-      <button type="button" class="small narrow-hide" aria-pressed={dag.paused} aria-label={`${dag.paused ? "Resume" : "Pause"} ${id}`} onClick={() => void pause(id, !dag.paused)}>
+      <button type="button" data-needs="operator" class="small narrow-hide" aria-pressed={dag.paused} aria-label={`${dag.paused ? "Resume" : "Pause"} ${id}`} onClick={() => void pause(id, !dag.paused)}>
         {dag.paused ? "Resume" : "Pause"}
       </button>
-      <button type="button" class="small" aria-label={`Trigger ${id}`} onClick={() => void trigger(id)}>
+      <button type="button" data-needs="operator" class="small" aria-label={`Trigger ${id}`} onClick={() => void trigger(id)}>
         Trigger
       </button>
     </div>

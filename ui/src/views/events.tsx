@@ -25,7 +25,7 @@ export function Events() {
     <>
       <Head title="Events" name="Events">
         <Filter name="name" label="Of name" onValue={(text) => go(withQuery({ name: text }), { replace: true })} />
-        <button type="button" class="main" onClick={emit}>
+        <button type="button" data-needs="operator" class="main" onClick={emit}>
           Emit …
         </button>
       </Head>

@@ -39,7 +39,7 @@ function One({ node }: { node: Node }) {
         </>
       }
       actions={
-        <button type="button" class="small" onClick={() => drain(node.node, isDrained)}>
+        <button type="button" data-needs="admin" class="small" onClick={() => drain(node.node, isDrained)}>
           {isDrained ? "Undrain …" : "Drain …"}
         </button>
       }

@@ -20,7 +20,7 @@ export function Pools() {
   return (
     <>
       <Head title="Pools" name="Pools">
-        <button type="button" class="main" onClick={() => setPool(null, 4, false)}>
+        <button type="button" data-needs="operator" class="main" onClick={() => setPool(null, 4, false)}>
           Limit a pool …
         </button>
       </Head>
@@ -65,10 +65,10 @@ function One({ pool }: { pool: Pool }) {
         </summary>
         <div class="inset">
           <p class="actions">
-            <button type="button" onClick={() => setPool(pool.name, pool.slots, pool.include_deferred)}>
+            <button type="button" data-needs="operator" onClick={() => setPool(pool.name, pool.slots, pool.include_deferred)}>
               Change …
             </button>
-            <button type="button" onClick={() => liftPool(pool.name)}>
+            <button type="button" data-needs="operator" onClick={() => liftPool(pool.name)}>
               Lift the limit …
             </button>
           </p>

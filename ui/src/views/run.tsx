@@ -64,18 +64,18 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
         }
       >
         {live && (
-          <button type="button" class="grave" onClick={() => cancel(run.run_id)}>
+          <button type="button" data-needs="operator" class="grave" onClick={() => cancel(run.run_id)}>
             Cancel …
           </button>
         )}
-        <button type="button" onClick={() => clear({ run: run.run_id })}>
+        <button type="button" data-needs="operator" onClick={() => clear({ run: run.run_id })}>
           Clear …
         </button>
-        <button type="button" onClick={() => mark({ run: run.run_id })}>
+        <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
           Mark …
         </button>
         {!live && (
-          <button type="button" onClick={() => deleteRun(run.run_id)}>
+          <button type="button" data-needs="admin" onClick={() => deleteRun(run.run_id)}>
             Delete …
           </button>
         )}

@@ -103,7 +103,7 @@ export function Backfills() {
                       <When at={one.created_at} />
                     </span>
                     {one.state === "running" && (
-                      <button type="button" class="small" aria-label={`Cancel backfill ${one.backfill_id}`} onClick={() => cancelBackfill(one.backfill_id)}>
+                      <button type="button" data-needs="operator" class="small" aria-label={`Cancel backfill ${one.backfill_id}`} onClick={() => cancelBackfill(one.backfill_id)}>
                         Cancel …
                       </button>
                     )}

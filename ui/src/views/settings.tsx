@@ -76,7 +76,7 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
     <Panel
       title={title}
       actions={
-        <button type="button" class="small" onClick={() => set(kind, "", hint)}>
+        <button type="button" data-needs="admin" class="small" onClick={() => set(kind, "", hint)}>
           Set …
         </button>
       }
@@ -94,10 +94,10 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
                   <span class="soft">
                     <When at={row.set_at} />
                   </span>
-                  <button type="button" class="small" aria-label={`Replace ${row.name}`} onClick={() => set(kind, row.name, hint)}>
+                  <button type="button" data-needs="admin" class="small" aria-label={`Replace ${row.name}`} onClick={() => set(kind, row.name, hint)}>
                     Replace …
                   </button>
-                  <button type="button" class="small" aria-label={`Delete ${row.name}`} onClick={() => remove(kind, row.name)}>
+                  <button type="button" data-needs="admin" class="small" aria-label={`Delete ${row.name}`} onClick={() => remove(kind, row.name)}>
                     Delete …
                   </button>
                 </li>

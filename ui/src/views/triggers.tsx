@@ -98,7 +98,7 @@ function Row({ row }: { row: Trigger }) {
         <When at={row.since} />
       </span>
       {row.run_id !== null && (
-        <button type="button" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
+        <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
           Fire
         </button>
       )}
@@ -178,7 +178,7 @@ function Summary({ data }: { data: TriggerSummary }) {
             {data.quarantined.map((path) => (
               <li key={path} class="row">
                 <code class="grow break">{path}</code>
-                <button type="button" class="small" onClick={() => unquarantine(path)}>
+                <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
                   End …
                 </button>
               </li>
@@ -223,7 +223,7 @@ function Stalls() {
                 </td>
                 <td>
                   {row.quarantined && row.kind === "trigger" && (
-                    <button type="button" class="small" onClick={() => unquarantine(row.name)}>
+                    <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(row.name)}>
                       End quarantine …
                     </button>
                   )}
