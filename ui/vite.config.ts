@@ -11,6 +11,7 @@ export default defineConfig({
     assetsDir: "",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    license: { fileName: "licenses.md" },
     reportCompressedSize: true,
     target: "es2022",
     rolldownOptions: {
