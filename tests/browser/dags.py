@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ("PAYLOADS", "WIDE", "WORKS", "hostile")
+__all__ = ("MANY", "PAYLOADS", "WIDE", "WORKS", "hostile")
 
 WORKS = '''
 """Work of all sorts."""
@@ -97,6 +97,24 @@ def total(numbers: list[int]) -> int:
 @dag
 def wide(count: int) -> None:
     total(each.expand(number=numbers(count)))
+"""
+
+MANY = """
+from aioflow import dag, task
+
+
+@task
+def work() -> None:
+    pass
+
+
+for number in range(5_000):
+
+    @dag(dag_id=f"team_{number % 50:02}.job_{number:04}", schedule="@daily", catchup=False)
+    def made() -> None:
+        work()
+
+    globals()[f"made_{number}"] = made
 """
 
 PAYLOADS = (

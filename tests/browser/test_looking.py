@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
-from tests.browser.dags import PAYLOADS, WIDE, WORKS, hostile
+from tests.browser.dags import MANY, PAYLOADS, WIDE, WORKS, hostile
 from tests.browser.watched import address, serious, watched
 
 pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(300)]
@@ -91,6 +91,29 @@ def test_ten_thousand_children_scroll_smoothly(browser, daemon):
         page.go(f"/runs/{run}")
         page.see(f"{CHILDREN} of {CHILDREN}", within=".graph")
         page.clean()
+
+
+def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "many.py").write_text(MANY)
+    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as many:
+        many.trigger("team_00.job_4950")
+        with watched(browser, many) as page:
+            page.go("/dags")
+            rows = page.page.locator(".virtual")
+            deepest = 0
+            for _ in range(200):
+                rows.evaluate("(node) => { node.scrollTop = node.scrollHeight }")
+                page.page.wait_for_timeout(60)
+                deepest = max(deepest, page.elements())
+                if page.page.get_by_text("team_49.job_4999").count():
+                    break
+            page.see("team_49.job_4999")
+            assert deepest < MOST_ELEMENTS
+            page.page.get_by_label("Find a DAG").fill("job_4321")
+            page.see("team_21.job_4321")
+            assert page.page.locator(".virtual [role=listitem]").count() == 1
+            page.clean()
 
 
 def test_who_has_no_rights_is_told_how_to_get_them(browser, daemon):
