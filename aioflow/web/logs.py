@@ -29,6 +29,7 @@ def add_logs(router: APIRouter, api: Api) -> None:
         limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
         search: Annotated[str, Query(max_length=500)] = "",
         form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
+        download: bool = False,
     ) -> Response:
         """Return what it printed, from a byte on, a piece at a time; or lines with a text, as JSON.
 
@@ -57,9 +58,8 @@ def add_logs(router: APIRouter, api: Api) -> None:
             offset=offset,
             limit=limit,
         )
+        headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
+        if download:
+            headers["content-disposition"] = 'attachment; filename="task.log"'
         # Tasks print what they like: never a type that a browser would run.
-        return Response(
-            data,
-            media_type="text/plain; charset=utf-8",
-            headers={"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))},
-        )
+        return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
