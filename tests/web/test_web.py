@@ -364,7 +364,7 @@ async def test_a_pool_is_limited_shown_and_lifted(tmp_path):
 
     pool = {"name": "ledger", "slots": 4, "include_deferred": True}
     assert made.json == pool | {"changed": True}
-    assert listed.json == [pool | {"used": 0}]
+    assert listed.json == [pool | {"used": 0, "queued": 0}]
     assert (plain.json["include_deferred"], plain.json["changed"]) == (False, True)
     assert left.json == []
 
