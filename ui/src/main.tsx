@@ -162,7 +162,7 @@ function Rail({ at, fold, isFolded, help, search }: RailProps) {
       </a>
       <ul>
         {PLACES.map(([letter, name, href]) => (
-          <li key={href} class={FIRST.has(href) ? "first" : ""}>
+          <li key={href} class={FIRST.has(href) ? "first" : ""} data-needs={href === "/audit" ? "admin" : undefined}>
             <a href={href} aria-current={`/${at}` === href ? "page" : undefined} title={`${name} (g ${letter})`}>
               <Icon of={href} />
               <span>{name}</span>

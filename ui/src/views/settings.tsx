@@ -35,7 +35,7 @@ export function Settings({ me }: { me: Me | undefined }) {
       <div class="columns">
         <Panel title="You">
           <p>{me ? `${me.name}, ${me.role} (${me.kind})` : "This daemon has one token, and who knows it may do everything."}</p>
-          {me?.kind === "session" && (
+          {me && me.kind !== "token" && (
             <button type="button" onClick={() => void act(signOut)}>
               Sign out
             </button>
@@ -56,9 +56,7 @@ export function Settings({ me }: { me: Me | undefined }) {
             </label>
           </p>
         </Panel>
-        {KINDS.map(([kind, title, hint]) => (
-          <Values key={kind} kind={kind} title={title} hint={hint} />
-        ))}
+        {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
       </div>
     </>
   );
