@@ -12,7 +12,11 @@ export PYTHONDONTWRITEBYTECODE :=
 FAULT_TOOLS := command -v strace gcc >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends strace gcc libc6-dev; }
 
-.PHONY: run test prove lint style types layers bench clean
+# What looks at the page in tests. Without root it has to be there.
+BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
+    apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core; }
+
+.PHONY: run test prove lint style types layers bench ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -21,6 +25,7 @@ run: .venv/.run
 
 test: .venv/.all
 	@$(FAULT_TOOLS)
+	@$(BROWSER)
 	$(BIN)/python -m pytest -n 2
 
 prove: .venv/.all
@@ -45,8 +50,23 @@ types: .venv/.all
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
 
+# The page, out of ui/ into the package; what is built is committed. Needs Node.js with npm.
+ui: ui/node_modules
+	cd ui && npm run build
+
+# Whether that has been done. Without npm nobody can have changed it.
+ui-check:
+	@command -v npm >/dev/null || { echo "No npm: the built page is not compared."; exit 0; }; \
+	    $(MAKE) --no-print-directory ui/node_modules && built=$$(mktemp -d) && \
+	    (cd ui && npm run check && npx vite build --logLevel warn --emptyOutDir --outDir "$$built") && \
+	    diff -r "$$built" aioflow/web/static && rm -r "$$built"
+
+ui/node_modules: ui/package.json ui/package-lock.json
+	cd ui && npm ci
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf ui/node_modules .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
 # What was installed stays good until pyproject.toml or the pins change.
 

@@ -18,16 +18,14 @@ from aioflow.web import docs
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
 from aioflow.web.openapi import describe, operation_id
-from aioflow.web.page import render
 from aioflow.web.permissions import anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import api_routes
+from aioflow.web.static import page_routes
 from aioflow.web.tokens import Token
 
 __all__ = ("create_app",)
 
-_RUNS_SHOWN = 20
-_TRIGGERS_SHOWN = 20
 _CODES = {404: "web.no_such_path", 405: "web.method", 413: "web.too_large"}
 
 
@@ -61,8 +59,9 @@ def create_app(
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.include_router(api_routes(api))
     _add_health(app, api)
-    _add_pages(app, api, exposition(api, lag_seconds))
+    _add_metrics(app, exposition(api, lag_seconds))
     _add_docs(app)
+    app.include_router(page_routes())
     _add_errors(app)
     check_routes(app.routes)
     return Guard(app, token, api.access, api.clock, hosts=hosts, any_address=any_address)
@@ -81,7 +80,7 @@ def _add_health(app: FastAPI, api: Api) -> None:
         return Response(body, status_code=status, media_type="application/json")
 
 
-def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
+def _add_metrics(app: FastAPI, metrics: Callable[[], bytes]) -> None:
     @app.get("/metrics", include_in_schema=False, dependencies=[viewer()])
     async def show_metrics() -> Response:
         return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -89,20 +88,6 @@ def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
     @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[viewer()])
     async def openapi() -> Response:
         return Response(msgspec.json.encode(app.openapi()), media_type="application/json")
-
-    @app.get("/", include_in_schema=False, dependencies=[viewer()])
-    async def page() -> Response:
-        runs = await api.list_runs(limit=_RUNS_SHOWN)
-        counts = await api.counts([await api.run(run.run_id) for run in runs])
-        now = api.metrics()
-        html = render(
-            await api.list_dags(),
-            list(zip(runs, counts, strict=True)),
-            await api.list_triggers(limit=_TRIGGERS_SHOWN),
-            parked=sum(now.parked.values()),
-            is_store_away=now.is_store_away,
-        )
-        return HTMLResponse(html)
 
 
 def _add_docs(app: FastAPI) -> None:

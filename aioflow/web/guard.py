@@ -1,7 +1,8 @@
 """Stands before everything: who may ask, from where, and how much.
 
 Default-deny: whatever route there is or will be, a request over TCP needs a token, or the cookie
-of a session. Exempt are exact paths only. What somebody known may do then, the routes say: see
+of a session. Exempt are exact paths only, and the built
+files of the page, which know nothing. What somebody known may do then, the routes say: see
 ``permissions``. What is refused of what would have changed something, the audit is told.
 """
 
@@ -24,8 +25,8 @@ from aioflow.clock import Clock
 from aioflow.errors import AioflowError
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, read_body, refused_type
-from aioflow.web.page import STYLE_HASH
 from aioflow.web.problems import problem, problem_of
+from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 
 __all__ = ("BODY_LIMIT", "EXEMPT", "LOGIN", "Guard", "Trusted", "set_cookie")
@@ -43,10 +44,9 @@ _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
 _TARGET_BYTES = 8 * 1024
 
 _HEADERS = {
-    "cache-control": "no-store",
     "content-security-policy": (
-        f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -183,7 +183,7 @@ class Guard:
             is_login = (scope["method"], scope["path"]) == ("POST", LOGIN)
             if asking.caller is not None or is_login:
                 return _forged(scope, headers, is_login=is_login)
-            if (scope["method"], scope["path"]) == ("GET", "/"):
+            if scope["method"] in _SAFE and is_page(scope["path"]):
                 return await self._first_visit(scope, asking)
         if asking.caller is not None:
             return None
@@ -209,8 +209,11 @@ class Guard:
                 asking.caller, asking.cookie = caller, value
                 return
 
-    async def _first_visit(self, scope: Scope, asking: Asking) -> Response:
+    async def _first_visit(self, scope: Scope, asking: Asking) -> Response | None:
+        """The page itself may come to anyone; with the banner's link comes a session."""
         given = _query(scope).get("token", [""])[0]
+        if scope["path"] != "/" or not given:
+            return None
         if not self._token.is_token(given):
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
@@ -250,6 +253,7 @@ class _Answer:
             self.has_begun = True
             headers = MutableHeaders(scope=message)
             headers.update(_HEADERS)
+            headers.setdefault("cache-control", "no-store")
             headers["x-request-id"] = self._asking.request_id
             if 400 <= message["status"] < 500:
                 self._guard.refused(self._scope, self._asking)

@@ -1,0 +1,87 @@
+"""The page's built files, each by its exact name, and the addresses that all show the page.
+
+``ui/`` is what they are built from. They hold nothing that is secret, so anybody may have them:
+what the page shows it asks the API for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+
+from aioflow.web.permissions import anybody
+
+__all__ = ("is_page", "page_routes")
+
+_FOLDER = Path(__file__).with_name("static")
+_PREFIX = "/static/"
+_INDEX = "index.html"
+
+_PLACES = frozenset(
+    {
+        "audit",
+        "backfills",
+        "dags",
+        "errors",
+        "events",
+        "nodes",
+        "pools",
+        "runs",
+        "schedules",
+        "settings",
+        "triggers",
+    }
+)
+_WITH_PARTS = frozenset({"dags", "runs"})
+"""Places of the page below which each thing has its own address."""
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
+"""A hash of what is in a file is part of its name."""
+
+
+@cache
+def _files() -> Mapping[str, bytes]:
+    """Return all there are; a request never names a path of the disk."""
+    return {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
+
+
+def is_page(path: str) -> bool:
+    """Return whether a path is of the page or its files, which need no token."""
+    if not path.startswith("/"):
+        return False
+    if path.startswith(_PREFIX):
+        return path.removeprefix(_PREFIX) in _files()
+    place, has_parts, _ = path.removeprefix("/").partition("/")
+    return path == "/" or place in (_WITH_PARTS if has_parts else _PLACES)
+
+
+def page_routes() -> APIRouter:
+    """Return the page's routes."""
+    router = APIRouter(include_in_schema=False, dependencies=[anybody()])
+
+    async def page(request: Request) -> Response:
+        return Response(_files()[_INDEX], media_type=_TYPES[".html"])
+
+    async def built(name: str) -> Response:
+        content = _files().get(name)
+        if content is None:
+            raise HTTPException(404, "no such file")
+        return Response(content, media_type=_TYPES[Path(name).suffix], headers=_FOR_GOOD)
+
+    router.add_api_route("/", page)
+    router.add_api_route(f"{_PREFIX}{{name}}", built)
+    for place in sorted(_PLACES):
+        router.add_api_route(f"/{place}", page)
+    for place in sorted(_WITH_PARTS):
+        router.add_api_route(f"/{place}/{{rest:path}}", page)
+    return router

@@ -1,0 +1,155 @@
+"""What the page shows: legible to all, on any width, however much there is, whatever it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.browser.dags import MANY, PAYLOADS, WIDE, WORKS, hostile
+from tests.browser.watched import address, serious, watched
+
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(300)]
+
+VIEWS = (
+    "/", "/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
+    "/dags/hostile/code", "/dags/hostile/runs", "/runs", "/runs/loud", "/runs/loud/graph",
+    "/runs/loud/gantt", "/runs/loud/tasks", "/runs/loud/logs", "/runs/loud?task=breaks&map=1",
+    "/triggers", "/events", "/pools", "/schedules", "/backfills", "/nodes", "/audit", "/errors",
+    "/settings",
+)  # fmt: skip
+MOST_ELEMENTS = 1_500
+CHILDREN = 10_000
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("looking")
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "works.py").write_text(WORKS)
+    (dags / "wide.py").write_text(WIDE)
+    (dags / "hostile.py").write_text(hostile())
+    (dags / "<img src=x onerror=alert(1)>.py").write_text("import aioflow\nimport nothing")
+    with DaemonProcess(folder / "home", dags) as running:
+        running.trigger("hostile", {"given": " ".join(PAYLOADS)}, run_id="loud")
+        running.trigger("slow", run_id="parked")
+        running.request("PUT", "/api/v1/pools/books", {"slots": 3})
+        running.wait("loud")
+        yield running
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, daemon, theme):
+    with watched(browser, daemon, theme=theme) as page:
+        found = {view: serious(page.go(view).page) for view in VIEWS}
+        assert {view: what for view, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("size", ["phone", "wall"])
+def test_no_view_is_wider_than_the_window(browser, daemon, size):
+    with watched(browser, daemon, size=size) as page:
+        wide = {view: page.go(view).overflow() for view in VIEWS}
+        assert {view: pixels for view, pixels in wide.items() if pixels > 0} == {}
+        page.clean()
+
+
+def test_no_text_is_taken_for_anything_else(browser, daemon):
+    with watched(browser, daemon) as page:
+        for view in VIEWS:
+            page.go(view)
+            page.page.evaluate(
+                "document.querySelectorAll('main details').forEach((one) => { one.open = true })"
+            )
+            page.settle()
+            made = page.page.evaluate(
+                "document.querySelectorAll('img, iframe, main script, [onerror], [onload], "
+                'a[href^="javascript:"]\').length'
+            )
+            assert made == 0, view
+        page.go("/runs/loud?task=breaks&map=1")
+        page.see(PAYLOADS[1], within=".drawer .lines")
+        page.go("/errors")
+        page.see("<img src=x onerror=alert(1)>.py")
+        page.clean()
+
+
+def test_ten_thousand_children_scroll_smoothly(browser, daemon):
+    run = daemon.trigger("wide", {"count": CHILDREN})
+    daemon.wait(run)
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}/tasks?of=each")
+        rows = page.page.locator(".virtual")
+        deepest = 0
+        for _ in range(60):
+            rows.evaluate("(node) => { node.scrollTop = node.scrollHeight }")
+            page.page.wait_for_timeout(60)
+            deepest = max(deepest, page.elements())
+            if page.page.get_by_text(f"each[{CHILDREN - 1}]", exact=True).count():
+                break
+        page.see(f"each[{CHILDREN - 1}]")
+        assert deepest < MOST_ELEMENTS
+        page.go(f"/runs/{run}")
+        page.see(f"{CHILDREN} of {CHILDREN}", within=".graph")
+        page.clean()
+
+
+def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "many.py").write_text(MANY)
+    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as many:
+        many.trigger("team_00.job_4950")
+        with watched(browser, many) as page:
+            page.go("/dags")
+            rows = page.page.locator(".virtual")
+            deepest = 0
+            for _ in range(200):
+                rows.evaluate("(node) => { node.scrollTop = node.scrollHeight }")
+                page.page.wait_for_timeout(60)
+                deepest = max(deepest, page.elements())
+                if page.page.get_by_text("team_49.job_4999").count():
+                    break
+            page.see("team_49.job_4999")
+            assert deepest < MOST_ELEMENTS
+            page.page.get_by_label("Find a DAG").fill("job_4321")
+            page.see("team_21.job_4321")
+            assert page.page.locator(".virtual [role=listitem]").count() == 1
+            page.clean()
+
+
+def test_who_has_no_rights_is_told_how_to_get_them(browser, daemon):
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(address(daemon) + "/runs/loud")
+        page.get_by_text("Open the link that the daemon printed").wait_for()
+        assert page.get_by_label("Password").is_visible()
+    finally:
+        context.close()
+
+
+def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.go("/runs/parked")
+        port = address(daemon).rpartition(":")[2]
+        daemon.kill()
+        page.see("daemon away", within=".rail", timeout=20)
+        page.see("running", within="main h1")
+        command = daemon._command
+        command[command.index("--port") + 1] = port
+        daemon.start()
+        page.see("live", within=".rail", timeout=30)
+        daemon.request("POST", "/api/v1/runs/parked/cancel")
+        page.see("cancelled", within="main h1")
+
+
+def test_of_each_page_the_built_files_are_all_that_is_loaded(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.go("/dags/daily/graph")
+        loaded = eventually(
+            lambda: page.page.evaluate(
+                "performance.getEntriesByType('resource').map((one) => "
+                "new URL(one.name).pathname).filter((path) => !path.startsWith('/api/'))"
+            )
+        )
+        assert all(path.startswith("/static/") for path in loaded)
+        page.clean()

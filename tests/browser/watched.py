@@ -1,0 +1,174 @@
+"""A page in Chromium that keeps what must not happen: foreign hosts, errors, refused content."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+__all__ = ("SIZES", "Watched", "address", "chromium", "serious", "watched")
+
+AXE = Path(__file__).with_name("axe.min.js")
+SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
+
+_FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+_OPTIONAL = frozenset({"/api/v1/me", "/api/v1/stream", "/api/v1/audit"})
+
+# What the page does about a policy it breaks, and what a payload that runs would do.
+_WITNESS = """
+window.broken = [];
+document.addEventListener('securitypolicyviolation', (event) =>
+  window.broken.push(event.violatedDirective + ' ' + event.blockedURI));
+window.alert = window.confirm = window.prompt = () => window.broken.push('a payload ran');
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Chromium, without a window and without what it would say to its maker."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program is not None, "Chromium is needed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watched:
+    """A signed-in page of a daemon.
+
+    Args:
+        context: Of its own: cookies and storage.
+        base: The daemon's address.
+        lacks: Paths that this daemon does not serve; the page asks for them once, and does without.
+    """
+
+    def __init__(self, context: BrowserContext, base: str, lacks: frozenset[str]) -> None:
+        self.base = base
+        self._lacks = lacks
+        self.hosts: set[str] = set()
+        self.complaints: list[str] = []
+        context.on("request", lambda asked: self.hosts.add(urlsplit(asked.url).netloc))
+        context.add_init_script(_WITNESS)
+        self.page: Page = context.new_page()
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"raised: {error}"))
+        self.page.on("requestfailed", self._failed)
+
+    def _listen(self, message: Any) -> None:
+        url = message.location.get("url", "")
+        if message.type in {"error", "warning"} and urlsplit(url).path not in self._lacks:
+            self.complaints.append(f"{message.text} {url}")
+
+    def _failed(self, request: Request) -> None:
+        # A view that is left lets go of what it had asked for.
+        if request.failure != "net::ERR_ABORTED":
+            self.complaints.append(f"{request.failure} {request.url}")
+
+    def go(self, path: str) -> Watched:
+        """Go to an address of the page, and wait until what it shows is there."""
+        self.page.goto(self.base + path, wait_until="load")
+        self.settle()
+        return self
+
+    def settle(self) -> None:
+        """Wait until nothing is being loaded."""
+        self.page.wait_for_selector("main h1")
+        expect(self.page.locator(".loading")).to_have_count(0, timeout=20_000)
+
+    def see(self, text: str, within: str = "body", timeout: float = 10.0) -> None:
+        """Wait until a text stands somewhere."""
+        self.page.locator(within).get_by_text(text).first.wait_for(timeout=timeout * 1000)
+
+    def press(self, name: str, within: str = "main") -> None:
+        """Press a button by its name."""
+        self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
+
+    def confirm(self, verb: str) -> None:
+        """Agree to what the dialog says."""
+        self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
+        self.page.wait_for_selector("dialog", state="detached")
+
+    def eventually(self, look: Callable[[], Any], timeout: float = 20.0) -> Any:
+        """Return the first true answer, the page working meanwhile."""
+        return eventually(look, timeout, self.text, look_seconds=0.05)
+
+    def text(self) -> str:
+        """Return what can be read; the page works on meanwhile."""
+        return self.page.inner_text("body")
+
+    def clean(self) -> None:
+        """Nothing left the machine, nothing was refused, nothing complained."""
+        assert self.hosts == {urlsplit(self.base).netloc}
+        assert self.complaints == []
+        assert self.page.evaluate("window.broken") == []
+
+    def overflow(self) -> int:
+        """How many pixels of the page lie beyond the window's right edge."""
+        found: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        return found
+
+    def elements(self) -> int:
+        """How many elements the document has."""
+        found: int = self.page.evaluate("document.querySelectorAll('*').length")
+        return found
+
+    def shoot(self, path: Path) -> None:
+        """Keep what is seen as a picture."""
+        self.page.screenshot(path=path)
+
+
+@contextmanager
+def watched(
+    browser: Browser, daemon: DaemonProcess, *, theme: str = "light", size: str = "desk"
+) -> Iterator[Watched]:
+    """Sign in by the banner's link."""
+    base = address(daemon)
+    width, height = SIZES[size]
+    context = browser.new_context(
+        color_scheme=theme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": height},
+        reduced_motion="reduce",
+    )
+    try:
+        served = daemon.get("/api/v1/openapi.json")[1]["paths"]
+        watch = Watched(context, base, _OPTIONAL - served.keys())
+        token = (daemon.home / "token").read_text().strip()
+        watch.page.goto(f"{base}/?token={token}", wait_until="load")
+        watch.settle()
+        yield watch
+    finally:
+        context.close()
+
+
+def address(daemon: DaemonProcess) -> str:
+    """Return where the daemon's page is, without the token."""
+    banner = re.compile(r"(http://[^/\s]+)/\?token=")
+    found = eventually(lambda: banner.findall(daemon.log.read_text(errors="replace")))
+    return found[-1]
+
+
+def serious(page: Page) -> list[str]:
+    """Return what axe-core finds serious or critical about a page."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {json.dumps([node['html'][:160] for node in one['nodes'][:4]])}"
+        for one in found["violations"]
+        if one["impact"] in {"serious", "critical"}
+    ]

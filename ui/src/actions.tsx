@@ -1,0 +1,399 @@
+// What people do: each says what will happen before, and what has happened after.
+
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+
+import { enc, filled, get, newKey, send } from "./api";
+import { act, ask, reason, tell } from "./dialog";
+import { Conf, ConfFields, fieldsOf } from "./form";
+import { childName, runHref } from "./parts";
+import { go } from "./router";
+import { slot } from "./time";
+import type { DagDetail, Slot } from "./types";
+
+interface Answer {
+  state: string;
+  cleared?: number;
+  marked?: number;
+}
+
+const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+
+export async function trigger(dagId: string): Promise<void> {
+  try {
+    askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`));
+  } catch (error) {
+    tell(reason(error), true);
+  }
+}
+
+function askToTrigger(dagId: string, dag: DagDetail): void {
+  const fields = fieldsOf(dag);
+  const conf = new Conf(fields);
+  const wanted = { run_id: "", logical_date: "" };
+  const key = newKey();
+  ask({
+    title: `Start a run of ${dagId}`,
+    verb: "Start",
+    body: (
+      <>
+        <p>A run begins now, in its newest version{dag.paused ? ", although the DAG is paused" : ""}.</p>
+        <ConfFields fields={fields} conf={conf} />
+        <details>
+          <summary>Id and date</summary>
+          <Text label="Run id" hint="made by the daemon" onValue={(text) => (wanted.run_id = text)} />
+          <Text label="Logical date" hint="2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
+        </details>
+      </>
+    ),
+    act: async () => {
+      const body = { conf: conf.value(), ...filled(wanted) };
+      const made = await send<{ run_id: string; created: boolean }>("POST", `/dags/${enc(dagId)}/runs`, body, key);
+      go(runHref(made.run_id));
+      return made.created ? `Started ${made.run_id}` : `${made.run_id} was there already`;
+    },
+  });
+}
+
+export function pause(dagId: string, paused: boolean): Promise<void> {
+  return act(async () => {
+    await send("POST", `/dags/${enc(dagId)}/${paused ? "pause" : "resume"}`);
+    return paused ? `${dagId} is paused: its schedule rests, live runs go on` : `${dagId} runs by its schedule again`;
+  });
+}
+
+export function cancel(run: string): void {
+  ask({
+    title: "Cancel this run?",
+    verb: "Cancel the run",
+    isGrave: true,
+    body: (
+      <p>
+        Everything of <code>{run}</code> that goes on is stopped, and what has not begun never will. It can be cleared later.
+      </p>
+    ),
+    act: async () => `${run} is ${(await send<Answer>("POST", `/runs/${enc(run)}/cancel`)).state}`,
+  });
+}
+
+interface Which {
+  run: string;
+  task?: string;
+  map?: number;
+  round?: number;
+}
+
+const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childName(task, map, round) : "all tasks");
+
+export function clear(which: Which): void {
+  const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0 };
+  const key = newKey();
+  ask({
+    title: `Clear ${nameOf(which)}?`,
+    verb: "Clear",
+    isGrave: true,
+    body: (
+      <>
+        <p>
+          What is cleared begins anew: its results are forgotten, its tries and logs stay to be read. What runs of it is stopped
+          first. An ended run goes on.
+        </p>
+        {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
+        <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />
+        {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
+      </>
+    ),
+    act: async () => {
+      const body = {
+        tasks: which.task ? [which.task] : [],
+        map_index: wanted.map ? (which.map ?? -1) : -1,
+        downstream: wanted.downstream,
+        failed: wanted.failed,
+      };
+      const answer = await send<Answer>("POST", `/runs/${enc(which.run)}/clear`, body, key);
+      return `Cleared ${many(answer.cleared ?? 0, "task")}; the run is ${answer.state}`;
+    },
+  });
+}
+
+export function mark(which: Which): void {
+  const wanted = { state: "success" };
+  ask({
+    title: `Mark ${which.task ? nameOf(which) : "the run"}?`,
+    verb: "Mark",
+    isGrave: true,
+    body: (
+      <>
+        <p>
+          It counts as ended the way you say; what goes on of it is stopped. It has no result.
+          {which.task ? " What comes after it is decided anew." : ""}
+        </p>
+        <label>
+          <span>State</span>
+          <select onChange={(event) => (wanted.state = event.currentTarget.value)}>
+            <option value="success">success</option>
+            <option value="failed">failed</option>
+          </select>
+        </label>
+      </>
+    ),
+    act: async () => {
+      const body = { state: wanted.state, tasks: which.task ? [which.task] : [], map_index: which.map ?? -1 };
+      const answer = await send<Answer>("POST", `/runs/${enc(which.run)}/mark`, body);
+      return `Marked ${many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
+    },
+  });
+}
+
+export function deleteRun(run: string): void {
+  ask({
+    title: "Delete this run?",
+    verb: "Delete",
+    isGrave: true,
+    body: (
+      <p>
+        <code>{run}</code> goes with its results and logs. This cannot be undone.
+      </p>
+    ),
+    act: async () => {
+      await send("DELETE", `/runs/${enc(run)}`);
+      go("/runs");
+      return `Deleted ${run}`;
+    },
+  });
+}
+
+export function fire(triggerId: number, what: string): void {
+  const wanted = { payload: "null", key: "" };
+  ask({
+    title: `Fire trigger ${triggerId}?`,
+    verb: "Fire",
+    isGrave: true,
+    body: (
+      <>
+        <p>
+          {what} goes on as if its trigger had yielded this payload. The trigger is over with it, unless it is a stream.
+        </p>
+        <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
+        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
+      </>
+    ),
+    act: async () => {
+      const body = { payload: JSON.parse(wanted.payload || "null"), key: wanted.key || null };
+      await send("POST", `/triggers/${triggerId}/fire`, body);
+      return `Fired trigger ${triggerId}`;
+    },
+  });
+}
+
+export function unquarantine(classPath: string): void {
+  ask({
+    title: "End the quarantine?",
+    verb: "End it",
+    body: (
+      <p>
+        Triggers of <code>{classPath}</code> live with the others on the shared loop again. If they block it once more they go back.
+      </p>
+    ),
+    act: async () => {
+      await send("DELETE", `/triggers/quarantine/${enc(classPath)}`);
+      return `${classPath} is out of quarantine`;
+    },
+  });
+}
+
+export function drain(node: number, isDrained: boolean): void {
+  ask({
+    title: isDrained ? `Have node ${node} work again?` : `Drain node ${node}?`,
+    verb: isDrained ? "Undrain" : "Drain",
+    body: (
+      <p>
+        {isDrained
+          ? "It starts tasks and hosts triggers again."
+          : "It starts no new task and hosts no new trigger. What runs there ends by itself."}
+      </p>
+    ),
+    act: async () => {
+      await send("POST", `/nodes/${node}/${isDrained ? "undrain" : "drain"}`);
+      return `Node ${node} is ${isDrained ? "working again" : "being drained"}`;
+    },
+  });
+}
+
+export function setPool(name: string | null, slots: number, includeDeferred: boolean): void {
+  const wanted = { name: name ?? "", slots, include: includeDeferred };
+  ask({
+    title: name ? `Change pool ${name}` : "Limit a pool",
+    verb: "Set",
+    body: (
+      <>
+        <p>At most as many slots' worth of the pool's tasks run at once. What runs already goes on.</p>
+        {name === null && <Text label="Pool" isRequired onValue={(text) => (wanted.name = text)} />}
+        <label>
+          <span>Slots</span>
+          <input type="number" min={1} required defaultValue={slots} onInput={(event) => (wanted.slots = event.currentTarget.valueAsNumber)} />
+        </label>
+        <Check label="What waits for a trigger counts too" isOn={includeDeferred} onOn={(on) => (wanted.include = on)} />
+      </>
+    ),
+    act: async () => {
+      await send("PUT", `/pools/${enc(wanted.name)}`, { slots: wanted.slots, include_deferred: wanted.include });
+      return `Pool ${wanted.name} has ${many(wanted.slots, "slot")}`;
+    },
+  });
+}
+
+export function liftPool(name: string): void {
+  ask({
+    title: `Lift the limit of pool ${name}?`,
+    verb: "Lift",
+    isGrave: true,
+    body: <p>Its tasks are limited by the workers alone.</p>,
+    act: async () => {
+      await send("DELETE", `/pools/${enc(name)}`);
+      return `Pool ${name} has no limit`;
+    },
+  });
+}
+
+export function emit(): void {
+  const wanted = { name: "", key: "", data: "null" };
+  const once = newKey();
+  ask({
+    title: "Emit an event",
+    verb: "Emit",
+    body: (
+      <>
+        <p>Every task that waits for an event of this name, and whose filter it passes, goes on.</p>
+        <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
+        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
+        <Text label="Data (JSON)" value="null" onValue={(text) => (wanted.data = text)} />
+      </>
+    ),
+    act: async () => {
+      const key = wanted.key ? `?key=${enc(wanted.key)}` : "";
+      const path = `/events/${wanted.name.split("/").map(enc).join("/")}${key}`;
+      const made = await send<{ event_id: number }>("POST", path, JSON.parse(wanted.data || "null"), once);
+      return `Event ${made.event_id} is stored`;
+    },
+  });
+}
+
+export function cancelBackfill(id: number): void {
+  ask({
+    title: `Cancel backfill ${id}?`,
+    verb: "Cancel it",
+    isGrave: true,
+    body: <p>It makes no more runs, and those of its runs that go on are cancelled.</p>,
+    act: async () => {
+      await send("POST", `/backfills/${id}/cancel`);
+      return `Backfill ${id} is cancelled`;
+    },
+  });
+}
+
+export function backfill(dagId: string): void {
+  const wanted = { from: "", to: "", reprocess: "none", max_active: 0, reverse: false };
+  ask({
+    title: `Backfill ${dagId}`,
+    verb: "Start the backfill",
+    body: <BackfillFields dagId={dagId} wanted={wanted} />,
+    act: async () => {
+      const made = await send<{ backfill_id: number }>("POST", `/dags/${enc(dagId)}/backfills`, wanted);
+      go("/backfills");
+      return `Backfill ${made.backfill_id} makes its runs`;
+    },
+  });
+}
+
+type Range = { from: string; to: string; reprocess: string; max_active: number; reverse: boolean };
+
+function BackfillFields({ dagId, wanted }: { dagId: string; wanted: Range }) {
+  const [seen, setSeen] = useState<Slot[] | null>(null);
+  const [wrong, setWrong] = useState("");
+  async function look(): Promise<void> {
+    try {
+      setSeen(await send<Slot[]>("POST", `/dags/${enc(dagId)}/backfills`, { ...wanted, dry_run: true }));
+      setWrong("");
+    } catch (error) {
+      setSeen(null);
+      setWrong(error instanceof Error ? error.message : String(error));
+    }
+  }
+  const runs = seen?.filter((one) => one.action === "run") ?? [];
+  return (
+    <>
+      <p>Each slot of its schedule in the range gets a run, both ends included.</p>
+      <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
+      <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
+      <label>
+        <span>Slots that have a run</span>
+        <select onChange={(event) => (wanted.reprocess = event.currentTarget.value)}>
+          <option value="none">stay as they are</option>
+          <option value="failed">run again if it failed</option>
+          <option value="all">run again</option>
+        </select>
+      </label>
+      <label>
+        <span>At once</span>
+        <input type="number" min={0} max={1000} placeholder="as its DAG says" onInput={(event) => (wanted.max_active = event.currentTarget.valueAsNumber || 0)} />
+      </label>
+      <Check label="The newest first" onOn={(on) => (wanted.reverse = on)} />
+      <p>
+        <button type="button" onClick={look}>
+          Show what it would do
+        </button>
+      </p>
+      {wrong && <p class="wrong">{wrong}</p>}
+      {seen && (
+        <div class="preview" role="status">
+          <p>
+            {many(runs.length, "run")} would be made, {many(seen.length - runs.length, "slot")} left alone.
+          </p>
+          <ul tabIndex={0} aria-label="Slots">
+            {seen.slice(0, 200).map((one) => (
+              <li key={one.logical_date}>
+                {one.action === "run" ? "run" : "skip"} {slot(one.logical_date)} {one.state && <span class="soft">has one: {one.state}</span>}
+              </li>
+            ))}
+          </ul>
+        </div>
+      )}
+    </>
+  );
+}
+
+interface TextProps {
+  label: string;
+  hint?: string;
+  value?: string;
+  isRequired?: boolean;
+  isSecret?: boolean;
+  onValue: (text: string) => void;
+}
+
+export function Text({ label, hint, value, isRequired, isSecret, onValue }: TextProps) {
+  return (
+    <label>
+      <span>{label}</span>
+      <input
+        type={(isSecret ? "password" : "text") as "text"}
+        placeholder={hint}
+        defaultValue={value}
+        required={isRequired}
+        autocomplete="off"
+        spellcheck={false}
+        onInput={(event) => onValue(event.currentTarget.value)}
+      />
+    </label>
+  );
+}
+
+function Check({ label, isOn = false, onOn }: { label: ComponentChildren; isOn?: boolean; onOn: (on: boolean) => void }) {
+  return (
+    <label class="check">
+      <input type="checkbox" defaultChecked={isOn} onChange={(event) => onOn(event.currentTarget.checked)} />
+      <span>{label}</span>
+    </label>
+  );
+}

@@ -1,0 +1,88 @@
+// Asks the daemon. Everything that goes wrong is a Problem with the API's stable code.
+
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+
+  /** Whether there is nothing of the sort, be it a thing or a way to ask for it. */
+  get isAbsent(): boolean {
+    return this.status === 404;
+  }
+}
+
+export const UNREACHABLE = "page.unreachable";
+
+const signedOut = new Set<() => void>();
+
+/** Be told when the daemon no longer knows who we are. */
+export function onSignedOut(told: () => void): () => void {
+  signedOut.add(told);
+  return () => signedOut.delete(told);
+}
+
+export const enc = encodeURIComponent;
+
+/** A path below /api/v1 with its query; what is empty is left out. */
+export function query(path: string, fields: Record<string, string | number | boolean | null | undefined>): string {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  if (given.length === 0) return path;
+  return `${path}?${given.map(([name, value]) => `${enc(name)}=${enc(String(value))}`).join("&")}`;
+}
+
+async function ask(path: string, init: RequestInit): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(`/api/v1${path}`, { credentials: "same-origin", cache: "no-store", ...init });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new Problem(0, UNREACHABLE, "The daemon does not answer. Is it running?");
+  }
+  if (answer.ok) return answer;
+  if (answer.status === 401 && path !== "/sessions") for (const told of signedOut) told();
+  throw await problemOf(answer);
+}
+
+async function problemOf(answer: Response): Promise<Problem> {
+  try {
+    const body = await answer.json();
+    return new Problem(answer.status, String(body.code ?? ""), String(body.detail ?? answer.statusText));
+  } catch {
+    return new Problem(answer.status, "", answer.statusText || `status ${answer.status}`);
+  }
+}
+
+export async function getText(path: string, signal?: AbortSignal): Promise<string> {
+  return (await ask(path, { signal })).text();
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await ask(path, { signal })).json();
+}
+
+export async function getResponse(path: string, signal?: AbortSignal): Promise<Response> {
+  return ask(path, { signal });
+}
+
+export async function send<T>(method: string, path: string, body?: unknown, key?: string): Promise<T> {
+  const headers: Record<string, string> = {};
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (key !== undefined) headers["idempotency-key"] = key;
+  const answer = await ask(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const text = await answer.text();
+  return (text === "" ? null : JSON.parse(text)) as T;
+}
+
+/** A key that lets a request be repeated without being made twice. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Those fields that have a text. */
+export function filled(fields: Record<string, string>): Record<string, string> {
+  return Object.fromEntries(Object.entries(fields).filter(([, text]) => text !== ""));
+}

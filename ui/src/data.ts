@@ -1,0 +1,256 @@
+// What a view shows: asked for once, and again when a commit concerns it.
+
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+
+import { Problem, getText } from "./api";
+import { type Change, onChange } from "./live";
+
+export interface Data<T> {
+  data: T | undefined;
+  problem: Problem | undefined;
+  isLoading: boolean;
+  reload: () => void;
+}
+
+export type Concerns = (change: Change) => boolean;
+
+export const always: Concerns = () => true;
+export const ofRun = (run: string): Concerns => (change) => change.runs.has(run);
+export const ofDag = (dag: string): Concerns => (change) => change.dags.has(dag);
+
+interface Options {
+  /** Which commits concern it; by default all. */
+  on?: Concerns;
+  /** It is asked for at most once in as many milliseconds. */
+  gap?: number;
+}
+
+function asProblem(error: unknown): Problem {
+  return error instanceof Problem ? error : new Problem(0, "page.defect", String(error));
+}
+
+/** The answer to a GET; none while the path is null. */
+export function useData<T>(path: string | null, { on = always, gap = 250 }: Options = {}): Data<T> {
+  const [shown, setShown] = useState<{ path: string | null; data?: T; problem?: Problem }>({ path });
+  const text = useRef("");
+  const concerns = useRef(on);
+  concerns.current = on;
+  const asking = useRef<() => void>(() => undefined);
+
+  useEffect(() => {
+    if (path === null) return undefined;
+    text.current = "";
+    return keepAsking(
+      gap,
+      (signal) => getText(path, signal),
+      (given) => {
+        if (given === text.current) return;
+        text.current = given;
+        setShown({ path, data: JSON.parse(given) as T });
+      },
+      (problem) => {
+        text.current = "";
+        // What was there stays on view while the daemon is away for a moment.
+        setShown((before) => ({ path, data: before.path === path ? before.data : undefined, problem }));
+      },
+      concerns,
+      asking,
+    );
+  }, [path, gap]);
+
+  const reload = useCallback(() => asking.current(), []);
+  const current = shown.path === path ? shown : { path };
+  return {
+    data: current.data,
+    problem: current.problem,
+    isLoading: path !== null && current.data === undefined && current.problem === undefined,
+    reload,
+  };
+}
+
+/** Ask now and after each change, one at a time; return what ends it. */
+function keepAsking<A>(
+  gap: number,
+  ask: (signal: AbortSignal) => Promise<A>,
+  take: (answer: A) => void,
+  fail: (problem: Problem) => void,
+  concerns: { current: Concerns },
+  asking: { current: () => void },
+): () => void {
+  const control = new AbortController();
+  let isBusy = false;
+  let isStale = false;
+  let isAbsent = false;
+  let askedAt = -Infinity;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+
+  async function run(): Promise<void> {
+    timer = undefined;
+    isBusy = true;
+    isStale = false;
+    askedAt = performance.now();
+    try {
+      const answer = await ask(control.signal);
+      if (!control.signal.aborted) take(answer);
+    } catch (error) {
+      if (control.signal.aborted) return;
+      const problem = asProblem(error);
+      isAbsent = problem.isAbsent;
+      fail(problem);
+    }
+    isBusy = false;
+    if (isStale) again();
+  }
+
+  function again(): void {
+    if (control.signal.aborted) return;
+    if (isBusy) isStale = true;
+    else if (timer === undefined) timer = setTimeout(run, Math.max(0, askedAt + gap - performance.now()));
+  }
+
+  asking.current = () => {
+    isAbsent = false;
+    again();
+  };
+  // What is not there is not asked for with every commit; it may be after a reconnect.
+  const stop = onChange((change) => {
+    if (change.all ? !isAbsent || isBusy : !isAbsent && concerns.current(change)) again();
+  });
+  void run();
+  return () => {
+    stop();
+    clearTimeout(timer);
+    control.abort();
+  };
+}
+
+export interface Pages<T> extends Data<T[]> {
+  isWhole: boolean;
+  more: () => void;
+}
+
+const REFRESHED = 4;
+
+interface Loaded<T> {
+  rows: T[];
+  isWhole: boolean;
+}
+
+/** A long list, a page at a time; `pathOf` names the page after a row. */
+export function usePages<T>(pathOf: (last: T | null) => string, size: number, options: Options = {}): Pages<T> {
+  const first = pathOf(null);
+  const [shown, setShown] = useState<{ first: string; problem?: Problem } & Partial<Loaded<T>>>({ first });
+  const loaded = useRef<Loaded<T>>({ rows: [], isWhole: false });
+  const wantsMore = useRef(false);
+  const concerns = useRef(options.on ?? always);
+  concerns.current = options.on ?? always;
+  const asking = useRef<() => void>(() => undefined);
+  const paths = useRef(pathOf);
+  paths.current = pathOf;
+
+  useEffect(() => {
+    const pathFor = paths.current;
+    loaded.current = { rows: [], isWhole: false };
+    const page = async (last: T | null, signal: AbortSignal) => JSON.parse(await getText(pathFor(last), signal)) as T[];
+
+    async function ask(signal: AbortSignal): Promise<Loaded<T>> {
+      const before = loaded.current;
+      if (wantsMore.current && before.rows.length > 0) {
+        wantsMore.current = false;
+        const found = await page(before.rows.at(-1) ?? null, signal);
+        return { rows: [...before.rows, ...found], isWhole: found.length !== size };
+      }
+      const rows: T[] = [];
+      const pages = Math.min(REFRESHED, Math.max(1, Math.ceil(before.rows.length / size)));
+      for (let count = 0; count < pages; count += 1) {
+        const found = await page(rows.at(-1) ?? null, signal);
+        rows.push(...found);
+        if (found.length !== size) return { rows, isWhole: true };
+      }
+      return { rows: [...rows, ...after(before.rows, rows.at(-1)!, pathFor)], isWhole: before.isWhole };
+    }
+
+    return keepAsking(
+      options.gap ?? 1000,
+      ask,
+      (answer) => {
+        loaded.current = answer;
+        setShown({ first, ...answer });
+      },
+      (problem) => setShown((before) => ({ ...(before.first === first ? before : { first }), problem })),
+      concerns,
+      asking,
+    );
+  }, [first, size]);
+
+  const current = shown.first === first ? shown : { first };
+  return {
+    data: current.rows,
+    problem: current.problem,
+    isLoading: current.rows === undefined && current.problem === undefined,
+    isWhole: current.isWhole ?? false,
+    reload: () => asking.current(),
+    more: () => {
+      if (current.isWhole || current.rows === undefined || wantsMore.current) return;
+      wantsMore.current = true;
+      asking.current();
+    },
+  };
+}
+
+/** Those rows that were loaded before, and come after one that has been read again. */
+function after<T>(rows: T[], last: T, pathFor: (last: T) => string): T[] {
+  const address = pathFor(last);
+  const at = rows.findIndex((row) => pathFor(row) === address);
+  return at === -1 ? [] : rows.slice(at + 1);
+}
+
+export interface Window<T> {
+  /** A row for each there is; undefined until its page is here. */
+  items: (T | undefined)[];
+  problem: Problem | undefined;
+  onRange: (first: number, end: number) => void;
+}
+
+/** A list of known length, of which only the pages in view are asked for. */
+export function useWindow<T>(total: number, pathOf: (offset: number) => string, size: number, options: Options = {}): Window<T> {
+  const [range, setRange] = useState<[number, number]>([0, 1]);
+  const [pages, setPages] = useState<{ of: string; found: Map<number, T[]>; problem?: Problem }>({ of: "", found: new Map() });
+  const concerns = useRef(options.on ?? always);
+  concerns.current = options.on ?? always;
+  const asking = useRef<() => void>(() => undefined);
+  const of = pathOf(0);
+  const wanted = useRef(range);
+  wanted.current = range;
+
+  useEffect(
+    () =>
+      keepAsking(
+        options.gap ?? 700,
+        async (signal) => {
+          const found = new Map<number, T[]>();
+          for (let page = wanted.current[0]; page <= wanted.current[1]; page += 1)
+            found.set(page, JSON.parse(await getText(pathOf(page * size), signal)) as T[]);
+          return found;
+        },
+        (found) => setPages((before) => ({ of, found: new Map([...(before.of === of ? before.found : []), ...found]) })),
+        (problem) => setPages((before) => ({ of, found: before.of === of ? before.found : new Map(), problem })),
+        concerns,
+        asking,
+      ),
+    [of, size, range[0], range[1]],
+  );
+
+  const found = pages.of === of ? pages.found : new Map<number, T[]>();
+  const short = [...found.entries()].find(([, rows]) => rows.length < size);
+  // What is filtered may be fewer than thought; what has just come may be more.
+  const length = short ? short[0] * size + short[1].length : Math.max(total, ...[...found.keys()].map((page) => (page + 1) * size + 1));
+  return {
+    items: Array.from({ length }, (_, index) => found.get(Math.floor(index / size))?.[index % size]),
+    problem: pages.of === of ? pages.problem : undefined,
+    onRange: (first, end) => {
+      const next: [number, number] = [Math.floor(first / size), Math.floor(Math.max(first, end - 1) / size)];
+      if (next[0] !== range[0] || next[1] !== range[1]) setRange(next);
+    },
+  };
+}

@@ -1,0 +1,264 @@
+// One task of a run: why it waits, its tries, its log, what went in and what came out.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { clear, fire, mark } from "./actions";
+import { enc, query } from "./api";
+import { ofRun, useData } from "./data";
+import { Log } from "./log";
+import { Json, Shown, Waits, childName, taskHref } from "./parts";
+import { go, withQuery } from "./router";
+import { Bar, Legend, State, isLive, sum } from "./states";
+import { Took, When } from "./time";
+import type { Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
+
+interface Props {
+  run: string;
+  task: string;
+  map: number;
+  round: number;
+  group?: RunGraphTask;
+}
+
+export const closed = () => go(withQuery({ task: null, map: null, round: null, try: null }));
+
+/** The task as the daemon shows it, or out of the list of tasks where it shows none. */
+function useTask({ run, task, map, round }: Props) {
+  const base = `/runs/${enc(run)}/tasks`;
+  const fields = { map: map >= 0 ? map : null, round: round > 0 ? round : null };
+  const on = ofRun(run);
+  const shown = useData<TaskShown>(query(`${base}/${enc(task)}/show`, fields), { on });
+  const isOld = shown.problem?.isAbsent === true;
+  const listed = useData<Task[]>(isOld ? query(base, { task, limit: 1000 }) : null, { on });
+  if (!isOld) return shown;
+  const found = listed.data?.find((one) => one.task_id === task && one.map_index === map && one.round === round);
+  return { ...listed, data: found as TaskShown | undefined, problem: listed.data && !found ? shown.problem : listed.problem };
+}
+
+export function Drawer(props: Props) {
+  const { run, task, map, round, group } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const shown = useTask(props);
+  const name = childName(task, map, round, shown.data?.map_label);
+  const isWhole = map < 0 && (group?.width ?? null) !== null;
+  useEffect(() => {
+    const before = document.activeElement as HTMLElement | null;
+    box.current?.focus();
+    return () => before?.isConnected && before.focus();
+  }, []);
+  return (
+    <div ref={box} class="drawer" role="dialog" aria-label={`Task ${name}`} tabIndex={-1}>
+      <header>
+        <h2>{name}</h2>
+        <button type="button" class="plain" aria-label="Close" onClick={closed}>
+          ×
+        </button>
+      </header>
+      <div class="scroll">
+        <div class="actions">
+          <button type="button" data-needs="operator" onClick={() => clear({ run, task, map, round })}>
+            Clear …
+          </button>
+          <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
+            Mark …
+          </button>
+        </div>
+        {isWhole && group ? <Children run={run} task={task} group={group} /> : <Shown of={shown}>{(data) => <One {...props} shown={data} />}</Shown>}
+      </div>
+    </div>
+  );
+}
+
+/** A mapped task as a whole. */
+function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
+  return (
+    <>
+      <h3>Children</h3>
+      <Bar counts={group.counts} />
+      <Legend counts={group.counts} />
+      <p>
+        <a href={`/runs/${encodeURIComponent(run)}/tasks?of=${encodeURIComponent(task)}`}>
+          All {sum(group.counts).toLocaleString("en")} of them
+        </a>
+      </p>
+      <Why run={run} task={task} map={-1} round={0} isGoingOn={Object.keys(group.counts).some(isLive)} />
+    </>
+  );
+}
+
+function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
+  const live = isLive(shown.state);
+  const trigger = shown.trigger;
+  return (
+    <>
+      <dl class="facts">
+        <dt>State</dt>
+        <dd>
+          <State state={shown.state} />
+        </dd>
+        <dt>Try</dt>
+        <dd>
+          {shown.try_number} of {shown.max_tries}
+          {shown.interruptions > 0 && `, interrupted ${shown.interruptions} times`}
+        </dd>
+        <dt>Started</dt>
+        <dd>
+          <When at={shown.started_at} />
+        </dd>
+        <dt>Took</dt>
+        <dd>
+          <Took from={shown.started_at} to={shown.ended_at} />
+        </dd>
+      </dl>
+      {shown.error && (
+        <div class="error" role="note">
+          <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{shown.error.reason}</span>
+          <pre tabIndex={0}>{shown.error.message}</pre>
+        </div>
+      )}
+      <Why run={run} task={task} map={map} round={round} isGoingOn={live} />
+      {trigger && (
+        <>
+          <h3>Trigger</h3>
+          <p>
+            <a href="/triggers">{trigger.trigger_id}</a> {trigger.kind}, {trigger.state.replaceAll("_", " ")}, since <When at={trigger.since} />
+            {trigger.deadline && (
+              <>
+                , until <When at={trigger.deadline} />
+              </>
+            )}
+          </p>
+          <p class="soft break">{trigger.detail}</p>
+          <button type="button" data-needs="operator" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
+            Fire …
+          </button>
+        </>
+      )}
+      {shown.inputs && shown.inputs.length > 0 && (
+        <Fold title="Inputs">
+          {shown.inputs.map((input) => (
+            <div key={input.name}>
+              <h4>
+                {input.name} {input.from_task && <a href={taskHref(run, input.from_task)}>from {input.from_task}</a>}
+              </h4>
+              <Json value={input.value} />
+            </div>
+          ))}
+        </Fold>
+      )}
+      {shown.state === "success" && shown.result !== null && (
+        <Fold title="Result">
+          <Json value={shown.result} />
+        </Fold>
+      )}
+      {shown.tries && shown.tries.length > 0 && <Tries tries={shown.tries} />}
+      {shown.records && shown.records.length > 0 && (
+        <Fold title="Timeline">
+          <ol class="timeline">
+            {shown.records.map((record) => (
+              <li key={record.ordinal}>
+                <b>{record.kind}</b> {record.name} <When at={record.at} none="" />
+                {record.value !== null && record.value !== undefined && <Json value={record.value} />}
+              </li>
+            ))}
+          </ol>
+        </Fold>
+      )}
+      <Logs run={run} task={task} map={map} round={round} tries={Math.max(shown.try_number, ...(shown.tries ?? []).map((one) => one.try_number))} isGoingOn={live} />
+    </>
+  );
+}
+
+function Fold({ title, children }: { title: string; children: preact.ComponentChildren }) {
+  return (
+    <details open>
+      <summary>
+        <h3>{title}</h3>
+      </summary>
+      {children}
+    </details>
+  );
+}
+
+function Tries({ tries }: { tries: Try[] }) {
+  return (
+    <Fold title="Tries">
+      <table>
+        <thead>
+          <tr>
+            <th>Try</th>
+            <th>State</th>
+            <th>Started</th>
+            <th>Took</th>
+            <th>Why it ended</th>
+          </tr>
+        </thead>
+        <tbody>
+          {tries.map((one, index) => (
+            <tr key={index}>
+              <td>{one.try_number}</td>
+              <td>
+                <State state={one.state} />
+              </td>
+              <td>
+                <When at={one.started_at} />
+              </td>
+              <td>
+                <Took from={one.started_at} to={one.ended_at} />
+              </td>
+              <td class="break">{one.error ?? one.reason ?? ""}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Fold>
+  );
+}
+
+function Logs({ run, task, map, round, tries, isGoingOn }: { run: string; task: string; map: number; round: number; tries: number; isGoingOn: boolean }) {
+  const [wanted, setWanted] = useState("");
+  return (
+    <section class="log-section">
+      <h3>
+        Log{" "}
+        {tries > 1 && (
+          <select aria-label="Log of which try" value={wanted} onChange={(event) => setWanted(event.currentTarget.value)}>
+            <option value="">all tries</option>
+            {Array.from({ length: tries }, (_, index) => (
+              <option key={index} value={String(index + 1)}>
+                try {index + 1}
+              </option>
+            ))}
+          </select>
+        )}
+      </h3>
+      <Log key={`${task} ${map} ${round} ${wanted}`} run={run} task={task} map={map} round={round} tryNumber={wanted === "" ? null : Number(wanted)} isGoingOn={isGoingOn} />
+    </section>
+  );
+}
+
+/** What something waits for, and what that waits for. */
+export function Why({ run, task, map = -1, round = 0, isGoingOn }: { run: string; task?: string; map?: number; round?: number; isGoingOn: boolean }) {
+  const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
+  const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
+  const chain = useData<Chain>(isGoingOn ? path : null, { on: () => true, gap: 500 });
+  const causes = chain.data?.causes ?? [];
+  if (!isGoingOn || causes.length === 0) return null;
+  return (
+    <section class="why">
+      <h3>Why it waits</h3>
+      <ol>
+        {causes.slice(0, 60).map((cause, index) => (
+          <li key={index} style={{ marginLeft: `${Math.min(cause.depth, 10) * 14}px` }}>
+            <a href={taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round)}>
+              <State state={cause.state} /> {cause.run_id !== run && `${cause.run_id} `}
+              {childName(cause.task_id, cause.map_index, cause.round, cause.map_label)}
+            </a>{" "}
+            <Waits wait={cause.waiting_on} />
+          </li>
+        ))}
+      </ol>
+      {(chain.data?.more ?? 0) + Math.max(0, causes.length - 60) > 0 && <p class="soft">and {(chain.data?.more ?? 0) + Math.max(0, causes.length - 60)} more</p>}
+    </section>
+  );
+}

@@ -1,0 +1,158 @@
+// The fields of a run's conf, out of what its DAG says of its parameters.
+
+import { useState } from "preact/hooks";
+
+import type { DagDetail, Schema } from "./types";
+
+type Kind = "text" | "number" | "integer" | "boolean" | "choice" | "json";
+
+interface Field {
+  name: string;
+  kind: Kind;
+  schema: Schema;
+  isRequired: boolean;
+  hint: string;
+}
+
+function kindOf(schema: Schema | undefined): Kind {
+  if (!schema) return "json";
+  if (schema.enum) return "choice";
+  const types = ([] as string[]).concat(schema.type ?? []).filter((type) => type !== "null");
+  if (types.length !== 1) return "json";
+  const kinds: Record<string, Kind> = { string: "text", number: "number", integer: "integer", boolean: "boolean" };
+  return kinds[types[0]!] ?? "json";
+}
+
+export function fieldsOf(dag: DagDetail): Field[] {
+  return dag.parameters.map((name) => {
+    const known = dag.params[name];
+    const preset = known && "default" in known ? JSON.stringify(known.default) : "";
+    return {
+      name,
+      kind: kindOf(known?.schema),
+      schema: known?.schema ?? {},
+      isRequired: dag.required.includes(name),
+      hint: preset ? `default ${preset}` : dag.required.includes(name) ? "required" : "as its DAG says",
+    };
+  });
+}
+
+/** What was typed as the value it means; undefined for nothing. */
+function valueOf(field: Field, text: string): unknown {
+  if (text === "") return undefined;
+  switch (field.kind) {
+    case "text":
+      return text;
+    case "number":
+    case "integer": {
+      const value = Number(text);
+      if (Number.isNaN(value)) throw new Error(`${field.name} is a number, not ${text}`);
+      return value;
+    }
+    case "boolean":
+      return text === "true";
+    case "choice":
+      return JSON.parse(text);
+    case "json":
+      return parsed(field.name, text);
+  }
+}
+
+/** JSON; a text without quotes is meant as one where it can be nothing else. */
+function parsed(name: string, text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    if (/^[\[{"]/.test(text.trim())) throw new Error(`${name} is no JSON`);
+    return text;
+  }
+}
+
+export class Conf {
+  texts: Record<string, string> = {};
+  raw: string | null = null;
+
+  constructor(private readonly fields: Field[]) {}
+
+  /** The conf, or an error that says which field does not fit. */
+  value(): Record<string, unknown> | null {
+    if (this.raw !== null) {
+      const given: unknown = this.raw.trim() === "" ? {} : JSON.parse(this.raw);
+      if (given === null || typeof given !== "object" || Array.isArray(given)) throw new Error("the conf is a JSON object");
+      return given as Record<string, unknown>;
+    }
+    const found: Record<string, unknown> = {};
+    for (const field of this.fields) {
+      const value = valueOf(field, this.texts[field.name] ?? "");
+      if (value !== undefined) found[field.name] = value;
+    }
+    return Object.keys(found).length === 0 ? null : found;
+  }
+}
+
+export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
+  const [isRaw, setRaw] = useState(false);
+  function toggle(): void {
+    conf.raw = isRaw ? null : "{}";
+    setRaw(!isRaw);
+  }
+  return (
+    <fieldset>
+      <legend>
+        Parameters{" "}
+        <button type="button" class="plain" onClick={toggle}>
+          {isRaw ? "as fields" : "as JSON"}
+        </button>
+      </legend>
+      {isRaw ? (
+        <textarea aria-label="Conf as JSON" rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
+          {"{}"}
+        </textarea>
+      ) : fields.length === 0 ? (
+        <p class="soft">This DAG has no parameters.</p>
+      ) : (
+        fields.map((field) => (
+          <label key={field.name}>
+            <span>{field.schema.title ?? field.name}</span>
+            <Input field={field} onValue={(text) => (conf.texts[field.name] = text)} />
+            <small class="soft">{field.schema.description ?? field.hint}</small>
+          </label>
+        ))
+      )}
+    </fieldset>
+  );
+}
+
+function Input({ field, onValue }: { field: Field; onValue: (text: string) => void }) {
+  const options =
+    field.kind === "choice"
+      ? (field.schema.enum ?? []).map((value): [string, string] => [JSON.stringify(value), String(value)])
+      : [
+          ["true", "true"],
+          ["false", "false"],
+        ];
+  if (field.kind === "choice" || field.kind === "boolean") {
+    return (
+      <select required={field.isRequired} onChange={(event) => onValue(event.currentTarget.value)}>
+        <option value="">{field.isRequired ? "choose" : field.hint}</option>
+        {options.map(([value, name]) => (
+          <option key={value} value={value}>
+            {name}
+          </option>
+        ))}
+      </select>
+    );
+  }
+  const isNumber = field.kind === "number" || field.kind === "integer";
+  return (
+    <input
+      type={(isNumber ? "number" : field.schema.format === "date" ? "date" : "text") as "number"}
+      step={field.kind === "integer" ? 1 : "any"}
+      min={isNumber ? field.schema.minimum : undefined}
+      max={isNumber ? field.schema.maximum : undefined}
+      required={field.isRequired}
+      placeholder={field.hint}
+      onInput={(event) => onValue(event.currentTarget.value)}
+    />
+  );
+}

@@ -1,0 +1,86 @@
+// The runs of a DAG side by side, task by task.
+
+import { VirtualList } from "./list";
+import { runHref } from "./parts";
+import { Glyph, named, ordered, sum, worst } from "./states";
+import { millis, slot, span, utc } from "./time";
+import type { Counts, Grid } from "./types";
+
+const TALL = 44;
+
+/** How long a run took, as the height of a bar between 3 and ``most``. */
+export function heights(runs: { started_at: string | null; ended_at: string | null }[], most: number): number[] {
+  const now = Date.now();
+  const long = runs.map((run) => {
+    const begun = millis(run.started_at);
+    return begun === null ? 0 : Math.max(0, (millis(run.ended_at) ?? now) - begun);
+  });
+  const longest = Math.max(1, ...long);
+  return long.map((one) => Math.max(3, Math.round((most * one) / longest)));
+}
+
+export function GridView({ grid }: { grid: Grid }) {
+  const runs = [...grid.runs].reverse();
+  const cells = runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]) => [index, { counts, from, to }])));
+  if (runs.length === 0) return <p class="empty">No runs yet. Start one with “Trigger”, or wait for the schedule.</p>;
+  const tall = heights(runs, TALL);
+  const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };
+  return (
+    <VirtualList
+      class="grid"
+      items={grid.tasks}
+      height={26}
+      label="Tasks by run"
+      keyOf={(task) => task}
+      head={
+        <div class="grid-row grid-head" style={columns}>
+          <span class="soft">task</span>
+          {runs.map((run, index) => (
+            <a key={run.run_id} href={runHref(run.run_id)} title={runTitle(run)} aria-label={runTitle(run)}>
+              <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
+              <Glyph state={run.state} size={12} />
+            </a>
+          ))}
+        </div>
+      }
+      row={(task, index) => (
+        <div class="grid-row" style={columns}>
+          <span class="cut" title={task}>
+            {task}
+          </span>
+          {runs.map((run, column) => {
+            const cell = cells[column]!.get(index);
+            if (!cell || sum(cell.counts) === 0) return <span key={run.run_id} />;
+            const text = cellTitle(task, cell.counts, cell.from, cell.to, run.run_id);
+            return (
+              <a
+                key={run.run_id}
+                class="cell"
+                data-row={column === runs.length - 1 ? "" : undefined}
+                href={`${runHref(run.run_id)}?task=${encodeURIComponent(task)}`}
+                title={text}
+                aria-label={text}
+              >
+                <Glyph state={worst(cell.counts)} size={14} />
+                {sum(cell.counts) > 1 && <sup aria-hidden="true">×</sup>}
+              </a>
+            );
+          })}
+        </div>
+      )}
+    />
+  );
+}
+
+function runTitle(run: Grid["runs"][number]): string {
+  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${slot(run.logical_date)}` : ""}`;
+}
+
+function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {
+  const begun = millis(from);
+  const over = millis(to);
+  const took = begun !== null && over !== null ? `, ${span(over - begun)}` : begun !== null ? `, since ${utc(from)}` : "";
+  const all = sum(counts);
+  const states = ordered(counts).map(([state, count]) => (all > 1 ? `${count} ${named(state)}` : named(state)));
+  return `${task} in ${run}: ${states.join(", ")}${took}`;
+}

@@ -1,0 +1,136 @@
+// What has changed, as it is committed: one stream for the whole page, given on at most four times
+// a second. Where there is no stream, everything shown is asked for again every three seconds.
+
+export interface Change {
+  all: boolean;
+  runs: Set<string>;
+  dags: Set<string>;
+  triggers: boolean;
+}
+
+export type Mode = "off" | "live" | "polling" | "away";
+
+type Told = (change: Change) => void;
+
+const PAUSE_MS = 250;
+const POLL_MS = 3000;
+const AGAIN_MS = 2000;
+
+const listeners = new Set<Told>();
+const modes = new Set<(mode: Mode) => void>();
+let mode: Mode = "off";
+let source: EventSource | null = null;
+let pending: Change = nothing();
+let flushing: ReturnType<typeof setTimeout> | undefined;
+let flushedAt = 0;
+let polling: ReturnType<typeof setInterval> | undefined;
+let again: ReturnType<typeof setTimeout> | undefined;
+let opened = false;
+
+function nothing(): Change {
+  return { all: false, runs: new Set(), dags: new Set(), triggers: false };
+}
+
+export function onChange(told: Told): () => void {
+  listeners.add(told);
+  return () => listeners.delete(told);
+}
+
+export function onMode(told: (mode: Mode) => void): () => void {
+  modes.add(told);
+  return () => modes.delete(told);
+}
+
+export function currentMode(): Mode {
+  return mode;
+}
+
+function setMode(next: Mode): void {
+  if (mode === next) return;
+  mode = next;
+  for (const told of modes) told(next);
+}
+
+/** Begin; a hidden page lets go of its stream, as a browser has few connections to one host. */
+export function start(): void {
+  if (opened) return;
+  opened = true;
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  if (!document.hidden) open();
+}
+
+function open(): void {
+  if (source !== null) return;
+  clearTimeout(again);
+  source = new EventSource("/api/v1/stream");
+  source.addEventListener("open", () => {
+    clearInterval(polling);
+    polling = undefined;
+    setMode("live");
+    refreshAll();
+  });
+  source.addEventListener("commit", (event) => take((event as MessageEvent<string>).data));
+  source.addEventListener("reset", refreshAll);
+  source.addEventListener("error", () => {
+    if (source?.readyState === EventSource.CLOSED) {
+      source = null;
+      poll();
+    } else {
+      setMode("away");
+    }
+  });
+}
+
+function close(): void {
+  source?.close();
+  source = null;
+  clearInterval(polling);
+  clearTimeout(again);
+  polling = undefined;
+  setMode("off");
+}
+
+/** The daemon has no stream, or refuses one more: ask instead, and look for it now and then. */
+function poll(): void {
+  setMode("polling");
+  if (polling === undefined) polling = setInterval(refreshAll, POLL_MS);
+  again = setTimeout(open, AGAIN_MS * 15);
+}
+
+export function refreshAll(): void {
+  pending.all = true;
+  flush();
+}
+
+interface Commit {
+  runs?: { run_id: string; dag_id: string }[];
+  tasks?: { run_id: string }[];
+  counts?: Record<string, unknown>;
+  dags?: string[];
+  triggers?: number;
+}
+
+function take(text: string): void {
+  const commit = JSON.parse(text) as Commit;
+  for (const run of commit.runs ?? []) {
+    pending.runs.add(run.run_id);
+    pending.dags.add(run.dag_id);
+  }
+  for (const task of commit.tasks ?? []) pending.runs.add(task.run_id);
+  for (const run of Object.keys(commit.counts ?? {})) pending.runs.add(run);
+  for (const dag of commit.dags ?? []) pending.dags.add(dag);
+  if (commit.triggers) pending.triggers = true;
+  flush();
+}
+
+function flush(): void {
+  if (flushing !== undefined) return;
+  const rest = Math.max(0, flushedAt + PAUSE_MS - performance.now());
+  flushing = setTimeout(() => {
+    flushing = undefined;
+    flushedAt = performance.now();
+    const change = pending;
+    pending = nothing();
+    for (const told of listeners) told(change);
+  }, rest);
+}

@@ -1,0 +1,206 @@
+// Pieces that views are made of.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import type { Problem } from "./api";
+import type { Data } from "./data";
+import { here, usePlace } from "./router";
+import type { Wait } from "./types";
+import { When } from "./time";
+
+interface PanelProps {
+  title?: ComponentChildren;
+  actions?: ComponentChildren;
+  children: ComponentChildren;
+  class?: string;
+}
+
+export function Panel({ title, actions, children, class: name = "" }: PanelProps) {
+  return (
+    <section class={`panel ${name}`}>
+      {(title || actions) && (
+        <header>
+          <h2>{title}</h2>
+          {actions && <div class="actions">{actions}</div>}
+        </header>
+      )}
+      {children}
+    </section>
+  );
+}
+
+/** The head of a view; the same text is the window's title. */
+export function Head({ title, name, children }: { title: ComponentChildren; name: string; children?: ComponentChildren }) {
+  useEffect(() => {
+    document.title = `${name} · aioflow`;
+  }, [name]);
+  return (
+    <div class="head">
+      <h1 tabIndex={-1}>{title}</h1>
+      {children && <div class="actions">{children}</div>}
+    </div>
+  );
+}
+
+export function Empty({ children }: { children: ComponentChildren }) {
+  return <div class="empty">{children}</div>;
+}
+
+/** What went wrong, and what can be done about it. */
+export function Trouble({ problem, again }: { problem: Problem; again?: () => void }) {
+  const advice = problem.isAbsent
+    ? "It may have been deleted, or this daemon is older than the page."
+    : problem.status === 403
+      ? "Your role does not allow that; an admin can change it."
+      : problem.status === 0 || problem.status === 503
+        ? "The page asks again by itself."
+        : "The daemon's log may say more.";
+  return (
+    <div class="trouble" role="alert">
+      <p>
+        <strong>{problem.message}</strong>
+      </p>
+      <p class="soft">
+        {advice} {problem.code && <code>{problem.code}</code>}
+      </p>
+      {again && (
+        <button type="button" onClick={again}>
+          Ask again
+        </button>
+      )}
+    </div>
+  );
+}
+
+interface ShownProps<T> {
+  of: Data<T>;
+  children: (data: T) => ComponentChildren;
+  /** Whether a daemon that lacks it is worth no words. */
+  optional?: boolean;
+}
+
+/** The data if it is there, else why it is not. */
+export function Shown<T>({ of, children, optional }: ShownProps<T>) {
+  if (of.data !== undefined) {
+    const isStale = of.problem !== undefined && !of.problem.isAbsent;
+    return (
+      <>
+        {isStale && of.problem && <p class="stale">{of.problem.message} What follows is from before.</p>}
+        {children(of.data)}
+      </>
+    );
+  }
+  if (of.problem) return optional && of.problem.isAbsent ? null : <Trouble problem={of.problem} again={of.reload} />;
+  return <p class="loading soft">Loading …</p>;
+}
+
+export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, string][]; label: string }) {
+  return (
+    <nav class="tabs" aria-label={label}>
+      {tabs.map(([key, name, href]) => (
+        <a key={key} href={href} aria-current={key === at ? "page" : undefined}>
+          {name}
+        </a>
+      ))}
+    </nav>
+  );
+}
+
+export function Waits({ wait }: { wait: Wait | null | undefined }) {
+  if (!wait) return null;
+  return (
+    <span class="wait">
+      <b>{wait.kind.replaceAll("_", " ")}</b>
+      {wait.detail && <span> {wait.detail}</span>}
+      {wait.until && (
+        <span class="soft">
+          {" "}
+          at the latest <When at={wait.until} />
+        </span>
+      )}
+    </span>
+  );
+}
+
+/** Any JSON, as text. */
+export function Json({ value }: { value: unknown }) {
+  if (value && typeof value === "object" && "size_bytes" in value && Object.keys(value).length === 1) {
+    return <span class="soft">{bytes(Number(value.size_bytes))}, not shown</span>;
+  }
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return (
+    <pre class="json" tabIndex={0}>
+      {text}
+    </pre>
+  );
+}
+
+export function bytes(count: number | null | undefined): string {
+  if (count === null || count === undefined) return "–";
+  for (const [size, unit] of [
+    [1 << 30, "GiB"],
+    [1 << 20, "MiB"],
+    [1 << 10, "KiB"],
+  ] as const) {
+    if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
+  }
+  return `${count} B`;
+}
+
+export function number(value: number | null | undefined, digits = 0): string {
+  if (value === null || value === undefined) return "–";
+  return value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
+export function taskHref(run: string, task: string, map = -1, round = 0): string {
+  const base = `/runs/${encodeURIComponent(run)}`;
+  const { parts } = here();
+  // Stay in the view that shows the run already.
+  const view = parts[0] === "runs" && parts[1] === run && parts[2] ? `/${parts[2]}` : "";
+  const fields = new URLSearchParams({ task });
+  if (map >= 0) fields.set("map", String(map));
+  if (round > 0) fields.set("round", String(round));
+  return `${base}${view}?${fields}`;
+}
+
+export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
+export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
+
+export function childName(task: string, map: number, round: number, label?: string | null): string {
+  return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;
+}
+
+/** A text field whose value goes into the address once typing rests. */
+export function Filter({ name, label, onValue }: { name: string; label: string; onValue: (value: string) => void }) {
+  const place = usePlace();
+  const [value, setValue] = useState(place.query.get(name) ?? "");
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  return (
+    <input
+      type="search"
+      data-search
+      placeholder={label}
+      aria-label={label}
+      value={value}
+      onInput={(event) => {
+        const given = event.currentTarget.value;
+        setValue(given);
+        clearTimeout(timer.current);
+        timer.current = setTimeout(() => onValue(given), 150);
+      }}
+    />
+  );
+}
+
+export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {
+  return (
+    <select aria-label={props.label} value={props.value} onChange={(event) => props.onValue(event.currentTarget.value)}>
+      {props.options.map(([value, name]) => (
+        <option key={value} value={value}>
+          {name}
+        </option>
+      ))}
+    </select>
+  );
+}

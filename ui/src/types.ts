@@ -1,0 +1,356 @@
+// What the API answers with; see docs/reference/http.md.
+
+export type Counts = Record<string, number>;
+
+export interface Wait {
+  kind: string;
+  detail: string;
+  since: string | null;
+  until: string | null;
+}
+
+export interface TaskError {
+  type: string;
+  message: string;
+  reason: string;
+}
+
+export interface Me {
+  name: string;
+  role: "viewer" | "operator" | "admin";
+  kind: "home" | "token" | "session";
+}
+
+export interface Dag {
+  dag_id: string | null;
+  file: string;
+  version: string | null;
+  paused: boolean;
+  schedule: string | null;
+  next_run_at: string | null;
+  import_error: string | null;
+}
+
+export interface TaskSpec {
+  task_id: string;
+  body: string;
+  parents: string[];
+  trigger_rule: string;
+  is_mapped: boolean;
+  is_sensor: boolean;
+  max_tries: number;
+  pool: string;
+  doc: string;
+  line: number;
+}
+
+export interface Schema {
+  type?: string | string[];
+  enum?: unknown[];
+  title?: string;
+  description?: string;
+  format?: string;
+  minimum?: number;
+  maximum?: number;
+}
+
+export interface DagDetail {
+  dag_id: string;
+  file: string;
+  version: string;
+  paused: boolean;
+  schedule: string | null;
+  timezone: string;
+  next_run_at: string | null;
+  import_error: string | null;
+  catchup: boolean;
+  max_active_runs: number;
+  parameters: string[];
+  required: string[];
+  params: Record<string, { schema: Schema; default?: unknown }>;
+  tags: string[];
+  doc: string;
+  tasks: TaskSpec[];
+}
+
+export interface RunSummary {
+  run_id: string;
+  dag_id: string;
+  state: string;
+  cause: string;
+  logical_date: string | null;
+  created_at: string | null;
+  started_at: string | null;
+  ended_at: string | null;
+  version: string;
+}
+
+export interface Task {
+  task_id: string;
+  map_index: number;
+  round: number;
+  map_label: string | null;
+  state: string;
+  try_number: number;
+  max_tries: number;
+  interruptions: number;
+  started_at: string | null;
+  ended_at: string | null;
+  waiting_on: Wait | null;
+  error: TaskError | null;
+  result: unknown;
+}
+
+export interface Run {
+  run_id: string;
+  dag_id: string;
+  state: string;
+  cause?: string;
+  logical_date: string | null;
+  started_at: string | null;
+  ended_at: string | null;
+  conf: unknown;
+  version: string;
+  counts: Counts;
+  tasks: Task[];
+}
+
+export interface Try {
+  try_number: number;
+  state: string;
+  started_at: string | null;
+  ended_at: string | null;
+  worker: string | null;
+  error: string | null;
+  reason: string | null;
+}
+
+export interface Trigger {
+  trigger_id: number;
+  kind: string;
+  dag_id: string;
+  run_id: string | null;
+  task_id: string | null;
+  map_index: number;
+  round: number;
+  since: string;
+  deadline: string | null;
+  node: number | null;
+  shared_with: number | null;
+  state: string;
+  events: number | null;
+  detail: string;
+}
+
+export interface TaskShown extends Task {
+  inputs?: { name: string; from_task: string | null; value: unknown }[];
+  tries?: Try[];
+  records?: { ordinal: number; kind: string; name: string; at: string | null; value: unknown }[];
+  trigger?: Trigger | null;
+}
+
+export interface Cause {
+  depth: number;
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  round: number;
+  map_label: string | null;
+  state: string;
+  waiting_on: Wait | null;
+}
+
+export interface Chain {
+  run_id: string;
+  dag_id: string;
+  state: string;
+  causes: Cause[];
+  more: number;
+}
+
+export interface GraphNode {
+  task_id: string;
+  body: string;
+  group: string | null;
+  is_mapped: boolean;
+  is_sensor: boolean;
+  trigger_rule: string;
+  kind?: string;
+  doc: string;
+  line: number;
+}
+
+export interface Graph {
+  version: string;
+  nodes: GraphNode[];
+  edges: { from: string; to: string; rule?: string | null }[];
+  groups: { group_id: string; parent: string | null }[];
+}
+
+export interface RunGraphTask {
+  task_id: string;
+  counts: Counts;
+  width: number | null;
+  is_open: boolean;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+export interface RunGraph {
+  run: RunSummary;
+  version: string;
+  tasks: RunGraphTask[];
+}
+
+export interface GanttRow {
+  task_id: string;
+  map_index: number;
+  round: number;
+  map_label: string | null;
+  state: string;
+  spans: { kind: string; from: string; to: string | null }[];
+}
+
+export interface Grid {
+  tasks: string[];
+  runs: (RunSummary & { cells: [number, Counts, string | null, string | null][] | null })[];
+}
+
+export interface Overview {
+  status: string;
+  version: string;
+  uptime_seconds: number;
+  is_store_away: boolean;
+  live_runs: number;
+  states: Counts;
+  slots: Record<string, { all: number; used: number }>;
+  parked: Counts;
+  failed_24h: number;
+  import_errors: number;
+  loop_lag_seconds: number;
+  fires_per_second: number;
+  waiting_longest: {
+    run_id: string;
+    dag_id: string;
+    task_id: string;
+    map_index: number;
+    round: number;
+    state: string;
+    waiting_on: Wait | null;
+  }[];
+  failed_runs: RunSummary[];
+}
+
+export interface RecentRun {
+  run_id: string;
+  state: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+export interface TriggerSummary {
+  kinds: {
+    kind: string;
+    count: number;
+    oldest_since: string | null;
+    shared_watches: number | null;
+    next_check_at: string | null;
+    fires: number | null;
+    fires_per_second: number | null;
+  }[];
+  hosts: {
+    name: string;
+    state: string;
+    triggers: number;
+    loop_lag_seconds: number | null;
+    rss_bytes: number | null;
+  }[];
+  capacity: number | null;
+  waiting_for_capacity: number;
+  quarantined: string[];
+  ages: { upto_seconds: number | null; count: number }[];
+}
+
+export interface Slow {
+  kind: string;
+  name: string;
+  stalls: number;
+  longest_ms: number;
+  total_ms: number;
+  place: string;
+  last_at: string | null;
+  run_id: string;
+  task_id: string;
+  quarantined: boolean;
+}
+
+export interface NamedEvent {
+  event_id: number;
+  name: string;
+  key: string | null;
+  at: string;
+  run_id: string | null;
+  data: unknown;
+}
+
+export interface Pool {
+  name: string;
+  slots: number;
+  include_deferred: boolean;
+  used?: number;
+  queued?: number;
+}
+
+export interface Backfill {
+  backfill_id: number;
+  dag_id: string;
+  first: string;
+  last: string;
+  reprocess: string;
+  max_active: number;
+  reverse: boolean;
+  state: string;
+  next_slot: string | null;
+  made: number;
+  skipped: number;
+  progress: number;
+  runs: Counts;
+  created_at: string;
+  ended_at: string | null;
+  failure: string | null;
+}
+
+export interface Slot {
+  logical_date: string;
+  run_id: string | null;
+  state: string | null;
+  action: string;
+}
+
+export interface Node {
+  node: number;
+  epoch: number;
+  state: string;
+  started_at: string | null;
+  seen_at: string | null;
+  version: string | null;
+  pid: number | null;
+  host: string | null;
+  slots: number | null;
+  triggers: number | null;
+  is_here: boolean;
+}
+
+export interface AuditRow {
+  audit_id: number;
+  at: string;
+  actor: string;
+  role: string | null;
+  action: string;
+  target: string | null;
+  outcome: string;
+  code: string | null;
+  before: unknown;
+  after: unknown;
+  address: string | null;
+}

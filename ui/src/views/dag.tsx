@@ -1,0 +1,209 @@
+import { useMemo, useRef } from "preact/hooks";
+
+import { backfill, pause, trigger } from "../actions";
+import { enc, query } from "../api";
+import { ofDag, useData } from "../data";
+import { Gantt } from "../gantt";
+import { GraphView, graphOf } from "../graph";
+import { GridView } from "../grid";
+import { Choice, Empty, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
+import { go, usePlace, withQuery } from "../router";
+import { When, utc } from "../time";
+import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
+import { RunList } from "./runs";
+
+export function DagPage({ id, view }: { id: string; view: string }) {
+  const dag = useData<DagDetail>(`/dags/${enc(id)}`, { on: ofDag(id), gap: 1000 });
+  const base = dagHref(id);
+  const at = view === "" ? "grid" : view;
+  return (
+    <Shown of={dag}>
+      {(data) => (
+        <>
+          <Top dag={data} />
+          <Tabs
+            label="Views of the DAG"
+            at={at}
+            tabs={[
+              ["grid", "Grid", base],
+              ["graph", "Graph", `${base}/graph`],
+              ["gantt", "Gantt", `${base}/gantt`],
+              ["code", "Code", `${base}/code`],
+              ["runs", "Runs", `${base}/runs`],
+            ]}
+          />
+          <View dag={data} at={at} />
+        </>
+      )}
+    </Shown>
+  );
+}
+
+function Top({ dag }: { dag: DagDetail }) {
+  return (
+    <>
+      <Head title={dag.dag_id} name={dag.dag_id}>
+        <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
+          Trigger …
+        </button>
+        <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
+          Backfill …
+        </button>
+        <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
+          {dag.paused ? "Resume" : "Pause"}
+        </button>
+      </Head>
+      {dag.import_error && (
+        <p class="wrong" role="alert">
+          Its file cannot be read as it is now, so the version before goes on: <span class="break">{dag.import_error}</span> <a href="/errors">Import errors</a>
+        </p>
+      )}
+      {dag.doc && <p class="doc">{dag.doc}</p>}
+      <dl class="facts inline">
+        <dt>Schedule</dt>
+        <dd>{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</dd>
+        <dt>Next run</dt>
+        <dd>{dag.paused ? "paused" : <When at={dag.next_run_at} />}</dd>
+        <dt>Active at once</dt>
+        <dd>{dag.max_active_runs || "no limit"}</dd>
+        <dt>File</dt>
+        <dd class="break">{dag.file}</dd>
+        <dt>Version</dt>
+        <dd>
+          <code>{dag.version.slice(0, 12)}</code>
+        </dd>
+        {dag.tags.length > 0 && (
+          <>
+            <dt>Tags</dt>
+            <dd>{dag.tags.join(", ")}</dd>
+          </>
+        )}
+      </dl>
+    </>
+  );
+}
+
+function View({ dag, at }: { dag: DagDetail; at: string }) {
+  switch (at) {
+    case "graph":
+      return <DagGraph dag={dag} />;
+    case "gantt":
+      return <LastGantt dag={dag} />;
+    case "code":
+      return <Code dag={dag} />;
+    case "runs":
+      return <RunList dag={dag.dag_id} state="" isOfOne />;
+    default:
+      return <DagGrid dag={dag} />;
+  }
+}
+
+function DagGrid({ dag }: { dag: DagDetail }) {
+  const place = usePlace();
+  const before = place.query.get("before");
+  const runs = useRef<string[]>([]);
+  const grid = useData<Grid>(query(`/dags/${enc(dag.dag_id)}/grid`, { limit: 25, before }), {
+    on: (change) => change.dags.has(dag.dag_id) || runs.current.some((run) => change.runs.has(run)),
+    gap: 700,
+  });
+  runs.current = grid.data?.runs.map((run) => run.run_id) ?? [];
+  if (grid.problem?.isAbsent && !before) return <RunList dag={dag.dag_id} state="" isOfOne />;
+  const oldest = grid.data?.runs.at(-1)?.run_id;
+  return (
+    <Shown of={grid}>
+      {(data) => (
+        <>
+          <GridView grid={data} />
+          <p class="actions pager">
+            {data.runs.length >= 25 && oldest && (
+              <button type="button" onClick={() => go(withQuery({ before: oldest }))}>
+                Older runs
+              </button>
+            )}
+            {before && (
+              <button type="button" onClick={() => go(withQuery({ before: null }))}>
+                Newest runs
+              </button>
+            )}
+          </p>
+        </>
+      )}
+    </Shown>
+  );
+}
+
+function DagGraph({ dag }: { dag: DagDetail }) {
+  const graph = useData<Graph>(`/dags/${enc(dag.dag_id)}/graph`, { on: ofDag(dag.dag_id), gap: 2000 });
+  const old = useMemo(() => graphOf(dag), [dag]);
+  if (graph.problem?.isAbsent) return <GraphView graph={old} />;
+  return <Shown of={graph}>{(data) => <GraphView graph={data} />}</Shown>;
+}
+
+function LastGantt({ dag }: { dag: DagDetail }) {
+  const runs = useData<RunSummary[]>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
+  const place = usePlace();
+  const wanted = place.query.get("run") ?? runs.data?.[0]?.run_id ?? null;
+  const rows = useData<GanttRow[]>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
+  return (
+    <Shown of={runs}>
+      {(found) =>
+        wanted === null ? (
+          <Empty>No runs yet.</Empty>
+        ) : (
+          <div class="fill-column">
+            <div class="bar-of-filters">
+              <Choice label="Run" value={wanted} options={found.map((run) => [run.run_id, run.run_id])} onValue={(run) => go(withQuery({ run }), { replace: true })} />
+              <a href={runHref(wanted)}>this run</a>
+            </div>
+            <Shown of={rows}>{(data) => <Gantt rows={data} run={wanted} />}</Shown>
+          </div>
+        )
+      }
+    </Shown>
+  );
+}
+
+interface CodeOf {
+  version: string;
+  files: { name: string; text: string }[];
+  made_at: string | null;
+}
+
+interface Version {
+  version: string;
+  made_at: string | null;
+  runs: number;
+}
+
+function Code({ dag }: { dag: DagDetail }) {
+  const place = usePlace();
+  const version = place.query.get("version") ?? dag.version;
+  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
+  const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
+  const options = (versions.data ?? []).map((one): [string, string] => [
+    one.version,
+    `${one.version.slice(0, 12)}, ${utc(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
+  ]);
+  return (
+    <>
+      {options.length > 0 && (
+        <div class="bar-of-filters">
+          <Choice label="Version" value={version} options={options} onValue={(value) => go(withQuery({ version: value }), { replace: true })} />
+        </div>
+      )}
+      <Shown of={code}>
+        {(data) => (
+          <>
+            {data.files.map((file) => (
+              <Panel key={file.name} title={file.name}>
+                <pre class="code" tabIndex={0}>
+                  {file.text}
+                </pre>
+              </Panel>
+            ))}
+          </>
+        )}
+      </Shown>
+    </>
+  );
+}

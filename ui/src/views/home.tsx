@@ -1,0 +1,180 @@
+import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
+import { enc, query } from "../api";
+import { ofRun, useData } from "../data";
+import { Bar, State, ended, sum } from "../states";
+import { Took, When, span } from "../time";
+import type { Overview, Run, RunSummary, Trigger } from "../types";
+
+const SHOWN = 12;
+
+export function Home() {
+  const overview = useData<Overview>("/overview", { gap: 1000 });
+  const live = useData<RunSummary[]>(query("/runs", { state: "running", limit: SHOWN }));
+  const isOld = overview.problem?.isAbsent === true;
+  return (
+    <>
+      <Head title="Home" name="Home" />
+      <Shown of={overview} optional>
+        {(now) => <Figures now={now} />}
+      </Shown>
+      <div class="columns">
+        <Panel title="In flight" actions={<a href="/runs?state=running">all</a>}>
+          <Shown of={live}>
+            {(runs) =>
+              runs.length === 0 ? (
+                <Empty>
+                  Nothing runs. <a href="/dags">Start a run</a> of a DAG, or wait for its schedule.
+                </Empty>
+              ) : (
+                <ul class="rows">
+                  {runs.map((run) => (
+                    <InFlight key={run.run_id} run={run} />
+                  ))}
+                </ul>
+              )
+            }
+          </Shown>
+        </Panel>
+        <Panel title="Failed" actions={<a href="/runs?state=failed">all</a>}>
+          {isOld ? <FailedRuns /> : <Shown of={overview}>{(now) => <Failed runs={now.failed_runs} />}</Shown>}
+        </Panel>
+        <Panel title="Waiting longest" actions={<a href="/triggers">all</a>} class="wide">
+          {isOld ? <Parked /> : <Shown of={overview}>{(now) => <Waiting rows={now.waiting_longest} />}</Shown>}
+        </Panel>
+      </div>
+    </>
+  );
+}
+
+function Figures({ now }: { now: Overview }) {
+  const parked = Object.values(now.parked).reduce((all, count) => all + count, 0);
+  const slots = Object.entries(now.slots);
+  const kinds = Object.entries(now.parked)
+    .map(([kind, count]) => `${count} ${kind}`)
+    .join(", ");
+  return (
+    <>
+      {now.is_store_away && (
+        <p class="wrong" role="alert">
+          The database does not answer: nothing moves until it is back. See the daemon's log, and that its disk has room.
+        </p>
+      )}
+      <dl class="figures">
+        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={now.status} below={`up ${span(now.uptime_seconds * 1000)}, lag ${span(now.loop_lag_seconds * 1000)}`} />
+        <Figure name="Live runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks run`} />
+        <Figure name="Waiting" href="/triggers" text={number(parked)} below={kinds || "no slot held"} />
+        <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
+        <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([lane, slot]) => `${lane}: ${slot.used} of ${slot.all}`).join(", ")} />
+        <Figure name="Failed, 24 h" href="/runs?state=failed" isBad={now.failed_24h > 0} text={number(now.failed_24h)} below="runs" />
+        <Figure name="Import errors" href="/errors" isBad={now.import_errors > 0} text={number(now.import_errors)} below="files" />
+        <Figure name="Fires" href="/triggers" text={number(now.fires_per_second, 1)} below="per second" />
+      </dl>
+    </>
+  );
+}
+
+function Figure({ name, text, below, isBad, href }: { name: string; text: string; below: string; isBad?: boolean; href: string }) {
+  return (
+    <div class={isBad ? "figure bad" : "figure"}>
+      <dt>{name}</dt>
+      <dd>
+        <a href={href}>{text}</a>
+        <small>{below}</small>
+      </dd>
+    </div>
+  );
+}
+
+function InFlight({ run }: { run: RunSummary }) {
+  const shown = useData<Run>(query(`/runs/${enc(run.run_id)}`, { limit: 1 }), { on: ofRun(run.run_id), gap: 500 });
+  const counts = shown.data?.counts ?? {};
+  return (
+    <li>
+      <a class="row" data-row href={runHref(run.run_id)}>
+        <span class="cut grow">{run.run_id}</span>
+        <span class="share">
+          <Bar counts={counts} label={run.run_id} />
+        </span>
+        <span class="num">{sum(counts) > 0 ? `${ended(counts)} of ${sum(counts)}` : ""}</span>
+        <span class="num soft">
+          <Took from={run.started_at ?? run.created_at} to={null} />
+        </span>
+      </a>
+    </li>
+  );
+}
+
+function FailedRuns() {
+  const failed = useData<RunSummary[]>(query("/runs", { state: "failed", limit: 10 }));
+  return <Shown of={failed}>{(runs) => <Failed runs={runs} />}</Shown>;
+}
+
+function Failed({ runs }: { runs: RunSummary[] }) {
+  if (runs.length === 0) return <Empty>No run has failed.</Empty>;
+  return (
+    <ul class="rows">
+      {runs.map((run) => (
+        <li key={run.run_id}>
+          <a class="row" data-row href={runHref(run.run_id)}>
+            <State state={run.state} />
+            <span class="cut grow">{run.run_id}</span>
+            <span class="num soft">
+              <When at={run.ended_at} />
+            </span>
+          </a>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
+  if (rows.length === 0) return <Empty>Nothing waits.</Empty>;
+  return (
+    <ul class="rows">
+      {rows.map((row) => (
+        <li key={`${row.run_id} ${row.task_id} ${row.map_index} ${row.round}`}>
+          <a class="row" data-row href={taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
+            <State state={row.state} />
+            <span class="cut">{childName(row.task_id, row.map_index, row.round)}</span>
+            <span class="cut soft">{row.run_id}</span>
+            <span class="cut grow">
+              <Waits wait={row.waiting_on} />
+            </span>
+            <span class="num soft">
+              <When at={row.waiting_on?.since} />
+            </span>
+          </a>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Parked() {
+  const parked = useData<Trigger[]>(query("/triggers", { limit: 10 }), { gap: 1000 });
+  return (
+    <Shown of={parked}>
+      {(rows) =>
+        rows.length === 0 ? (
+          <Empty>Nothing waits.</Empty>
+        ) : (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={row.trigger_id}>
+                <a class="row" data-row href={row.run_id && row.task_id ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id)}>
+                  <State state="deferred" />
+                  <span class="cut">{row.task_id ?? row.dag_id}</span>
+                  <span class="cut grow soft">{row.detail}</span>
+                  <span class="num soft">
+                    <When at={row.since} />
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )
+      }
+    </Shown>
+  );
+}

@@ -1,0 +1,186 @@
+// What the installation is made of: nodes, files that cannot be read, who did what.
+
+import { drain } from "../actions";
+import { query } from "../api";
+import { useData, usePages } from "../data";
+import { Empty, Head, Json, Panel, Shown } from "../parts";
+import { When } from "../time";
+import type { AuditRow, Node } from "../types";
+
+export function Nodes() {
+  const nodes = useData<Node[]>("/nodes", { gap: 2000 });
+  return (
+    <>
+      <Head title="Nodes" name="Nodes" />
+      <Shown of={nodes}>
+        {(rows) =>
+          rows.length === 0 ? (
+            <Empty>No node has said a word yet.</Empty>
+          ) : (
+            <div class="columns">
+              {rows.map((node) => (
+                <One key={node.node} node={node} />
+              ))}
+            </div>
+          )
+        }
+      </Shown>
+    </>
+  );
+}
+
+function One({ node }: { node: Node }) {
+  const isDrained = node.state.startsWith("drain");
+  return (
+    <Panel
+      title={
+        <>
+          Node {node.node} {node.is_here && <span class="tag">this one</span>}
+        </>
+      }
+      actions={
+        <button type="button" data-needs="admin" class="small" onClick={() => drain(node.node, isDrained)}>
+          {isDrained ? "Undrain …" : "Drain …"}
+        </button>
+      }
+    >
+      <dl class="facts">
+        <dt>State</dt>
+        <dd>{node.state.replaceAll("_", " ")}</dd>
+        <dt>Started</dt>
+        <dd>
+          <When at={node.started_at} />
+        </dd>
+        <dt>Seen</dt>
+        <dd>
+          <When at={node.seen_at} />
+        </dd>
+        <dt>Version</dt>
+        <dd>{node.version || "–"}</dd>
+        <dt>Host</dt>
+        <dd class="break">
+          {node.host ?? "–"} {node.pid !== null && <span class="soft">pid {node.pid}</span>}
+        </dd>
+        <dt>Epoch</dt>
+        <dd>{node.epoch}</dd>
+        <dt>Triggers</dt>
+        <dd>{node.triggers ?? "–"}</dd>
+        <dt>Slots</dt>
+        <dd>{node.slots ?? "–"}</dd>
+      </dl>
+    </Panel>
+  );
+}
+
+interface Broken {
+  file: string;
+  reason: string;
+  message: string;
+  at: string | null;
+  last_good_version: string | null;
+}
+
+export function Errors() {
+  const errors = useData<Broken[]>("/import-errors", { on: (change) => change.dags.size > 0, gap: 1000 });
+  return (
+    <>
+      <Head title="Import errors" name="Import errors" />
+      <Shown of={errors}>
+        {(rows) =>
+          rows.length === 0 ? (
+            <Empty>Every DAG file could be read.</Empty>
+          ) : (
+            <>
+              {rows.map((row) => (
+                <Panel
+                  key={row.file}
+                  title={<span class="break">{row.file}</span>}
+                  actions={
+                    <span class="soft">
+                      <When at={row.at} none="" />
+                    </span>
+                  }
+                >
+                  <p>
+                    <b class="bad">{row.reason.replaceAll("_", " ")}</b>{" "}
+                    <span class="soft">
+                      {row.last_good_version ? `its version ${row.last_good_version.slice(0, 12)} goes on until the file is mended` : "it gives no DAG until it is mended"}
+                    </span>
+                  </p>
+                  <pre class="code" tabIndex={0}>
+                    {row.message}
+                  </pre>
+                </Panel>
+              ))}
+            </>
+          )
+        }
+      </Shown>
+    </>
+  );
+}
+
+const PAGE = 100;
+
+export function Audit() {
+  const rows = usePages<AuditRow>((last) => query("/audit", { limit: PAGE, before: last?.audit_id ?? null }), PAGE, { gap: 2000 });
+  return (
+    <>
+      <Head title="Audit" name="Audit" />
+      <Shown of={rows}>
+        {(data) =>
+          data.length === 0 ? (
+            <Empty>Nobody has changed anything yet.</Empty>
+          ) : (
+            <Panel>
+              <ul class="rows">
+                {data.map((row) => (
+                  <li key={row.audit_id}>
+                    <details>
+                      <summary class="row" data-row>
+                        <b class="cut">{row.actor}</b>
+                        <span class="cut">{row.action}</span>
+                        <span class="cut grow soft">{row.target}</span>
+                        {row.outcome !== "done" && (
+                          <span class="bad">
+                            {row.outcome} {row.code}
+                          </span>
+                        )}
+                        <span class="num">
+                          <When at={row.at} />
+                        </span>
+                      </summary>
+                      <div class="inset">
+                        <p class="soft">
+                          {row.role && `as ${row.role} `}
+                          {row.address && `from ${row.address}`}
+                        </p>
+                        {row.before !== null && row.before !== undefined && (
+                          <>
+                            <h3>Before</h3>
+                            <Json value={row.before} />
+                          </>
+                        )}
+                        {row.after !== null && row.after !== undefined && (
+                          <>
+                            <h3>After</h3>
+                            <Json value={row.after} />
+                          </>
+                        )}
+                      </div>
+                    </details>
+                  </li>
+                ))}
+              </ul>
+              {!rows.isWhole && (
+                <button type="button" onClick={rows.more}>
+                  Older rows
+                </button>
+              )}
+            </Panel>
+          )
+        }
+      </Shown>
+    </>
+  );
+}

@@ -1,0 +1,238 @@
+import { fire, unquarantine } from "../actions";
+import { query } from "../api";
+import { type Concerns, useData, usePages } from "../data";
+import { VirtualList } from "../list";
+import { Choice, Empty, Filter, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { go, usePlace, withQuery } from "../router";
+import { Glyph, named } from "../states";
+import { When, span } from "../time";
+import type { Slow, Trigger, TriggerSummary } from "../types";
+
+const PAGE = 200;
+const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
+const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped", "fired", "ending"].map((state) => [
+  state,
+  state ? named(state) : "all states",
+]);
+
+export function Triggers() {
+  const place = usePlace();
+  const kind = place.query.get("kind") ?? "";
+  const state = place.query.get("state") ?? "";
+  const dag = place.query.get("dag") ?? "";
+  const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000 });
+  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
+  return (
+    <>
+      <Head title="Triggers" name="Triggers" />
+      <Shown of={summary} optional>
+        {(data) => <Summary data={data} />}
+      </Shown>
+      <Stalls />
+      <Panel
+        title="Parked waits"
+        class="fill-column least"
+        actions={
+          <>
+            <Filter name="dag" label="Of DAG (its whole id)" onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
+            {kinds.length > 0 && (
+              <Choice label="Kind" value={kind} options={[["", "all kinds"], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
+            )}
+            <Choice label="State" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
+          </>
+        }
+      >
+        <List kind={kind} state={state} dag={dag} />
+      </Panel>
+    </>
+  );
+}
+
+function List({ kind, state, dag }: { kind: string; state: string; dag: string }) {
+  const rows = usePages<Trigger>((last) => query("/triggers", { kind, state, dag, limit: PAGE, after: last?.trigger_id ?? null }), PAGE, {
+    on: ofTriggers,
+    gap: 1000,
+  });
+  return (
+    <Shown of={rows}>
+      {(data) =>
+        data.length === 0 ? (
+          <Empty>{kind || state || dag ? "None fits." : "Nothing is parked. What defers, sleeps or waits for an event is listed here."}</Empty>
+        ) : (
+          <VirtualList
+            class="fill"
+            items={data}
+            height={34}
+            label={`${data.length}${rows.isWhole ? "" : " or more"} parked waits`}
+            keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
+            onEnd={rows.more}
+            row={(row) => <Row row={row} />}
+          />
+        )
+      }
+    </Shown>
+  );
+}
+
+function Row({ row }: { row: Trigger }) {
+  const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round);
+  const href = row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id);
+  return (
+    <div class="row">
+      <Glyph state="deferred" />
+      <span class="kind">{row.kind}</span>
+      <a class="cut" data-row href={href}>
+        {name}
+      </a>
+      <span class="cut grow soft narrow-hide" title={row.detail}>
+        {row.detail}
+      </span>
+      {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+      {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">shares its watch with {row.shared_with}</span>}
+      {row.deadline && (
+        <span class="soft wide-only">
+          until <When at={row.deadline} />
+        </span>
+      )}
+      <span class="num">
+        <When at={row.since} />
+      </span>
+      {row.run_id !== null && (
+        <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
+          Fire
+        </button>
+      )}
+    </div>
+  );
+}
+
+function Summary({ data }: { data: TriggerSummary }) {
+  const parked = data.kinds.reduce((all, kind) => all + kind.count, 0);
+  const most = Math.max(1, ...data.ages.map((age) => age.count));
+  return (
+    <div class="columns">
+      <Panel title={`${number(parked)} parked${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
+        {data.waiting_for_capacity > 0 && (
+          <p class="wrong">
+            {number(data.waiting_for_capacity)} wait for room: raise <code>triggers.capacity</code>.
+          </p>
+        )}
+        <div class="scroll-x" tabIndex={0} role="region" aria-label="Parked by kind">
+          <table>
+            <thead>
+              <tr>
+                <th>Kind</th>
+                <th class="num">Parked</th>
+                <th class="num">Oldest</th>
+                <th class="num">Watches</th>
+                <th class="num">Next look</th>
+                <th class="num">Fires/s</th>
+              </tr>
+            </thead>
+            <tbody>
+              {data.kinds.map((kind) => (
+                <tr key={kind.kind}>
+                  <td>{kind.kind}</td>
+                  <td class="num">{number(kind.count)}</td>
+                  <td class="num">
+                    <When at={kind.oldest_since} />
+                  </td>
+                  <td class="num">{number(kind.shared_watches)}</td>
+                  <td class="num">
+                    <When at={kind.next_check_at} />
+                  </td>
+                  <td class="num">{number(kind.fires_per_second, 1)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+        {data.kinds.length === 0 && <Empty>No kinds of triggers are parked.</Empty>}
+      </Panel>
+      <Panel title="For how long">
+        <table class="ages">
+          <tbody>
+            {data.ages.map((age, index) => (
+              <tr key={index}>
+                <th scope="row">{age.upto_seconds === null ? "longer" : `up to ${span(age.upto_seconds * 1000)}`}</th>
+                <td>
+                  <i class="b-deferred" style={{ width: `${(100 * age.count) / most}%` }} />
+                </td>
+                <td class="num">{number(age.count)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+        {data.hosts.map((host) => (
+          <p key={host.name} class="soft">
+            <b>{host.name}</b> {named(host.state)}: {number(host.triggers)} triggers
+            {host.loop_lag_seconds !== null && `, loop lag ${span(host.loop_lag_seconds * 1000)}`}
+            {host.rss_bytes !== null && `, ${bytes(host.rss_bytes)}`}
+          </p>
+        ))}
+      </Panel>
+      {data.quarantined.length > 0 && (
+        <Panel title="In quarantine" class="wide">
+          <p class="soft">They held up the loop they shared, and live in a host of their own.</p>
+          <ul class="rows">
+            {data.quarantined.map((path) => (
+              <li key={path} class="row">
+                <code class="grow break">{path}</code>
+                <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
+                  End …
+                </button>
+              </li>
+            ))}
+          </ul>
+        </Panel>
+      )}
+    </div>
+  );
+}
+
+function Stalls() {
+  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000 });
+  if (!slow.data || slow.data.length === 0) return null;
+  return (
+    <Panel title="Held up the loop">
+      <div class="scroll-x" tabIndex={0} role="region" aria-label="What held up the loop">
+        <table>
+          <thead>
+            <tr>
+              <th>What</th>
+              <th class="num">Stalls</th>
+              <th class="num">Longest</th>
+              <th>Where</th>
+              <th>Last</th>
+              <th />
+            </tr>
+          </thead>
+          <tbody>
+            {slow.data.map((row) => (
+              <tr key={`${row.kind} ${row.name}`}>
+                <td class="break">
+                  {row.kind} <code>{row.name}</code>
+                </td>
+                <td class="num">{row.stalls}</td>
+                <td class="num">{span(row.longest_ms)}</td>
+                <td class="break">
+                  <code>{row.place}</code>
+                </td>
+                <td>
+                  <When at={row.last_at} />
+                </td>
+                <td>
+                  {row.quarantined && row.kind === "trigger" && (
+                    <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(row.name)}>
+                      End quarantine …
+                    </button>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Panel>
+  );
+}
