@@ -132,7 +132,7 @@ function Drawn({ graph, counts, hrefOf, picked }: Props) {
 
 function fitting(placed: Placed, box: HTMLElement): number {
   const least = Math.min(box.clientWidth / placed.width, Math.max(box.clientHeight, 260) / placed.height);
-  return Math.max(0.35, Math.min(1.15, least));
+  return Math.max(0.62, Math.min(1.15, least)); // smaller cannot be read: one scrolls then
 }
 
 /** Move what is too large to be seen by pulling at its ground. */
