@@ -34,6 +34,7 @@ from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy, HomeUnusable
 from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.load import HostLoad
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Drain
@@ -208,6 +209,7 @@ class _Node:
             cycle=self._answers.cycle,
             vault=vault,
             clean=self._clean,
+            hosts=self._loads,
         )
         self._deliveries = _deliveries(wiring, store, settings)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
@@ -217,6 +219,9 @@ class _Node:
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
 
+    def _loads(self) -> list[HostLoad]:
+        return [host.load for host in (self._async, *self._triggerers.values())]
+
     def _routes(self) -> Routes:
         return Routes(
             self._slot,
@@ -224,7 +229,6 @@ class _Node:
             self._triggerers,
             self._deliveries,
             self._answers,
-            self._api,
             on_commit=self._deleting.committed,
             on_code_missing=self._code_missing.ask,
         )

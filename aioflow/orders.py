@@ -319,7 +319,13 @@ class Notify(_Wire, frozen=True):
 
 
 class Ping(_Wire, frozen=True):
-    """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
+    """Say ``Pong`` as soon as the loop comes round. Shared hosts only.
+
+    Attributes:
+        sent_us: Monotonic microseconds; one clock for all processes of a machine.
+    """
+
+    sent_us: int = 0
 
 
 Order: TypeAlias = (

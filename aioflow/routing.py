@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aioflow.answers import Answers
-from aioflow.api import Api
 from aioflow.core.draft import Draft
 from aioflow.deliveries import Deliveries
 from aioflow.effects import (
@@ -44,7 +43,6 @@ class Routes:
         triggerers: Mapping[str, Triggerer],
         deliveries: Deliveries,
         answers: Answers,
-        api: Api,
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,
         on_code_missing: Callable[[RestoreCode], None] = lambda _: None,
@@ -54,7 +52,6 @@ class Routes:
         self._triggerers = triggerers
         self._deliveries = deliveries
         self._answers = answers
-        self._api = api
         self._on_commit = on_commit
         self._on_code_missing = on_code_missing
 
@@ -109,6 +106,5 @@ class Routes:
             run = draft.runs.get(run_no)
             return None if run is None else run.row
 
-        self._api.committed(batch)
         self._answers.on_commit(batch, row)
         self._on_commit(batch)

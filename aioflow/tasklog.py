@@ -130,6 +130,7 @@ class TaskLog:
 
     Attributes:
         masks: Hides secrets in all of them, before anything is cut off.
+        written_bytes: What tries have printed since this was made, as far as it was kept.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class TaskLog:
         self._cap_bytes = cap_bytes
         self._waiting: list[_Record] = []
         self._waiting_bytes = 0
+        self.written_bytes = 0
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
@@ -250,6 +252,7 @@ class TaskLog:
             with anyio.CancelScope(shield=True):
                 await in_thread(_write, batch, now, limiter=self._threads)
             self._waiting_bytes -= size
+            self.written_bytes += size
             self._drained.set()
             self._drained = anyio.Event()
             for path in {record.path for record in batch} & self._followed.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
@@ -17,6 +18,7 @@ from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.executors.load import HostLoad
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
@@ -130,6 +132,7 @@ class Triggerer:
         self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
+        self._fires: Counter[str] = Counter()
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -140,6 +143,11 @@ class Triggerer:
     def hosted(self) -> AbstractSet[TriggerNo]:
         """The triggers the host has, those included that it was told to let go of."""
         return set(self._hosted)
+
+    @property
+    def load(self) -> HostLoad:
+        """How the host fares, and what its triggers have yielded."""
+        return msgspec.structs.replace(self._host.load, fires=dict(self._fires))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a host until cancelled; signals ``task_status`` when it is up, or not yet wanted."""
@@ -254,6 +262,8 @@ class Triggerer:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Fired):
+                if class_path := self._class_of(report.trigger_no):
+                    self._fires[class_path] += 1
                 if report.is_last:
                     self._let_go(report)
                 passed.append(report)

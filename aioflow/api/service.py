@@ -15,7 +15,7 @@ from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf, packed_payload
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, measured, owed
+from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
@@ -47,6 +47,8 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
+from aioflow.executors.load import HostLoad
+from aioflow.measures import Measures
 from aioflow.model import Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
     CountTasks,
@@ -59,7 +61,7 @@ from aioflow.requests import (
     ShowPools,
     Unquarantine,
 )
-from aioflow.rows import Batch, PoolRow, RunRow
+from aioflow.rows import PoolRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -92,6 +94,7 @@ class Api(RunActions):
         home: Names the daemon in errors, holds large results and the key.
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
+        hosts: How the shared hosts fare.
 
     Attributes:
         backfills: Runs for the slots of a range.
@@ -110,6 +113,7 @@ class Api(RunActions):
         cycle: Callable[[RunNo, int, int], str] | None = None,
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
+        hosts: Callable[[], Sequence[HostLoad]] = tuple,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -118,6 +122,8 @@ class Api(RunActions):
         self._home = home
         self._cycle = cycle
         self._clean = clean
+        self._hosts = hosts
+        self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
         self.backfills = Backfills(self, clock, self._ask)
@@ -126,8 +132,6 @@ class Api(RunActions):
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key", self._ask)
-        self._commits = 0
-        self._changes = 0
 
     async def rotate(self) -> RotationView:
         """Change the key of the home; see ``Rotation``."""
@@ -403,23 +407,6 @@ class Api(RunActions):
 
     # ── watching over ───────────────────────────────────────────────────────────────────
 
-    def committed(self, batch: Batch) -> None:
-        """Count a batch; called by the engine's outlets."""
-        self._commits += 1
-        self._changes += sum(
-            len(rows)
-            for rows in (
-                batch.new_runs,
-                batch.run_changes,
-                batch.new_tasks,
-                batch.task_changes,
-                batch.results,
-                batch.new_triggers,
-                batch.trigger_changes,
-                batch.named_events,
-            )
-        )
-
     async def health(self) -> HealthView:
         """Return whether the database answers, the engine turns, and every host is up."""
         engine = self._running
@@ -447,7 +434,17 @@ class Api(RunActions):
         """
         engine = self._running
         uptime_us = self.clock.monotonic_us() - self._began_us
-        return measured(engine, commits=self._commits, changes=self._changes, uptime_us=uptime_us)
+        logs_bytes = self._tasklog.written_bytes
+        return measured(engine, self._hosts(), logs_bytes=logs_bytes, uptime_us=uptime_us)
+
+    @property
+    def measures(self) -> Measures:
+        """What the engine counts of itself."""
+        return self._running.measures
+
+    async def sizes(self) -> Sizes:
+        """Return what is kept; looked at once in a while."""
+        return await self._sizing.sizes(self._running.memory.commit_no)
 
 
 def _slow(known: Staller) -> SlowView:

@@ -143,6 +143,9 @@ class CoroutineHost:
 
     A try that was stopped reports nothing more but that it has ``Left``. One that its own time
     limit ended reports ``timeout`` as soon as it has let go, or when the limit for that has passed.
+
+    Attributes:
+        evicted: See ``shared.Role``.
     """
 
     def __init__(
@@ -165,6 +168,7 @@ class CoroutineHost:
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._output = OutputPump(line, self._nursery.serve, guest.get)
         self._channels = Channels(line)
+        self.evicted = 0
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -250,6 +254,7 @@ class CoroutineHost:
         for hosted in list(islice(self._parked.values(), excess)):
             del self._parked[hosted.start.task_no]
             self._nursery.cancel(hosted, _EVICTED)
+            self.evicted += 1
         if excess:
             self._loop.call_later(LOOK_SECONDS, self._relieve)
 

@@ -101,7 +101,6 @@ class Node:
                 self._triggerers,
                 self._deliveries,
                 self._answers,
-                self.api,
                 on_commit=on_commit,
             )
         )

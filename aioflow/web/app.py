@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -72,10 +72,10 @@ def _add_health(app: FastAPI, api: Api) -> None:
         return Response(body, status_code=status, media_type="application/json")
 
 
-def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], bytes]) -> None:
+def _add_pages(app: FastAPI, api: Api, metrics: Callable[[], Awaitable[bytes]]) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def show_metrics() -> Response:
-        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
