@@ -47,6 +47,7 @@ _CHECK = struct.Struct("<I")
 _HEADER_SIZE = _FIELDS.size + _CHECK.size
 _PIECE = 1024 * 1024
 _OPEN_ATTEMPTS = 100
+_CATCH_UP_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class TaskLog:
         self._cap_bytes = cap_bytes
         self._waiting: list[_Record] = []
         self._waiting_bytes = 0
-        self.written_bytes = 0
+        self._put_bytes = self.written_bytes = 0
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
@@ -191,7 +192,12 @@ class TaskLog:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what one task printed, of all its tries or one, from ``offset`` on."""
+        """Return what one task printed, of all its tries or one, from ``offset`` on.
+
+        What has come by now is in it, unless the disk is very slow.
+        """
+        with anyio.move_on_after(_CATCH_UP_SECONDS):
+            await self._catch_up()
         reader = _Reader(self.path(run_no, position, map_index), map_index, try_number)
         data = await in_thread(reader.read_new, limiter=self._threads)
         return data[offset : None if limit is None else offset + limit]
@@ -237,11 +243,18 @@ class TaskLog:
         """Take a record for the disk. Called by ``TryLog``."""
         self._waiting.append(record)
         self._waiting_bytes += len(record.data)
+        self._put_bytes += len(record.data)
         self._work.set()
 
     async def room(self) -> None:
         """Wait until not too much waits for the disk."""
         while self.is_full:
+            await self._drained.wait()
+
+    async def _catch_up(self) -> None:
+        """Wait until what has come by now is on the disk."""
+        wanted = self._put_bytes
+        while self.written_bytes < wanted:
             await self._drained.wait()
 
     async def _write_waiting(self) -> None:

@@ -92,6 +92,10 @@ class Client:
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
 
+    def text(self, target: str) -> str:
+        """Return what stands at a path that is none of the API."""
+        return self._ask("GET", target).decode()
+
     def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
         """Ask for a change and return what came of it."""
         return self._change("POST", path, body)

@@ -23,7 +23,7 @@ from aioflow.host.link import BlockingLink
 from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
-from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.host.streams import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
 from aioflow.messages import Ask, Began, Ended, Labelled, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
@@ -71,6 +71,7 @@ class Slot:
                 self._send([ended, Began(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
+            self._descriptors.mark(*IDLE)
             self._send([ended])
             start = self._next(block=True)
             if start is not None:
