@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
+from aioflow.tracing import Traces
 from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
@@ -105,9 +106,32 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     _make_home(settings.home)
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-        async with open_store(settings.db, vault, durability=settings.durability) as store:
-            await _serve(_Node(settings, store, vault), ready)
+        async with (
+            _tracing(settings) as traces,
+            open_store(settings.db, vault, durability=settings.durability) as store,
+        ):
+            await _serve(_Node(settings, store, vault, traces), ready)
     return 0
+
+
+@asynccontextmanager
+async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
+    """Open where traces are sent, if they are; send what is left in the end."""
+    if not settings.export_traces:
+        yield None
+        return
+    traces, close = await in_thread(_open_export)
+    try:
+        yield traces
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(close)
+
+
+def _open_export() -> tuple[Traces, Callable[[], None]]:
+    from aioflow.span_export import open_export  # an SDK takes a while to import
+
+    return open_export()
 
 
 @contextmanager
@@ -154,11 +178,14 @@ class _Node:
         stopped: Set when it is to end.
     """
 
-    def __init__(self, settings: Settings, store: Store, vault: Vault) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, vault: Vault, traces: Traces | None
+    ) -> None:
         clock = SystemClock()
         self._settings = settings
         self._store = store
         self._clock = clock
+        self._traces = traces
         self._url = ""
         self._web_stop = anyio.Event()
         self.stopped = anyio.Event()
@@ -186,6 +213,7 @@ class _Node:
             stall_seconds=settings.hosts_stall_seconds,
             default_deferrable=settings.default_deferrable,
             default_tries=settings.default_tries,
+            traces=settings.export_traces,
         )
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
@@ -210,6 +238,7 @@ class _Node:
             vault=vault,
             clean=self._clean,
             hosts=self._loads,
+            spans=self._spans,
         )
         self._deliveries = _deliveries(wiring, store, settings)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
@@ -220,7 +249,10 @@ class _Node:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
 
     def _loads(self) -> list[HostLoad]:
-        return [host.load for host in (self._async, *self._triggerers.values())]
+        return [self._async.load, *(host.load for host in self._triggerers.values())]
+
+    def _spans(self) -> tuple[int, int]:
+        return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
     def _routes(self) -> Routes:
         return Routes(
@@ -231,6 +263,7 @@ class _Node:
             self._answers,
             on_commit=self._deleting.committed,
             on_code_missing=self._code_missing.ask,
+            trace=None if self._traces is None else self._traces.committed,
         )
 
     async def start(self, services: TaskGroup) -> None:
@@ -238,6 +271,8 @@ class _Node:
         await services.start(self._children.run)
         await services.start(self._tasklog.run)
         await services.start(self._answers.run)
+        if self._traces is not None:
+            await services.start(self._traces.run)
         catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
             # The processes come up while the engine reads what is unfinished: what they report

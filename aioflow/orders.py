@@ -49,6 +49,7 @@ class Welcome(_Wire, frozen=True):
         stall_seconds: A step that holds up a shared loop for longer is named.
         default_deferrable: What an operator's ``deferrable=None`` stands for.
         default_tries: What a task has that does not say.
+        traces: Whether starts are handed the span they are.
     """
 
     role: str
@@ -58,6 +59,7 @@ class Welcome(_Wire, frozen=True):
     stall_seconds: float = 0.1
     default_deferrable: bool = False
     default_tries: int = 3
+    traces: bool = False
 
 
 class ParserLimits(_Wire, frozen=True):

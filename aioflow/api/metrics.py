@@ -75,6 +75,7 @@ class Metrics(msgspec.Struct, kw_only=True):
         evicted: Parked coroutines that were let go of for want of memory.
         hosts: How each shared host fares.
         logs_bytes: What tries have printed.
+        spans: Those of traces, by ``made`` and ``dropped``.
     """
 
     turns: int
@@ -90,6 +91,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     evicted: int
     hosts: list[HostLoad]
     logs_bytes: int
+    spans: dict[str, int]
     waiting_inputs: int
     slots: int
     slots_used: int
@@ -109,7 +111,12 @@ class Metrics(msgspec.Struct, kw_only=True):
 
 
 def measured(
-    engine: Engine, hosts: Sequence[HostLoad], *, logs_bytes: int, uptime_us: int
+    engine: Engine,
+    hosts: Sequence[HostLoad],
+    *,
+    logs_bytes: int,
+    spans: tuple[int, int],
+    uptime_us: int,
 ) -> Metrics:
     """Return what there is to count, as of now."""
     memory, slots, done = engine.memory, engine.slots, engine.measures
@@ -127,6 +134,7 @@ def measured(
         evicted=sum(host.evicted for host in hosts),
         hosts=list(hosts),
         logs_bytes=logs_bytes,
+        spans={"made": spans[0], "dropped": spans[1]},
         waiting_inputs=engine.waiting_inputs,
         slots=len(slots.workers),
         slots_used=sum(not worker.is_idle for worker in slots.workers),

@@ -95,6 +95,7 @@ class Api(RunActions):
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
         hosts: How the shared hosts fare.
+        spans: How many spans were made, and dropped.
 
     Attributes:
         backfills: Runs for the slots of a range.
@@ -114,6 +115,7 @@ class Api(RunActions):
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
+        spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -123,6 +125,7 @@ class Api(RunActions):
         self._cycle = cycle
         self._clean = clean
         self._hosts = hosts
+        self._spans = spans
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
@@ -434,8 +437,13 @@ class Api(RunActions):
         """
         engine = self._running
         uptime_us = self.clock.monotonic_us() - self._began_us
-        logs_bytes = self._tasklog.written_bytes
-        return measured(engine, self._hosts(), logs_bytes=logs_bytes, uptime_us=uptime_us)
+        return measured(
+            engine,
+            self._hosts(),
+            logs_bytes=self._tasklog.written_bytes,
+            spans=self._spans(),
+            uptime_us=uptime_us,
+        )
 
     @property
     def measures(self) -> Measures:

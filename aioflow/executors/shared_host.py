@@ -180,7 +180,7 @@ class SharedHost:
 
     def _take(self, reports: list[Report]) -> None:
         self._pulse.heard()
-        passed = [report for report in reports if not isinstance(report, Pong)]
+        passed: list[Report] = [report for report in reports if not isinstance(report, Pong)]
         if len(passed) < len(reports):
             self._hear_pulse([report for report in reports if isinstance(report, Pong)])
         self._on_reports(passed)

@@ -46,6 +46,7 @@ from aioflow.host.questions import (
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
+from aioflow.host.span_context import enter
 from aioflow.messages import (
     Awaiting,
     Ended,
@@ -159,6 +160,7 @@ class CoroutineHost:
         self._shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
         self._code = Path(welcome.code)
         self._results = Path(welcome.results)
+        self._traces = welcome.traces
         self._runs = Runs(self._shelf)
         self._hosted: dict[Key, HostedTry] = {}
         self._parked: dict[int, HostedTry] = {}
@@ -271,6 +273,8 @@ class CoroutineHost:
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]
+            if self._traces:
+                enter(run.info, start)
         except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
             self._report(hosted, not_begun(start, exc))
             return

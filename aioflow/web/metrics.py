@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import isinf
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -13,7 +14,6 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from aioflow.api import Api
 from aioflow.api.metrics import Metrics, Sizes
@@ -116,6 +116,7 @@ def _kept(now: Metrics, sizes: Sizes) -> Iterable[Metric]:
     yield _gauge("database_bytes", "What the database takes on disk", sizes.database_bytes)
     yield _gauge("journal_rows", "Batches in the journal", sizes.journal_rows)
     yield _counter("logs_bytes", "What tries printed and was kept", now.logs_bytes)
+    yield _counters("spans", "Spans of traces", "outcome", now.spans)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -132,7 +133,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFam
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    return [(floatToGoString(bound), count) for bound, count in histogram.up_to()]
+    return [("+Inf" if isinf(bound) else repr(bound), n) for bound, n in histogram.up_to()]
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

@@ -100,5 +100,7 @@ def test_help_imports_neither_a_library_nor_more_of_ours_than_the_commands():
     _, tops, ours = done.stdout.split("\n--")
 
     assert not HEAVY & set(tops.split())
-    rest = {name for name in ours.split() if not name.startswith(("aioflow.cli.", "aioflow.errors."))}
+    rest = {
+        name for name in ours.split() if not name.startswith(("aioflow.cli.", "aioflow.errors."))
+    }
     assert rest <= OURS, "what a command needs it imports when it runs"
