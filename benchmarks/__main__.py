@@ -23,6 +23,7 @@ from benchmarks import (
     fairness,
     fanout,
     handed_over,
+    helping,
     hop,
     latency,
     restart,
@@ -39,6 +40,7 @@ MODULES: Mapping[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         startup,
+        helping,
         turn,
         throughput,
         hop,

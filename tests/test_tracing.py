@@ -58,7 +58,7 @@ class Tracer:
 async def traced(home):
     tracer = Tracer()
     async with node(home) as n:
-        n.outlets.committed = tracer.traces.committed
+        n.outlets.committed = tracer.traces.committed  # type: ignore[method-assign, assignment]
         async with running(tracer.traces):
             n.define(ONE)
             yield n, tracer

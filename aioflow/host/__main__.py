@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 
+import aioflow.author.public  # noqa: F401 - what user code takes by name is there before it runs
 from aioflow.author.deferrable import set_default_deferrable
 from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed

@@ -83,10 +83,21 @@ except SystemExit:
 
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
-    *("aioflow.requests",),
+    *("aioflow.requests", "aioflow.backfills", "aioflow.dag_triggers", "aioflow.schedules"),
 }
 HEAVY = {
-    *("anyio", "asyncio", "alembic", "aiosqlite", "cryptography", "fastapi", "jinja2", "pydantic"),
+    *(
+        "anyio",
+        "http",
+        "ssl",
+        "email",
+        "alembic",
+        "aiosqlite",
+        "cryptography",
+        "fastapi",
+        "jinja2",
+        "pydantic",
+    ),
     *("pydantic_settings", "prometheus_client", "rich", "sqlalchemy", "structlog", "uvicorn"),
     *("uvloop", "psutil", "sqlite3", "opentelemetry", "aioflow_triggers"),
 }

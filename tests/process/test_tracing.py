@@ -40,10 +40,9 @@ def traced() -> None:
 
 def spans_of(log):
     """What the console exporter has printed into a daemon's log."""
-    text, found, decoder = log.read_text(errors="replace"), [], json.JSONDecoder()
-    for begin in re.finditer(r'^\{\n    "name": ', text, re.MULTILINE):
-        found.append(decoder.raw_decode(text, begin.start())[0])
-    return found
+    text, decoder = log.read_text(errors="replace"), json.JSONDecoder()
+    begins = re.finditer(r'^\{\n    "name": ', text, re.MULTILINE)
+    return [decoder.raw_decode(text, begin.start())[0] for begin in begins]
 
 
 @pytest.fixture
