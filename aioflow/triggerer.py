@@ -23,6 +23,7 @@ from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import Input, RoomChanged
+from aioflow.log import about
 from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded, Withdraw
 from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo
@@ -329,7 +330,8 @@ class Triggerer:
         if hosted.position < 0:  # it starts runs, and belongs to none
             shown = self._wiring.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
-            _logger.info("trigger %d, %s, printed: %r", number, name, shown)
+            with about(trigger_id=number, trigger=name):
+                _logger.info("a trigger that starts runs printed: %r", shown)
             return
         log = self._logs.get(number)
         if log is None:

@@ -17,6 +17,7 @@ from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
 from aioflow.host.stalls import Stall, StallLines
 from aioflow.inputs import HostLost, HostUp, Stalled
+from aioflow.log import about
 from aioflow.messages import Pong, Report
 from aioflow.model import Failure
 from aioflow.orders import Ping
@@ -258,7 +259,9 @@ class SharedHost:
     def _report_loss(self, failure: Failure | None, culprit: int, class_path: str) -> None:
         gone = Failure(type="Killed", message="the host could not be served", reason="killed")
         failure = failure or gone
-        _logger.warning("the %s host died (culprit %d): %s", self._role, culprit, failure.message)
+        named = "trigger_id" if self._role != "async" else "task_no"
+        with about(host=self._role, **{named: culprit} if culprit >= 0 else {}):
+            _logger.warning("the %s host died: %s", self._role, failure.message)
         lost = HostLost(
             role=self._role,
             culprit=culprit,
