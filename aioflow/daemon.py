@@ -194,27 +194,14 @@ class _Node:
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
         )
-        self._children = children = Children(settings.home)
+        self._children = Children(settings.home)
         self._answers = Answers(
             store,
             clock,
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
         )
-        wiring = Wiring(
-            children=children,
-            code=settings.code_folder,
-            results=settings.results_folder,
-            tasklog=self._tasklog,
-            report=engine.report,
-            clock=clock,
-            ask=self._answers.ask,
-            memory_limit_bytes=settings.hosts_memory_limit_bytes,
-            stall_seconds=settings.hosts_stall_seconds,
-            default_deferrable=settings.default_deferrable,
-            default_tries=settings.default_tries,
-            traces=settings.export_traces,
-        )
+        wiring = self._wired(settings)
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
         self._async = AsyncExecutor(wiring, health_seconds=health)
@@ -244,6 +231,22 @@ class _Node:
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
+
+    def _wired(self, settings: Settings) -> Wiring:
+        return Wiring(
+            children=self._children,
+            code=settings.code_folder,
+            results=settings.results_folder,
+            tasklog=self._tasklog,
+            report=self._engine.report,
+            clock=self._clock,
+            ask=self._answers.ask,
+            memory_limit_bytes=settings.hosts_memory_limit_bytes,
+            stall_seconds=settings.hosts_stall_seconds,
+            default_deferrable=settings.default_deferrable,
+            default_tries=settings.default_tries,
+            traces=settings.export_traces,
+        )
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
