@@ -15,11 +15,18 @@ from importlib import import_module
 
 def __getattr__(name: str) -> object:
     if name == "__all__" or not name.startswith("_"):
-        public = import_module("aioflow.author.public")
-        if name == "__all__" or name in public.__all__:
-            return getattr(public, name)
+        _load()
+        if name in globals():
+            return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *import_module("aioflow.author.public").__all__})
+    _load()
+    return sorted(globals())
+
+
+def _load() -> None:
+    public = import_module("aioflow.author.public")
+    names = {name: getattr(public, name) for name in public.__all__}
+    globals().update(names, __all__=public.__all__)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.daemon import fsync_ms
 from benchmarks.harness import Figure, command, report
 
 FULL = {"rounds": 20}
@@ -48,7 +49,7 @@ def measure(folder: Path, *, rounds: int) -> dict[str, Any]:
         "python importing asyncio and argparse",
         at_most=round(1.5 * bare + 100, 1),
     )
-    return report("helping", figures=[figure], rounds=rounds)
+    return report("helping", figures=[figure], rounds=rounds, fsync_ms=fsync_ms(folder))
 
 
 if __name__ == "__main__":

@@ -115,3 +115,29 @@ def test_help_imports_neither_a_library_nor_more_of_ours_than_the_commands():
         name for name in ours.split() if not name.startswith(("aioflow.cli.", "aioflow.errors."))
     }
     assert rest <= OURS, "what a command needs it imports when it runs"
+
+
+NAMES_ARE_THERE = """
+import aioflow.host.__main__, sys
+print("task" in vars(sys.modules["aioflow"]))
+"""
+
+
+@pytest.mark.process
+def test_in_a_child_the_public_names_are_there_before_user_code_runs():
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES_ARE_THERE], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "True\n"
+
+
+def test_the_facade_has_the_public_names_and_no_other():
+    import aioflow
+    from aioflow.author import public
+
+    assert tuple(aioflow.__all__) == tuple(public.__all__)
+    assert all(getattr(aioflow, name) is getattr(public, name) for name in public.__all__)
+    assert set(public.__all__) <= set(dir(aioflow))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(aioflow, "nothing")  # noqa: B009 - a type checker would see that it is not there
