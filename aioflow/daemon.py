@@ -6,8 +6,8 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy, HomeUnusable
 from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.load import HostLoad
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Drain
@@ -48,7 +49,9 @@ from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
-from aioflow.triggerer import HostFacts, Triggerer
+from aioflow.threads import in_thread
+from aioflow.tracing import Traces
+from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
 
@@ -108,9 +111,32 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     _make_home(settings.home)
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-        async with open_store(settings.db, vault, durability=settings.durability) as store:
-            await _serve(_Node(settings, store, vault), ready)
+        async with (
+            _tracing(settings) as traces,
+            open_store(settings.db, vault, durability=settings.durability) as store,
+        ):
+            await _serve(_Node(settings, store, vault, traces), ready)
     return 0
+
+
+@asynccontextmanager
+async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
+    """Open where traces are sent, if they are; send what is left in the end."""
+    if not settings.export_traces:
+        yield None
+        return
+    traces, close = await in_thread(_open_export)
+    try:
+        yield traces
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(close)
+
+
+def _open_export() -> tuple[Traces, Callable[[], None]]:
+    from aioflow.span_export import open_export  # an SDK takes a while to import
+
+    return open_export()
 
 
 @contextmanager
@@ -157,11 +183,14 @@ class _Node:
         stopped: Set when it is to end.
     """
 
-    def __init__(self, settings: Settings, store: Store, vault: Vault) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, vault: Vault, traces: Traces | None
+    ) -> None:
         clock = SystemClock()
         self._settings = settings
         self._store = store
         self._clock = clock
+        self._traces = traces
         self._url = ""
         self._web_stop = anyio.Event()
         self.stopped = anyio.Event()
@@ -170,26 +199,14 @@ class _Node:
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
         )
-        self._children = children = Children(settings.home)
+        self._children = Children(settings.home)
         self._answers = Answers(
             store,
             clock,
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
         )
-        wiring = Wiring(
-            children=children,
-            code=settings.code_folder,
-            results=settings.results_folder,
-            tasklog=self._tasklog,
-            report=engine.report,
-            clock=clock,
-            ask=self._answers.ask,
-            memory_limit_bytes=settings.hosts_memory_limit_bytes,
-            stall_seconds=settings.hosts_stall_seconds,
-            default_deferrable=settings.default_deferrable,
-            default_tries=settings.default_tries,
-        )
+        wiring = self._wired(settings)
         health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
         self._async = AsyncExecutor(wiring, health_seconds=health)
@@ -212,17 +229,38 @@ class _Node:
             cycle=self._answers.cycle,
             vault=vault,
             clean=self._clean,
+            hosts=self._loads,
+            spans=self._spans,
         )
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
         engine.connect(self._routes())
 
-    def _hosts(self) -> list[HostFacts]:
-        return [triggerer.facts() for triggerer in self._triggerers.values()]
+    def _wired(self, settings: Settings) -> Wiring:
+        return Wiring(
+            children=self._children,
+            code=settings.code_folder,
+            results=settings.results_folder,
+            tasklog=self._tasklog,
+            report=self._engine.report,
+            clock=self._clock,
+            ask=self._answers.ask,
+            memory_limit_bytes=settings.hosts_memory_limit_bytes,
+            stall_seconds=settings.hosts_stall_seconds,
+            default_deferrable=settings.default_deferrable,
+            default_tries=settings.default_tries,
+            traces=settings.export_traces,
+        )
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
+
+    def _loads(self) -> list[HostLoad]:
+        return [self._async.load, *(host.load for host in self._triggerers.values())]
+
+    def _spans(self) -> tuple[int, int]:
+        return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
     def _routes(self) -> Routes:
         return Routes(
@@ -234,6 +272,7 @@ class _Node:
             self._api,
             on_commit=self._deleting.committed,
             on_code_missing=self._code_missing.ask,
+            trace=None if self._traces is None else self._traces.committed,
         )
 
     async def start(self, services: TaskGroup) -> None:
@@ -241,6 +280,8 @@ class _Node:
         await services.start(self._children.run)
         await services.start(self._tasklog.run)
         await services.start(self._answers.run)
+        if self._traces is not None:
+            await services.start(self._traces.run)
         catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
             # The processes come up while the engine reads what is unfinished: what they report
@@ -295,7 +336,6 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs:
                 await self._engine.next_turn()
-        self._api.reads.hosts = self._hosts
         serve_web = await anyio.to_thread.run_sync(_import_web)
         self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
 

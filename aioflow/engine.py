@@ -33,8 +33,9 @@ from aioflow.core.run import alert
 from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
-from aioflow.errors import AioflowError, BatchRefused, StoreUnavailable
+from aioflow.errors import AioflowError, BatchRefused, Fenced, StoreUnavailable
 from aioflow.inputs import Asked, Due, FillBack, Input, Restarted
+from aioflow.measures import Measures
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure, TaskState
 from aioflow.outlets import Outlets, send
@@ -74,6 +75,7 @@ class Engine:
 
     Attributes:
         memory: What it remembers; ``core`` changes it, nobody else.
+        measures: What it has done.
         store_away_since: Monotonic microseconds since when the database has not answered;
             ``None`` while it does.
         turned_at: When the last turn ended, monotonic microseconds.
@@ -93,6 +95,7 @@ class Engine:
         about: NodeFacts | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
+        self.measures = Measures()
         self._retries = retries_per_run, retries_per_pool
         self._late_after_us = late_after_us
         self._ends_when_idle = ends_when_idle
@@ -225,6 +228,8 @@ class Engine:
             await self._isolate(inputs, exc.draft, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
+        self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
+        self.measures.taken(inputs, self._clock.now())
         self._turning_since = None
         self._turned.set()
 
@@ -273,10 +278,15 @@ class Engine:
         try:
             await self._patiently(partial(self._store.commit, batch))
         except BatchRefused as exc:
+            self.measures.refused += 1
             raise _Refused(draft, str(exc)) from exc
-        memory = self.memory
+        except Fenced:
+            self.measures.fenced += 1
+            raise
+        memory, took_us = self.memory, self._clock.monotonic_us() - began
         memory.commit_no = batch.number
-        memory.commit_us += _RECENT * (self._clock.monotonic_us() - began - memory.commit_us)
+        memory.commit_us += _RECENT * (took_us - memory.commit_us)
+        self.measures.committed(batch, took_us / 1e6)
         self._out.committed(batch, draft)
 
     async def _patiently(

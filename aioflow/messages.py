@@ -411,7 +411,15 @@ class Withdraw(_Wire, frozen=True):
 
 
 class Pong(_Wire, frozen=True):
-    """The answer to a ``Ping``: the loop turns. For whoever watches the host, never the engine."""
+    """The answer to a ``Ping``: the loop turns. For whoever watches the host, never the engine.
+
+    Attributes:
+        late_us: How long the ``Ping`` had waited for it.
+        evicted: Parked coroutines the process has let go of for want of memory.
+    """
+
+    late_us: int = 0
+    evicted: int = 0
 
 
 class Called(_Wire, frozen=True):

@@ -49,6 +49,7 @@ class Welcome(_Wire, frozen=True):
         stall_seconds: A step that holds up a shared loop for longer is named.
         default_deferrable: What an operator's ``deferrable=None`` stands for.
         default_tries: What a task has that does not say.
+        traces: Whether starts are handed the span they are.
     """
 
     role: str
@@ -58,6 +59,7 @@ class Welcome(_Wire, frozen=True):
     stall_seconds: float = 0.1
     default_deferrable: bool = False
     default_tries: int = 3
+    traces: bool = False
 
 
 class ParserLimits(_Wire, frozen=True):
@@ -319,7 +321,13 @@ class Notify(_Wire, frozen=True):
 
 
 class Ping(_Wire, frozen=True):
-    """Say ``Pong`` as soon as the loop comes round. Shared hosts only."""
+    """Say ``Pong`` as soon as the loop comes round. Shared hosts only.
+
+    Attributes:
+        sent_us: Monotonic microseconds; one clock for all processes of a machine.
+    """
+
+    sent_us: int = 0
 
 
 Order: TypeAlias = (

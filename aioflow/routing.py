@@ -35,6 +35,7 @@ class Routes:
         triggerers: By role.
         on_commit: Called with each durable batch, after those who follow inside the node.
         on_code_missing: Called when code is to be on the disk again.
+        trace: Makes spans of each durable batch, if that is wanted.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Routes:
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,
         on_code_missing: Callable[[RestoreCode], None] = lambda _: None,
+        trace: Callable[[Batch, Draft], None] | None = None,
     ) -> None:
         self._slot = slot
         self._async = coroutines
@@ -57,6 +59,7 @@ class Routes:
         self._api = api
         self._on_commit = on_commit
         self._on_code_missing = on_code_missing
+        self._trace = trace
 
     def start_try(self, effect: StartTry) -> None:
         """See ``Outlets``."""
@@ -112,3 +115,5 @@ class Routes:
         self._api.committed(batch, draft)
         self._answers.on_commit(batch, row)
         self._on_commit(batch)
+        if self._trace is not None:
+            self._trace(batch, draft)

@@ -43,6 +43,7 @@ WAITING_BYTES = 8 * 1024 * 1024
 _PIECE = 256 * 1024
 _PLACES_KEPT = 256
 _OPEN_ATTEMPTS = 100
+_CATCH_UP_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class TaskLog:
 
     Attributes:
         masks: Hides secrets in all of them, before anything is cut off.
+        written_bytes: What tries have printed since this was made, as far as it was kept.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class TaskLog:
         self._cap_bytes = cap_bytes
         self._waiting: list[_Record] = []
         self._waiting_bytes = 0
+        self._put_bytes = self.written_bytes = 0
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
@@ -186,7 +189,12 @@ class TaskLog:
         offset: int = 0,
         limit: int | None = None,
     ) -> bytes:
-        """Return what one task printed, of all its tries or one, from ``offset`` on."""
+        """Return what one task printed, of all its tries or one, from ``offset`` on.
+
+        What has come by now is in it, unless the disk is very slow.
+        """
+        with anyio.move_on_after(_CATCH_UP_SECONDS):
+            await self._catch_up()
         reader = self._reader(self.path(run_no, position, map_index), map_index, try_number, offset)
         data = await in_thread(reader.read, offset, limit, limiter=self._threads)
         self._keep_place(reader)
@@ -253,11 +261,18 @@ class TaskLog:
         """Take a record for the disk. Called by ``TryLog``."""
         self._waiting.append(record)
         self._waiting_bytes += len(record.data)
+        self._put_bytes += len(record.data)
         self._work.set()
 
     async def room(self) -> None:
         """Wait until not too much waits for the disk."""
         while self.is_full:
+            await self._drained.wait()
+
+    async def _catch_up(self) -> None:
+        """Wait until what has come by now is on the disk."""
+        wanted = self._put_bytes
+        while self.written_bytes < wanted:
             await self._drained.wait()
 
     async def _write_waiting(self) -> None:
@@ -268,6 +283,7 @@ class TaskLog:
             with anyio.CancelScope(shield=True):
                 await in_thread(_write, batch, now, limiter=self._threads)
             self._waiting_bytes -= size
+            self.written_bytes += size
             self._drained.set()
             self._drained = anyio.Event()
             for path in {record.path for record in batch} & self._followed.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
@@ -17,16 +18,18 @@ from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.executors.load import HostLoad
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import Input, RoomChanged
+from aioflow.log import about
 from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded, Withdraw
 from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
-__all__ = ("CAPACITY", "HostFacts", "Triggerer")
+__all__ = ("CAPACITY", "Triggerer")
 
 CAPACITY = 100_000
 """Triggers one host is given at once."""
@@ -87,21 +90,6 @@ _decode = msgspec.msgpack.Decoder(_Hosted).decode
 _decode_host = msgspec.msgpack.Decoder(Host).decode
 
 
-class HostFacts(msgspec.Struct, frozen=True):
-    """A process that hosts triggers, as the daemon knows it.
-
-    Attributes:
-        waiting: How many it has no room for.
-        pid: ``None`` while there is no process.
-    """
-
-    name: str
-    triggers: int
-    waiting: int
-    capacity: int
-    pid: int | None
-
-
 class Triggerer:
     """Hosts triggers in one process of a role. When it dies ``HostLost`` names the culprit.
 
@@ -145,6 +133,7 @@ class Triggerer:
         self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
+        self._fires: Counter[str] = Counter()
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -156,10 +145,15 @@ class Triggerer:
         """The triggers the host has, those included that it was told to let go of."""
         return set(self._hosted)
 
-    def facts(self) -> HostFacts:
-        """Return what there is to know of the process."""
-        return HostFacts(
-            self._role, len(self._hosted), len(self._waiting), self._capacity, self._host.pid
+    @property
+    def load(self) -> HostLoad:
+        """How the host fares, what it has, and what its triggers have yielded."""
+        return msgspec.structs.replace(
+            self._host.load,
+            triggers=len(self._hosted),
+            waiting=len(self._waiting),
+            capacity=self._capacity,
+            fires=dict(self._fires),
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -275,6 +269,8 @@ class Triggerer:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Fired):
+                if class_path := self._class_of(report.trigger_no):
+                    self._fires[class_path] += 1
                 if report.is_last:
                     self._let_go(report)
                 passed.append(report)
@@ -340,7 +336,8 @@ class Triggerer:
         if hosted.position < 0:  # it starts runs, and belongs to none
             shown = self._wiring.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
-            _logger.info("trigger %d, %s, printed: %r", number, name, shown)
+            with about(trigger_id=number, trigger=name):
+                _logger.info("a trigger that starts runs printed: %r", shown)
             return
         log = self._logs.get(number)
         if log is None:

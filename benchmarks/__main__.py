@@ -23,6 +23,7 @@ from benchmarks import (
     fairness,
     fanout,
     handed_over,
+    helping,
     hop,
     latency,
     restart,
@@ -40,6 +41,7 @@ MODULES: Mapping[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         startup,
+        helping,
         turn,
         throughput,
         hop,

@@ -189,7 +189,7 @@ def test_every_command_is_listed_and_no_other():
     rows = re.findall(r"^\| (`aioflow[^|]*) \|", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
     listed = {words for row in rows for words in re.findall(r"`([a-z ]*[a-z])[^`]*`", row)}
 
-    assert listed == {"aioflow", *commands(cli._parser(), "aioflow")}
+    assert listed == {"aioflow", *commands(cli.command_parser(), "aioflow")}
 
 
 def test_every_route_is_listed_and_no_other():

@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 
 from aioflow import tasklog
 from aioflow.clock import SystemClock
+from aioflow.executors.printing import Printing
+from aioflow.host.streams import IDLE
+from aioflow.masking import Masks
+from aioflow.orders import Start
 from aioflow.tasklog import Attribution, LogKey, TaskLog
 from tests.executors.processes import running
 
@@ -58,6 +62,32 @@ async def test_tries_can_be_told_apart(tmp_path):
 
     assert await log.read(7, 0, try_number=2) == b"second"
     assert await log.read(7, 0) == b"firstsecond"
+
+
+async def test_what_has_come_by_now_is_read_though_the_disk_has_not_been_asked(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    async with running(log):
+        opened = log.open(key())
+        for number in range(50):
+            opened.offer(b"%d\n" % number)
+            assert (await log.read(7, 0)).endswith(b"%d\n" % number)
+    assert log.written_bytes == len(await log.read(7, 0))
+
+
+async def test_what_may_begin_a_secret_is_shown_once_the_worker_has_nothing_to_do(tmp_path):
+    masks = Masks()
+    masks.hide(["hunter22"])
+    log = TaskLog(tmp_path, SystemClock(), masks=masks)
+    whose = Start(run_no=7, task_no=100, start_no=1, position=0, map_index=-1, try_number=1)
+    async with running(log):
+        printing = Printing(log, NONCE)
+        printing.expect(whose)
+        await printing.keep(marker(100, 1) + b"to the h")
+        before = await log.read(7, 0)
+        await printing.keep(marker(*IDLE))
+        after = await log.read(7, 0)
+
+    assert (before, after) == (b"to the ", b"to the h")
 
 
 async def test_a_thousand_mapped_children_share_a_file(tmp_path):

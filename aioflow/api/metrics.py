@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Sequence
 
+import anyio
 import msgspec
 
 from aioflow.api.parked import kind_of
+from aioflow.clock import Clock
 from aioflow.core.lanes import backlog
 from aioflow.core.memory import Memory
 from aioflow.engine import Engine
-from aioflow.model import TriggerState
+from aioflow.errors import StoreUnavailable
+from aioflow.executors.load import HostLoad
+from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.owed import is_callback
+from aioflow.store import Store
 
-__all__ = ("Metrics", "measured", "owed", "parked_by_kind")
+__all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed", "parked_by_kind")
+
+
+_LOOK_US = 15_000_000
+_LOOK_SECONDS = 2.0
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """What is kept, as of a little while ago."""
+
+    database_bytes: int
+    journal_rows: int
+
+
+class Sizing:
+    """Looks how large the database is, at most four times a minute."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._known = Sizes(0, 0)
+        self._next_us = 0
+
+    async def sizes(self, commit_no: int) -> Sizes:
+        """Return what it is, or was before the database went away.
+
+        Args:
+            commit_no: Of the last row of the journal, whose rows are numbered without gaps.
+        """
+        now = self._clock.monotonic_us()
+        if now >= self._next_us:
+            self._next_us = now + _LOOK_US
+            with anyio.move_on_after(_LOOK_SECONDS), contextlib.suppress(StoreUnavailable):
+                oldest = await self._store.read_journal(limit=1)
+                rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
+                self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
+        return self._known
 
 
 class Metrics(msgspec.Struct, kw_only=True):
@@ -25,12 +68,30 @@ class Metrics(msgspec.Struct, kw_only=True):
         stalls: How often user code held up a loop, by ``trigger`` and ``task``.
         schedules_late: How often people were told that runs of a schedule were not made in time.
         changes: Row changes committed in all; with ``commits`` the size of a batch.
+        steps: How often a task came to each state.
+        runs_ended: Runs that ended, by how.
+        fenced, refused: Batches that were not taken; see ``measures.Measures``.
+        fires: Events that triggers have yielded, by kind.
+        evicted: Parked coroutines that were let go of for want of memory.
+        hosts: How each shared host fares.
+        logs_bytes: What tries have printed.
+        spans: Those of traces, by ``made`` and ``dropped``.
     """
 
     turns: int
     commits: int
     changes: int
     commit_seconds: float
+    steps: dict[str, int]
+    runs_ended: dict[str, int]
+    runs_made: int
+    fenced: int
+    refused: int
+    fires: dict[str, int]
+    evicted: int
+    hosts: list[HostLoad]
+    logs_bytes: int
+    spans: dict[str, int]
     waiting_inputs: int
     slots: int
     slots_used: int
@@ -49,14 +110,31 @@ class Metrics(msgspec.Struct, kw_only=True):
     uptime_seconds: float
 
 
-def measured(engine: Engine, *, commits: int, changes: int, uptime_us: int) -> Metrics:
+def measured(
+    engine: Engine,
+    hosts: Sequence[HostLoad],
+    *,
+    logs_bytes: int,
+    spans: tuple[int, int],
+    uptime_us: int,
+) -> Metrics:
     """Return what there is to count, as of now."""
-    memory, slots = engine.memory, engine.slots
+    memory, slots, done = engine.memory, engine.slots, engine.measures
     return Metrics(
         turns=engine.turns,
-        commits=commits,
-        changes=changes,
+        commits=done.commits.count,
+        changes=round(done.rows.total),
         commit_seconds=memory.commit_us / 1e6,
+        steps={state.label: done.steps[state] for state in TaskState},
+        runs_ended={state.label: done.run_steps[state] for state in RunState if not state.is_live},
+        runs_made=done.runs_made,
+        fenced=done.fenced,
+        refused=done.refused,
+        fires=_fires(hosts),
+        evicted=sum(host.evicted for host in hosts),
+        hosts=list(hosts),
+        logs_bytes=logs_bytes,
+        spans={"made": spans[0], "dropped": spans[1]},
         waiting_inputs=engine.waiting_inputs,
         slots=len(slots.workers),
         slots_used=sum(not worker.is_idle for worker in slots.workers),
@@ -82,6 +160,14 @@ def owed(memory: Memory) -> dict[str, int]:
     for kind, count in backlog(memory.lanes).items():
         found["callbacks" if is_callback(kind) else "alerts"] += count
     return found
+
+
+def _fires(hosts: Sequence[HostLoad]) -> dict[str, int]:
+    kinds: Counter[str] = Counter()
+    for host in hosts:
+        for class_path, count in host.fires.items():
+            kinds[kind_of(class_path)] += count
+    return dict(kinds)
 
 
 def parked_by_kind(memory: Memory) -> dict[str, int]:

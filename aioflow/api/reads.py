@@ -36,10 +36,10 @@ from aioflow.core.draft import Draft
 from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway
+from aioflow.executors.load import HostLoad
 from aioflow.model import Instant, TriggerNo
 from aioflow.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
 from aioflow.rows import Batch, PoolRow, TriggerRow
-from aioflow.triggerer import HostFacts
 
 __all__ = ("Reads",)
 
@@ -54,9 +54,9 @@ class Reads:
         engine: ``None`` without a daemon.
         ask: Asks it.
         parked: Counts waits by kind.
+        hosts: Tells how the shared hosts fare.
 
     Attributes:
-        hosts: Tells of the processes that host triggers; set by whoever has them.
         lag_seconds: How late the loop was lately; set by whoever measures that.
     """
 
@@ -68,12 +68,13 @@ class Reads:
         ask: Callable[[Request], Awaitable[object]],
         *,
         parked: Callable[[], dict[str, int]],
+        hosts: Callable[[], Sequence[HostLoad]],
     ) -> None:
         self._reader = reader
         self._clock = clock
         self._engine = engine
         self._ask = ask
-        self.hosts: Callable[[], Sequence[HostFacts]] = lambda: ()
+        self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
         self._fires = Fires(clock)
         self.commits = Commits(clock)
@@ -113,8 +114,8 @@ class Reads:
         if self._engine is not None:
             self._fires.committed(batch, self._engine.memory)
 
-    def _list_hosts(self) -> Sequence[HostFacts]:
-        return self.hosts()
+    def _list_hosts(self) -> Sequence[HostLoad]:
+        return [host for host in self._hosts() if host.capacity]
 
     def _late_seconds(self) -> float:
         return self.lag_seconds()

@@ -20,7 +20,7 @@ from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, measured, owed, parked_by_kind
+from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed, parked_by_kind
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
@@ -55,6 +55,8 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
+from aioflow.executors.load import HostLoad
+from aioflow.measures import Measures
 from aioflow.model import DagSpec, Instant, RunNo, TriggerNo, Wait, WaitKind
 from aioflow.requests import (
     CountTasks,
@@ -97,6 +99,8 @@ class Api(Actions):
         home: Names the daemon in errors, holds large results and the key.
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
+        hosts: How the shared hosts fare.
+        spans: How many spans were made, and dropped.
 
     Attributes:
         actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
@@ -118,6 +122,8 @@ class Api(Actions):
         cycle: Callable[[RunNo, int, int], str] | None = None,
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
+        hosts: Callable[[], Sequence[HostLoad]] = tuple,
+        spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -126,6 +132,9 @@ class Api(Actions):
         self._home = home
         self._cycle = cycle
         self._clean = clean
+        self._hosts = hosts
+        self._spans = spans
+        self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._parked = Parked(self)
         self._rotation = None
@@ -133,9 +142,7 @@ class Api(Actions):
             self._rotation = Rotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
-        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked)
-        self._commits = 0
-        self._changes = 0
+        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked, hosts=hosts)
         self.access = Access(store, clock, self._ask_as)
         self.act_as(None)
 
@@ -400,20 +407,6 @@ class Api(Actions):
         """Take a durable batch; called by the engine's outlets."""
         self.access.picture.committed(batch)
         self.reads.committed(batch, draft)
-        self._commits += 1
-        self._changes += sum(
-            len(rows)
-            for rows in (
-                batch.new_runs,
-                batch.run_changes,
-                batch.new_tasks,
-                batch.task_changes,
-                batch.results,
-                batch.new_triggers,
-                batch.trigger_changes,
-                batch.named_events,
-            )
-        )
 
     async def health(self) -> HealthView:
         """Return whether the database answers, the engine turns, and every host is up."""
@@ -442,7 +435,22 @@ class Api(Actions):
         """
         engine = self._running
         uptime_us = self.clock.monotonic_us() - self._began_us
-        return measured(engine, commits=self._commits, changes=self._changes, uptime_us=uptime_us)
+        return measured(
+            engine,
+            self._hosts(),
+            logs_bytes=self._tasklog.written_bytes,
+            spans=self._spans(),
+            uptime_us=uptime_us,
+        )
+
+    @property
+    def measures(self) -> Measures:
+        """What the engine counts of itself."""
+        return self._running.measures
+
+    async def sizes(self) -> Sizes:
+        """Return what is kept; looked at once in a while."""
+        return await self._sizing.sizes(self._running.memory.commit_no)
 
 
 def _slow(known: Staller) -> SlowView:

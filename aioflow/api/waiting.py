@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import psutil
-
 from aioflow.api.parked import KINDS, Parked, kind_of, whereabouts
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.shapes import AgeView, HostView, KindView, TriggersView, WokenView
@@ -18,10 +16,10 @@ from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
 from aioflow.core.memory import Memory
 from aioflow.errors import StoreSlow, UnknownEvent
+from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model import Instant, TriggerNo, TriggerState
 from aioflow.rows import RunRow, TriggerRow
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
-from aioflow.triggerer import HostFacts
 
 __all__ = ("Waiting",)
 
@@ -49,7 +47,7 @@ class Waiting:
         fires: Fires,
         *,
         memory: Callable[[], Memory | None],
-        hosts: Callable[[], Sequence[HostFacts]],
+        hosts: Callable[[], Sequence[HostLoad]],
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -213,21 +211,14 @@ def _woken(run: RunRow, task_id: str | None, map_index: int) -> WokenView:
     return WokenView(run_id=run.run_id, task_id=task_id, map_index=map_index, dag_id=run.dag_id)
 
 
-def _host(host: HostFacts) -> HostView:
+def _host(host: HostLoad) -> HostView:
     return HostView(
         name=host.name,
         state="down" if host.pid is None else "up",
         triggers=host.triggers,
-        loop_lag_seconds=None,
-        rss_bytes=_resident_bytes(host.pid),
+        loop_lag_seconds=host.lag_seconds,
+        rss_bytes=resident_bytes(host.pid) or None,
     )
-
-
-def _resident_bytes(pid: int | None) -> int | None:
-    try:
-        return None if pid is None else psutil.Process(pid).memory_info().rss
-    except psutil.Error:
-        return None  # it has just gone
 
 
 def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from aioflow.cli import (
     audit,
     backfills,
     bench,
+    completion,
     config,
     dags,
     db,
@@ -21,19 +24,22 @@ from aioflow.cli import (
     pools,
     runs,
     tokens,
+    top,
     triggers,
     up,
     users,
     values,
 )
 from aioflow.cli.client import Refused
+from aioflow.cli.output import safe
 from aioflow.errors import AioflowError, SettingsError
 
-__all__ = ("main",)
+__all__ = ("command_parser", "main")
 
-_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values)
-_NOUNS = (*_WORK, users, tokens, audit, db, config, bench)
+_WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values, top)
+_NOUNS = (*_WORK, users, tokens, audit, db, config, bench, completion)
 _INTERRUPTED = 130
+_DEBUG = "AIOFLOW_DEBUG"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,42 +54,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0].startswith("-") and words[0] not in {"-h", "--help", "--version"}):
         words.insert(0, "up")
-    arguments = _parser().parse_args(words)
+    _refuse_no_character()
+    arguments = command_parser().parse_args(words)
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
-    except AioflowError as exc:
-        return _failed(exc)
-    except BaseExceptionGroup as group:
-        error = _ours(group)
-        if error is None:
-            raise
-        return _failed(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
         # Whoever read us has enough, like `head`. Nothing may be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as exc:
+        error = _ours(exc)
+        if error is None and os.environ.get(_DEBUG):
+            raise
+        return _defect(exc) if error is None else _failed(error)
     return status
+
+
+def _defect(exc: Exception) -> int:
+    """Say in one line what should not have happened; a daemon's log shows where."""
+    if logging.getLogger().handlers:
+        logging.getLogger(__name__).error("ended by a defect", exc_info=exc)
+    told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
+    print(f"aioflow: {told}; a defect, {_DEBUG}=1 shows where [defect]", file=sys.stderr)
+    return 1
 
 
 def _failed(error: AioflowError) -> int:
     """Say it in one line."""
     code = error.told_code if isinstance(error, Refused) else error.code
-    print(f"aioflow: {_one_line(str(error))} [{code}]", file=sys.stderr)
+    print(f"aioflow: {safe(_one_line(str(error)))} [{code}]", file=sys.stderr)
     return 2 if isinstance(error, SettingsError) else 1
 
 
-def _ours(group: BaseExceptionGroup[BaseException]) -> AioflowError | None:
-    """Return the error of ours that ended a task group, if nothing else did."""
-    matched, rest = group.split(AioflowError)
-    if matched is None or rest is not None:
-        return None
-    first: BaseException = matched
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first if isinstance(first, AioflowError) else None
+def _ours(exc: BaseException) -> AioflowError | None:
+    """Return the error of ours, or the one that ended a task group if nothing else did."""
+    while isinstance(exc, BaseExceptionGroup):
+        matched, rest = exc.split(AioflowError)
+        if matched is None or rest is not None:
+            return None
+        exc = matched.exceptions[0]
+    return exc if isinstance(exc, AioflowError) else None
+
+
+def _refuse_no_character() -> None:
+    """Print what a stream cannot show, escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _one_line(text: str) -> str:
@@ -98,7 +118,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, line)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return what understands every command."""
     parser = _Parser(
         prog="aioflow",
         description="Run workflows: one daemon, tens of thousands of waits, no polling.",

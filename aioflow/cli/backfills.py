@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, conf, from_zero, positive
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser", "add_start")
@@ -143,7 +143,7 @@ def _say(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
         return 0
     for name in ("backfill_id", "dag_id", "state", "failure", "first", "last", "next_slot"):
         if found[name] is not None:
-            print(f"{name}: {found[name]}")
+            print(f"{name}: {safe(found[name])}")
     print(f"done: {found['progress']:.0%}, {found['skipped']} slots skipped")
     print(f"runs: {_counts(found) or 'none'}")
     return 0

@@ -6,23 +6,18 @@ Only the standard library: a command that asks one question must not take half a
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
-import socket
-import ssl
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 from aioflow.errors import AioflowError, DaemonAway, SettingsError
 from aioflow.settings import find_home, socket_path
 
-__all__ = ("Client", "Refused", "connect", "connect_home")
-
-_TIMEOUT_SECONDS = 60.0
+__all__ = ("Client", "Connection", "Refused", "connect", "connect_home")
 
 
 class Refused(AioflowError):
@@ -41,20 +36,17 @@ class Refused(AioflowError):
         self.status = status
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_SECONDS)
-        self._path = path
+class Connection(Protocol):
+    """Reaches one daemon."""
 
-    def connect(self) -> None:
-        """Called by the first request."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_TIMEOUT_SECONDS)
-        try:
-            self.sock.connect(str(self._path))
-        except BaseException:
-            self.sock.close()
-            raise
+    def ask(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        """Make one request; return the status and the body.
+
+        Raises:
+            OSError: If there is no answer.
+        """
 
 
 class Client:
@@ -67,7 +59,7 @@ class Client:
 
     def __init__(
         self,
-        connection: http.client.HTTPConnection,
+        connection: Connection,
         *,
         place: str,
         prefix: str = "",
@@ -91,6 +83,10 @@ class Client:
         """Return what stands there as it is."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
+
+    def text(self, target: str) -> str:
+        """Return what stands at a path that is none of the API."""
+        return self._ask("GET", target).decode()
 
     def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
         """Ask for a change and return what came of it."""
@@ -124,15 +120,11 @@ class Client:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            self._connection.request(method, self._prefix + target, body, headers)
-            answer = self._connection.getresponse()
-            data = answer.read()
-        except (OSError, http.client.HTTPException) as exc:
+            status, data = self._connection.ask(method, self._prefix + target, body, headers)
+        except OSError as exc:
             raise self._away(exc) from exc
-        finally:
-            self._connection.close()  # opened anew by the next question
-        if answer.status >= 400:
-            raise _refused(answer.status, data)
+        if status >= 400:
+            raise _refused(status, data)
         return data
 
     def _away(self, exc: Exception) -> AioflowError:
@@ -165,7 +157,9 @@ def connect_home(home: Path) -> Client:
     """Return a client of the daemon of a home."""
     path = socket_path(home)
     _check_owner(path)
-    return Client(_UnixConnection(path), place=str(home))
+    from aioflow.cli.connecting import over_socket
+
+    return Client(over_socket(path), place=str(home))
 
 
 def _check_owner(path: Path) -> None:
@@ -186,13 +180,8 @@ def _connect_url(url: str) -> Client:
         raise SettingsError(f"--url {url!r} cannot be understood: {exc}") from exc
     if parts.scheme not in {"http", "https"} or host is None:
         raise SettingsError(f"--url {url!r} must begin with http:// or https://")
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(
-            host, port, timeout=_TIMEOUT_SECONDS, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+    from aioflow.cli.connecting import over_tcp
+
+    connection = over_tcp(host, port, is_secure=parts.scheme == "https")
     token = os.environ.get("AIOFLOW_TOKEN") or None
     return Client(connection, place=url, prefix=parts.path.rstrip("/"), token=token)

@@ -7,7 +7,7 @@ import argparse
 from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table, safe
+from aioflow.cli.output import hint, print_json, print_table, safe, safe_text
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
@@ -129,7 +129,7 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     for name in ("dag_id", "file", "version", "schedule", "timezone", "next_run_at", "doc"):
         if found[name]:
-            print(f"{name}: {found[name]}")
+            print(safe_text(f"{name}: {found[name]}"))
     if found["trigger"]:
         waits = found["trigger"]
         print(f"trigger: #{waits['trigger_id']} {safe(waits['detail'])}, {waits['state']}")

@@ -1,4 +1,4 @@
-"""``aioflow db``: whether the database says the same as its journal; what of it may go."""
+"""``aioflow db``: whether the database says the same as its journal; what may go; copies."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def add_parser(nouns: Nouns) -> None:
         text="delete what has been kept for longer than the settings below [retention] say",
         example="aioflow db clean --dry-run",
     )
+    copying = add_command(
+        verbs,
+        "copy",
+        _copy,
+        text="copy the database into an empty one; no daemon may run meanwhile",
+        example="aioflow db copy --to postgresql://aioflow@db/aioflow",
+        remote=False,
+    )
+    copying.add_argument("--to", required=True, metavar="URL", help="where; as for `up --db`")
+    add_command(
+        verbs,
+        "export",
+        _export,
+        text="print every row as a line of JSON; a daemon may run meanwhile",
+        example="aioflow db export > rows.jsonl",
+        remote=False,
+    )
     cleaning.add_argument("--dry-run", action="store_true", help="only say what would go")
 
 
@@ -90,6 +107,39 @@ def _migrate(arguments: argparse.Namespace) -> int:
         print_json({"ok": True})
     else:
         hint("the schema is up to date")
+    return 0
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    import anyio
+
+    from aioflow.secrets import Vault
+    from aioflow.settings import Settings
+    from aioflow.store.copying import copy
+
+    settings = Settings.read(arguments.home)
+    vault = Vault.open(settings.key_file)
+    counts = anyio.run(copy, settings.db, arguments.to, vault)
+    if arguments.json:
+        print_json({"rows": counts})
+    else:
+        hint(f"{sum(counts.values())} rows are copied; have db.url name the new database")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    import anyio
+
+    from aioflow.cli.database import opened
+    from aioflow.settings import Settings
+    from aioflow.store.copying import export
+
+    async def export_all() -> None:
+        settings = Settings.read(arguments.home)
+        async with opened(settings):  # it is there, ours, and current
+            await export(settings.db, lambda row: print_json(row, line=True))
+
+    anyio.run(export_all)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = (
@@ -15,12 +15,52 @@ __all__ = (
     "print_table",
     "progress_text",
     "safe",
+    "safe_text",
     "state",
     "task_name",
     "wait_text",
 )
 
-_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "�")
+
+class _Escapes(dict[int, str]):
+    """What each character is shown as, worked out when it is met first.
+
+    Args:
+        known: Those that are decided.
+        escape: Says it of one that would steer a terminal.
+    """
+
+    def __init__(self, known: dict[str, str], escape: Callable[[int], str]) -> None:
+        super().__init__({ord(character): shown for character, shown in known.items()})
+        self._escape = escape
+
+    def __missing__(self, code: int) -> str:
+        from unicodedata import category
+
+        character = chr(code)
+        is_shown = category(character) not in _STEERING
+        self[code] = shown = character if is_shown else self._escape(code)
+        return shown
+
+
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls, formats (what turns the direction of writing among them), halves of pairs, and
+separators: nothing of that is a character one sees."""
+
+
+def _escaped(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _as_in_json(code: int) -> str:
+    return json.dumps(chr(code))[1:-1]
+
+
+_IN_A_CELL = _Escapes({"\n": "\\n", "\r": "\\r", "\t": "\\t"}, _escaped)
+_IN_A_TEXT = _Escapes({"\n": "\n", "\t": "\t"}, _escaped)
+_IN_JSON = _Escapes({"\n": "\n"}, _as_in_json)
 _COLORS = {
     "success": 32,
     "running": 34,
@@ -36,12 +76,13 @@ _ENDED = ("success", "failed", "upstream_failed", "skipped", "cancelled", "remov
 
 def print_json(value: object, *, line: bool = False) -> None:
     """Print one document; with ``line`` on one line, for streams."""
-    print(json.dumps(value, ensure_ascii=False, indent=None if line else 2), flush=line)
+    text = json.dumps(value, ensure_ascii=False, indent=None if line else 2)
+    print(text.translate(_IN_JSON), flush=line)
 
 
 def hint(text: str) -> None:
     """Say something that is no data."""
-    print(text, file=sys.stderr, flush=True)
+    print(safe_text(text), file=sys.stderr, flush=True)
 
 
 def on_terminal() -> bool:
@@ -50,8 +91,13 @@ def on_terminal() -> bool:
 
 
 def safe(text: object) -> str:
-    """Return text without what would steer a terminal."""
-    return str(text).translate(_CONTROL)
+    """Return text in one line, with what would steer a terminal escaped."""
+    return str(text).translate(_IN_A_CELL)
+
+
+def safe_text(text: str) -> str:
+    """Return a text of several lines with what would steer a terminal escaped."""
+    return text.translate(_IN_A_TEXT)
 
 
 def state(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -11,6 +10,8 @@ from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, from_zero, positive
 from aioflow.cli.client import connect
+from aioflow.cli.finding import named_run
+from aioflow.cli.logs import add_logs
 from aioflow.cli.output import (
     hint,
     print_json,
@@ -22,7 +23,6 @@ from aioflow.cli.output import (
     wait_text,
 )
 from aioflow.cli.reading import Source, read, read_run
-from aioflow.requests import OF_RUN
 
 __all__ = ("add_parser",)
 
@@ -59,7 +59,7 @@ def add_parser(nouns: Nouns) -> None:
     _add_clear(verbs)
     _add_mark(verbs)
     _add_one(verbs, "delete", _delete, "delete an ended run, with its results and logs")
-    _add_logs(verbs)
+    add_logs(verbs, _add_index)
 
 
 def _add_clear(verbs: Nouns) -> None:
@@ -112,21 +112,6 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_logs(verbs: Nouns) -> None:
-    logs = add_command(
-        verbs,
-        "logs",
-        _logs,
-        text="print what a task, or a callback of the run, printed",
-        example="aioflow runs logs RUN settle --map 7 --follow",
-    )
-    logs.add_argument("run_id", metavar="RUN")
-    logs.add_argument("task", metavar="TASK", nargs="?", default=OF_RUN, help="else of the run")
-    _add_index(logs)
-    logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
-    logs.add_argument("--follow", action="store_true", help="on until the task ends")
-
-
 def _list(arguments: argparse.Namespace) -> int:
     found = read(
         arguments,
@@ -159,6 +144,7 @@ def _pages(source: Source, dag: str | None, in_state: str | None, limit: int) ->
     return found
 
 
+@named_run
 def _show(arguments: argparse.Namespace) -> int:
     found = read_run(arguments, lambda source: _run_pages(source, arguments))
     if arguments.json:
@@ -225,12 +211,14 @@ def _note(task: dict[str, Any]) -> str:
     return "" if task["result"] is None else f"= {task['result']!r}"[:_TEXT_LENGTH]
 
 
+@named_run
 def _watch(arguments: argparse.Namespace) -> int:
     from aioflow.cli.watching import watch
 
     return watch(arguments, arguments.run_id)
 
 
+@named_run
 def _why(arguments: argparse.Namespace) -> int:
     found = read_run(
         arguments, lambda source: source.why(arguments.run_id, arguments.task, arguments.map)
@@ -253,6 +241,7 @@ def _why(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@named_run
 def _cancel(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("runs", arguments.run_id, "cancel")
     if arguments.json:
@@ -262,6 +251,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@named_run
 def _clear(arguments: argparse.Namespace) -> int:
     wanted = {
         "tasks": arguments.task,
@@ -280,6 +270,7 @@ def _clear(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@named_run
 def _mark(arguments: argparse.Namespace) -> int:
     wanted = {"state": arguments.state, "tasks": arguments.task, "map_index": arguments.map}
     answer = connect(arguments).post("runs", arguments.run_id, "mark", body=wanted)
@@ -299,38 +290,3 @@ def _delete(arguments: argparse.Namespace) -> int:
     else:
         print(f"{answer['run_id']} is deleted")
     return 0
-
-
-def _logs(arguments: argparse.Namespace) -> int:
-    if arguments.follow and arguments.task != OF_RUN:
-        from aioflow.cli.watching import follow_logs
-
-        return follow_logs(arguments)
-    data = read(arguments, lambda source: _whole_log(source, arguments))
-    if arguments.json:
-        text = data.decode("utf-8", "replace")
-        print_json(
-            {
-                "run_id": arguments.run_id,
-                "task_id": arguments.task,
-                "map_index": arguments.map,
-                "try_number": arguments.try_number,
-                "log": text,
-            }
-        )
-        return 0
-    sys.stdout.buffer.write(data)
-    return 0
-
-
-def _whole_log(source: Source, arguments: argparse.Namespace) -> bytes:
-    data = b""
-    while piece := source.logs(
-        arguments.run_id,
-        arguments.task,
-        map_index=arguments.map,
-        try_number=arguments.try_number,
-        offset=len(data),
-    ):
-        data += piece
-    return data

@@ -364,6 +364,11 @@ class Draft:
         """The tasks whose rows or places it changes."""
         return (*self._tasks.values(), *self._placed.values())
 
+    @property
+    def waits_before(self) -> Iterable[TriggerRow]:
+        """The trigger rows that it moves or drops, as they were."""
+        return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
+
     def close(self) -> Batch:
         """Return the batch, complete. ``settle`` follows once it is durable."""
         for live in self._tasks.values():

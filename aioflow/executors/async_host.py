@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.effects import ConfirmCall, StartTry, StopTry
+from aioflow.executors.load import HostLoad
 from aioflow.executors.printing import log_key
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
@@ -122,6 +123,11 @@ class AsyncExecutor:
         """A run has ended."""
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
+
+    @property
+    def load(self) -> HostLoad:
+        """How the host fares."""
+        return self._host.load
 
     @property
     def open_logs(self) -> AbstractSet[tuple[TaskNo, StartNo]]:

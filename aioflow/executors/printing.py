@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 
+from aioflow.host.streams import IDLE
 from aioflow.model import StartNo, TaskNo
 from aioflow.orders import Start
 from aioflow.tasklog import Attribution, LogKey, TaskLog, TryLog
@@ -50,6 +51,10 @@ class Printing:
                 _logger.warning("printed by no try: %r", self._tasklog.masks.masked(data)[:500])
 
     def _begin(self, key: tuple[TaskNo, StartNo] | None) -> None:
+        if key == IDLE:
+            if self._log is not None:
+                self._log.close()  # whoever follows it sees all there is
+            return
         start = None if key is None else self._expected.get(key)
         if self._log is not None:
             self._log.close()

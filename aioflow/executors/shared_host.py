@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.children import Child, NoRoom
+from aioflow.executors.load import HostLoad
 from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
 from aioflow.host.stalls import Stall, StallLines
 from aioflow.inputs import HostLost, HostUp, Stalled
+from aioflow.log import about
 from aioflow.messages import Pong, Report
 from aioflow.model import Failure
 from aioflow.orders import Ping
@@ -26,6 +29,8 @@ SECOND_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
 """A host that lived this long died of something new: the delay starts over."""
+
+_PULSES_KEPT = 30
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +82,18 @@ class SharedHost:
         self._outgoing: Outgoing | None = None
         self._child: Child | None = None
         self._starting: TaskStatus[None] | None = None
+        self._late_us: deque[int] = deque(maxlen=_PULSES_KEPT)
+        self._evicted = self._evicted_here = 0
+
+    @property
+    def load(self) -> HostLoad:
+        """How it fares."""
+        return HostLoad(
+            name=self._role,
+            pid=self.pid,
+            lag_seconds=max(self._late_us, default=0) / 1e6,
+            evicted=self._evicted,
+        )
 
     @property
     def is_up(self) -> bool:
@@ -164,7 +181,15 @@ class SharedHost:
 
     def _take(self, reports: list[Report]) -> None:
         self._pulse.heard()
-        self._on_reports([report for report in reports if not isinstance(report, Pong)])
+        passed: list[Report] = [report for report in reports if not isinstance(report, Pong)]
+        if len(passed) < len(reports):
+            self._hear_pulse([report for report in reports if isinstance(report, Pong)])
+        self._on_reports(passed)
+
+    def _hear_pulse(self, pongs: Sequence[Pong]) -> None:
+        self._late_us.append(max(pong.late_us for pong in pongs))
+        self._evicted += pongs[-1].evicted - self._evicted_here
+        self._evicted_here = pongs[-1].evicted
 
     async def _hear(self, data: bytes) -> None:
         """Hand on what it printed, and report what its watchdog says in between."""
@@ -206,7 +231,7 @@ class SharedHost:
         child.kill()
 
     def _ask_for_pulse(self, outside: Outside) -> None:
-        self.put(Ping())
+        self.put(Ping(self._wiring.clock.monotonic_us()))
         silent_beats = self._pulse.silent_beats
         culprit = outside.culprit(silent_beats)
         if culprit >= 0 and not self._standing:
@@ -218,6 +243,8 @@ class SharedHost:
 
     def _greet(self, child: Child) -> None:
         self._blocked = None
+        self._late_us.clear()
+        self._evicted_here = 0
         self._stalls, self._standing, self._incident = StallLines(child.log_nonce), "", 0
         child.send([self._wiring.welcome(self._role)])
         self._child, self._outgoing = child, Outgoing(child)
@@ -232,7 +259,9 @@ class SharedHost:
     def _report_loss(self, failure: Failure | None, culprit: int, class_path: str) -> None:
         gone = Failure(type="Killed", message="the host could not be served", reason="killed")
         failure = failure or gone
-        _logger.warning("the %s host died (culprit %d): %s", self._role, culprit, failure.message)
+        named = "trigger_id" if self._role != "async" else "task_no"
+        with about(host=self._role, **{named: culprit} if culprit >= 0 else {}):
+            _logger.warning("the %s host died: %s", self._role, failure.message)
         lost = HostLost(
             role=self._role,
             culprit=culprit,

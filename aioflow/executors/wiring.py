@@ -63,6 +63,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: float = 0.1
     default_deferrable: bool = False
     default_tries: int = 3
+    traces: bool = False
 
     def welcome(self, role: str) -> Welcome:
         """Return the first order of a child."""
@@ -74,6 +75,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
             self.stall_seconds,
             self.default_deferrable,
             self.default_tries,
+            self.traces,
         )
 
 

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 
+import aioflow.author.public
 from aioflow.author.deferrable import set_default_deferrable
 from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
@@ -24,6 +25,9 @@ from aioflow.host.process import die_with_parent, take_socket
 from aioflow.orders import Order, Welcome
 
 __all__ = ("main",)
+
+# Has them loaded: what user code takes by name is there before it runs, and is looked after.
+dir(aioflow)
 
 
 def main() -> int:

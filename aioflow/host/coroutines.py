@@ -46,6 +46,7 @@ from aioflow.host.questions import (
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
+from aioflow.host.span_context import enter
 from aioflow.messages import (
     Awaiting,
     Ended,
@@ -143,6 +144,9 @@ class CoroutineHost:
 
     A try that was stopped reports nothing more but that it has ``Left``. One that its own time
     limit ended reports ``timeout`` as soon as it has let go, or when the limit for that has passed.
+
+    Attributes:
+        evicted: See ``shared.Role``.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class CoroutineHost:
         self._shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
         self._code = Path(welcome.code)
         self._results = Path(welcome.results)
+        self._traces = welcome.traces
         self._runs = Runs(self._shelf)
         self._hosted: dict[Key, HostedTry] = {}
         self._parked: dict[int, HostedTry] = {}
@@ -165,6 +170,7 @@ class CoroutineHost:
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
         self._output = OutputPump(line, self._nursery.serve, guest.get)
         self._channels = Channels(line)
+        self.evicted = 0
 
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
@@ -250,6 +256,7 @@ class CoroutineHost:
         for hosted in list(islice(self._parked.values(), excess)):
             del self._parked[hosted.start.task_no]
             self._nursery.cancel(hosted, _EVICTED)
+            self.evicted += 1
         if excess:
             self._loop.call_later(LOOK_SECONDS, self._relieve)
 
@@ -266,6 +273,8 @@ class CoroutineHost:
         try:
             run = self._runs.of(start)
             node = hosted.node = run.dag.nodes[start.position]
+            if self._traces:
+                enter(run.info, start)
         except BaseException as exc:  # noqa: BLE001 - importing the DAG file is user code
             self._report(hosted, not_begun(start, exc))
             return

@@ -56,6 +56,10 @@ class Runs:
         known = self._known[run_no] = KnownRun(info, dag)
         return known
 
+    def info(self, run_no: int) -> RunInfo | None:
+        """Return what a run is, if this process was told."""
+        return self._infos.get(run_no)
+
     def versions(self) -> Collection[str]:
         """Return the versions of all runs at hand."""
         return {info.version for info in self._infos.values()}

@@ -184,10 +184,21 @@ def _settle(waiting: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 class Role(Protocol):
-    """What a shared host does with its orders."""
+    """What a shared host does with its orders.
+
+    Attributes:
+        evicted: Parked coroutines it has let go of for want of memory.
+    """
+
+    evicted: int
 
     def obey(self, order: Order) -> None:
         """Take one order. Never blocks, never raises for what user code does."""
+
+
+def _pong(ping: Ping, evicted: int) -> Pong:
+    late_us = time.monotonic_ns() // 1_000 - ping.sent_us if ping.sent_us else 0
+    return Pong(max(late_us, 0), evicted)
 
 
 RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
@@ -254,7 +265,7 @@ async def _serve(
             if isinstance(order, Answer):
                 line.answered(order)
             elif isinstance(order, Ping):
-                line.report(Pong())
+                line.report(_pong(order, served.evicted))
             else:
                 served.obey(order)
 

@@ -23,7 +23,8 @@ from aioflow.host.link import BlockingLink
 from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs
-from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line, put_back
+from aioflow.host.span_context import within
+from aioflow.host.streams import IDLE, Descriptors, configure_logging, flush, line_by_line, put_back
 from aioflow.messages import Ask, Began, Ended, Labelled, Recalled
 from aioflow.orders import Answer, ForgetRun, Order, Recall, RunInfo, Start, Welcome
 
@@ -44,6 +45,7 @@ class Slot:
         self._link = link
         self._send_lock = threading.Lock()
         self._results = Path(welcome.results)
+        self._traces = welcome.traces
         self._runs = Runs(CodeShelf(Path(welcome.code), exclusive=True))
         self._queue: SimpleQueue[Key | None] = SimpleQueue()
         self._claimed: dict[Key, Start] = {}
@@ -71,6 +73,7 @@ class Slot:
                 self._send([ended, Began(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
+            self._descriptors.mark(*IDLE)
             self._send([ended])
             start = self._next(block=True)
             if start is not None:
@@ -134,7 +137,10 @@ class Slot:
         self._descriptors.mark(start.task_no, start.start_no)
         stdout, stderr = sys.stdout, sys.stderr
         try:
-            return run_body(start, self._runs, self._ask, self._tell, self._results)
+            if not self._traces:
+                return run_body(start, self._runs, self._ask, self._tell, self._results)
+            with within(self._runs.info(start.run_no), start):
+                return run_body(start, self._runs, self._ask, self._tell, self._results)
         finally:
             flush()
             put_back(stdout, stderr)

@@ -9,7 +9,10 @@ import sys
 from fcntl import F_GETOWN, F_SETOWN, fcntl
 from typing import TextIO
 
-__all__ = ("Descriptors", "configure_logging", "flush", "line_by_line", "put_back")
+__all__ = ("IDLE", "Descriptors", "configure_logging", "flush", "line_by_line", "put_back")
+
+IDLE = (0, 0)
+"""What is marked where a try has ended and no other follows; no try has these numbers."""
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -53,6 +53,9 @@ class TriggerHost:
     was data has nothing to let go of, so its event tells that, too.
     """
 
+    evicted = 0
+    """Nothing is parked here."""
+
     def __init__(
         self, line: Line, box: BlackBox, welcome: Welcome, shelf: CodeShelf | None = None
     ) -> None:

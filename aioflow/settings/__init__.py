@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retries_per_run: int = 0
     retries_per_pool: int = 0
     schedule_late_seconds: float = 300.0
+    export_traces: bool = False
     keep_runs_days: float = 0.0
     keep_events_days: float = 90.0
     keep_journal_days: float = 7.0

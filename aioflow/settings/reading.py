@@ -104,6 +104,10 @@ class _Schedules(_Section):
     late_seconds: Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)] = 300.0
 
 
+class _Traces(_Section):
+    export: bool = False
+
+
 _Days = Annotated[float, Field(ge=0, le=36_500, allow_inf_nan=False)]
 
 
@@ -138,6 +142,7 @@ class _Document(BaseSettings):
     alerts: _Alerts = _Alerts()
     retries: _Retries = _Retries()
     schedules: _Schedules = _Schedules()
+    traces: _Traces = _Traces()
     retention: _Retention = _Retention()
 
     @field_validator("dags", mode="before")
@@ -226,6 +231,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         retries_per_run=document.retries.per_run,
         retries_per_pool=document.retries.per_pool,
         schedule_late_seconds=document.schedules.late_seconds,
+        export_traces=document.traces.export,
         keep_runs_days=document.retention.runs_days,
         keep_events_days=document.retention.events_days,
         keep_journal_days=document.retention.journal_days,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -80,10 +80,10 @@ def _add_health(app: FastAPI, api: Api) -> None:
         return Response(body, status_code=status, media_type="application/json")
 
 
-def _add_metrics(app: FastAPI, metrics: Callable[[], bytes]) -> None:
+def _add_metrics(app: FastAPI, metrics: Callable[[], Awaitable[bytes]]) -> None:
     @app.get("/metrics", include_in_schema=False, dependencies=[viewer()])
     async def show_metrics() -> Response:
-        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[viewer()])
     async def openapi() -> Response:

@@ -2,68 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import isinf
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from aioflow.api import Api
+from aioflow.api.metrics import Metrics, Sizes
+from aioflow.executors.load import resident_bytes
+from aioflow.measures import Histogram, Measures
 
 __all__ = ("exposition",)
 
 
 class _NodeCollector(Collector):
+    """Collects what the API knows, and the sizes somebody has put here before."""
+
     def __init__(self, api: Api, lag_seconds: Callable[[], float]) -> None:
         self._api = api
         self._lag_seconds = lag_seconds
+        self.sizes = Sizes(0, 0)
 
     def describe(self) -> Iterable[Metric]:
         return []  # else registering would ask a node that is not up yet
 
     def collect(self) -> Iterable[Metric]:
         now = self._api.metrics()
-        yield _counter("turns", "Turns of the engine", now.turns)
-        yield _counter("commits", "Batches committed", now.commits)
-        yield _counter("changes", "Row changes committed", now.changes)
-        yield _gauge("commit_seconds", "How long a commit takes lately", now.commit_seconds)
-        yield _gauge("queue_depth", "Inputs not taken yet", now.waiting_inputs)
-        yield _gauge("tasks_queued", "Tasks that wait for a slot", now.tasks_waiting_for_slots)
-        yield _by_lane("slots", "Slots there are", now.slots, now.coroutine_slots)
-        yield _by_lane("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
-        yield _gauge("live_runs", "Runs that are not over", now.live_runs)
-        yield _gauge("live_tasks", "Tasks between pending and their end", now.live_tasks)
-        parked = GaugeMetricFamily(
-            "aioflow_parked_triggers", "Waits that hold no slot", labels=["kind"]
-        )
-        for kind, count in sorted(now.parked.items()):
-            parked.add_metric([kind], count)
-        yield parked
-        stalls = CounterMetricFamily(
-            "aioflow_loop_stalls", "User code that held up a shared loop", labels=["kind"]
-        )
-        for kind, count in now.stalls.items():
-            stalls.add_metric([kind], count)
-        yield stalls
-        yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
-        owed = GaugeMetricFamily(
-            "aioflow_owed", "Callbacks and alerts to be delivered", labels=["kind"]
-        )
-        for kind, count in now.owed.items():
-            owed.add_metric([kind], count)
-        yield owed
-        yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
-        yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
-        yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
-        yield _gauge("loop_lag_seconds", "How late the loop was lately", self._lag_seconds())
-        yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)
+        yield from _circle(now, self._api.measures)
+        yield from _work(now)
+        yield from _waits(now, self._api.measures)
+        yield from _told(now)
+        yield from _processes(now, self._lag_seconds())
+        yield from _kept(now, self.sizes)
 
 
-def exposition(api: Api, lag_seconds: Callable[[], float]) -> Callable[[], bytes]:
+def exposition(api: Api, lag_seconds: Callable[[], float]) -> Callable[[], Awaitable[bytes]]:
     """Return a function that writes all metrics as of now."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_NodeCollector(api, lag_seconds))
-    return lambda: generate_latest(registry)
+    collector = _NodeCollector(api, lag_seconds)
+    registry.register(collector)
+
+    async def write() -> bytes:
+        collector.sizes = await api.sizes()
+        return generate_latest(registry)
+
+    return write
+
+
+def _circle(now: Metrics, done: Measures) -> Iterable[Metric]:
+    yield _counter("turns", "Turns of the engine", now.turns)
+    yield _histogram("turn_seconds", "How long a turn took, its commit included", done.turns)
+    yield _counter("commits", "Batches committed", now.commits)
+    yield _histogram("commit_seconds", "How long a commit took, all attempts", done.commits)
+    yield _counter("changes", "Row changes committed", now.changes)
+    yield _histogram("batch_rows", "Row changes of a batch", done.rows)
+    yield _gauge("queue_depth", "Inputs not taken yet", now.waiting_inputs)
+    yield _counter("writes_fenced", "Batches after another node took over", now.fenced)
+    yield _counter("batches_refused", "Batches the database did not take", now.refused)
+    yield _gauge("store_away", "1 while the database does not answer", int(now.is_store_away))
+
+
+def _work(now: Metrics) -> Iterable[Metric]:
+    yield _gauge("tasks_queued", "Tasks that wait for a slot", now.tasks_waiting_for_slots)
+    yield _by_lane("slots", "Slots there are", now.slots, now.coroutine_slots)
+    yield _by_lane("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
+    yield _gauge("live_runs", "Runs that are not over", now.live_runs)
+    yield _gauge("live_tasks", "Tasks between pending and their end", now.live_tasks)
+    yield _counter("runs_made", "Runs that have begun to exist", now.runs_made)
+    yield _counters("runs_ended", "Runs that ended", "state", now.runs_ended)
+    yield _counters("task_steps", "Tasks that came to a state", "state", now.steps)
+    yield _counter("retries", "Tries that failed and run again", now.steps["retrying"])
+
+
+def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
+    yield _gauges("parked_triggers", "Waits that hold no slot", "kind", now.parked)
+    yield _counters("trigger_events", "Events that triggers yielded", "kind", now.fires)
+    text = "From an event, or the instant of a timer, to the turn that acted on it"
+    family = HistogramMetricFamily("aioflow_resume_seconds", text, labels=["cause"])
+    for cause, times in (("event", done.events), ("timer", done.timers)):
+        family.add_metric([cause], _buckets(times), times.total)
+    yield family
+    yield _counters("loop_stalls", "User code that held up a shared loop", "kind", now.stalls)
+    yield _gauge("quarantined_classes", "Trigger classes apart", now.quarantined_classes)
+    yield _counter("coroutines_evicted", "Parked coroutines let go of", now.evicted)
+
+
+def _told(now: Metrics) -> Iterable[Metric]:
+    yield _gauges("owed", "Callbacks and alerts to be delivered", "kind", now.owed)
+    yield _counter("callbacks_failed", "Callbacks that came to nothing", now.callbacks_failed)
+    yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
+
+
+def _processes(now: Metrics, lag_seconds: float) -> Iterable[Metric]:
+    lags = {host.name: host.lag_seconds for host in now.hosts}
+    pids = {host.name: host.pid for host in now.hosts}
+    yield _gauge("loop_lag_seconds", "How late the daemon's loop was lately", lag_seconds)
+    yield _gauges("host_lag_seconds", "How late the loop of a host was lately", "host", lags)
+    memory = {name: resident_bytes(pid) for name, pid in pids.items()}
+    memory["daemon"] = resident_bytes(os.getpid())
+    yield _gauges("resident_bytes", "Memory of a process", "process", memory)
+    yield _gauge("uptime_seconds", "Since the daemon started", now.uptime_seconds)
+
+
+def _kept(now: Metrics, sizes: Sizes) -> Iterable[Metric]:
+    yield _gauge("database_bytes", "What the database takes on disk", sizes.database_bytes)
+    yield _gauge("journal_rows", "Batches in the journal", sizes.journal_rows)
+    yield _counter("logs_bytes", "What tries printed and was kept", now.logs_bytes)
+    yield _counters("spans", "Spans of traces", "outcome", now.spans)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -74,8 +127,28 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(f"aioflow_{name}", text, value=value)
 
 
-def _by_lane(name: str, text: str, workers: int, coroutines: int) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"aioflow_{name}", text, labels=["lane"])
-    family.add_metric(["def"], workers)
-    family.add_metric(["async"], coroutines)
+def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
+    buckets = _buckets(histogram)
+    return HistogramMetricFamily(f"aioflow_{name}", text, buckets, histogram.total)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    return [("+Inf" if isinf(bound) else repr(bound), n) for bound, n in histogram.up_to()]
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"aioflow_{name}", text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
     return family
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"aioflow_{name}", text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def _by_lane(name: str, text: str, workers: int, coroutines: int) -> GaugeMetricFamily:
+    return _gauges(name, text, "lane", {"def": workers, "async": coroutines})

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 DAGS = """
 import sys
+import time
 from pathlib import Path
 
 from aioflow import Retry, dag, sensor, task, wait
@@ -51,6 +52,16 @@ def total(values: list[int]) -> int:
 @task(retry=once)
 def bad() -> int:
     raise ValueError("no money \\x1b[31m today")
+
+
+@task(retry=Retry(tries=3, delay="0.3s"))
+def noisy(try_number: int) -> None:
+    for line in range(200):
+        print("line", line, "\\u202e\\x1b]0;owned\\x07\\x9b31m\\r\\u2066 in", try_number)
+        time.sleep(0.001)
+    print("the end of", try_number, end="")
+    if try_number < 3:
+        raise ValueError("again")
 
 
 @task(trigger_rule="all_done")
@@ -96,6 +107,11 @@ def sums(n: int = 3) -> None:
 @dag
 def breaks() -> None:
     bad()
+
+
+@dag
+def noise() -> None:
+    noisy()
 
 
 @dag
@@ -389,6 +405,106 @@ def test_a_dag_is_paused_and_resumed(daemon):
     assert daemon.run("dags", "resume", "waits", "--json").json["paused"] is False
 
 
+def test_a_log_is_followed_over_retries_to_its_last_byte(daemon):
+    run_id = daemon.run("dags", "trigger", "noise", "--json").json["run_id"]
+
+    followed = daemon.run("runs", "logs", run_id, "noisy", "--follow")
+    whole = daemon.run("runs", "logs", run_id, "noisy")
+
+    assert (followed.status, followed.err) == (0, "")
+    assert followed.out == whole.out
+    assert re.findall(r"the end of (\d)", whole.out) == ["1", "2", "3"]
+    assert len(re.findall(r"^line \d+ ", whole.out, re.MULTILINE)) == 600
+    third = daemon.run("runs", "logs", run_id, "noisy", "--search", "in 3", "--json").json
+    assert len(third["lines"]) == 200
+    data = whole.out.encode()  # in which each \r has become \n
+    found = [(one["offset"], one["line"].replace("\r", "\n").encode()) for one in third["lines"]]
+    assert all(data[at:].startswith(line) for at, line in found)
+
+
+def on_a_terminal(daemon, *words):
+    """What a command shows to a person."""
+    leader, follower = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(leader, 65_536)
+            except OSError:  # the last one that had it open has closed it
+                break
+            if not piece:
+                break
+            shown += piece
+        process.wait(60)
+    os.close(leader)
+    return shown.decode()
+
+
+def test_on_a_terminal_a_log_cannot_steer_it_unless_it_is_to(daemon):
+    run_id = daemon.run("dags", "trigger", "noise", "--wait", "--json").json["run_id"]
+
+    shown = on_a_terminal(daemon, "runs", "logs", run_id, "noisy").replace("\r\n", "\n")
+    found = on_a_terminal(daemon, "runs", "logs", run_id, "noisy", "--search", "line 7 ")
+    raw = on_a_terminal(daemon, "runs", "logs", run_id, "noisy", "--raw")
+
+    steering = set("\x1b\x07\x9b\r\u202e\u2066")
+    assert not steering & set(shown)
+    assert not steering & set(found.replace("\r\n", "\n"))
+    assert "line 7 \\u202e\\x1b]0;owned\\x07\\x9b31m\\x0d\\u2066 in 1\n" in shown
+    assert steering <= set(raw)
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id_if_no_other_begins_so(daemon):
+    for name in ("prefix-one", "prefix-two"):
+        assert daemon.run("dags", "trigger", "sums", "--run-id", name, "--wait").status == 0
+
+    one = daemon.run("runs", "show", "prefix-o", "--json")
+    both = daemon.run("runs", "show", "prefix-")
+    short = daemon.run("runs", "show", "pr")
+    deleted = daemon.run("runs", "delete", "prefix-o")
+
+    assert (one.json["run_id"], one.err) == ("prefix-one", "run prefix-one\n")
+    assert both.status == short.status == deleted.status == 1
+    assert "several runs begin with 'prefix-': prefix-two, prefix-one; give more" in both.err
+    assert "[request.unknown_run]" in short.err
+    assert "[request.unknown_run]" in deleted.err
+
+
+def test_top_tells_what_goes_on_look_by_look(daemon):
+    run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
+    line = daemon.run("top", "--count", "1")
+    looks = daemon.run("top", "--count", "2", "--every", "0.1", "--json").out.splitlines()
+    shown = on_a_terminal(daemon, "top", "--count", "1")
+    assert daemon.run("runs", "cancel", run_id).status == 0
+
+    assert re.match(r"\d+ runs, \d+ tasks, \d+ queued, slots ", line.out)
+    first, second = map(json.loads, looks)
+    assert first.keys() == second.keys()
+    assert run_id in {run["run_id"] for run in second["runs"]}
+    assert second["loop_lag_seconds"].keys() == {"daemon", "async", "triggers", "quarantine"}
+    assert run_id in shown
+
+
+def test_colours_are_for_terminals_that_want_them(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+
+    shown = on_a_terminal(daemon, "runs", "show", run_id)
+    os.environ["NO_COLOR"] = "1"
+    try:
+        plain = on_a_terminal(daemon, "runs", "show", run_id)
+    finally:
+        del os.environ["NO_COLOR"]
+
+    assert "\x1b[32msuccess" in shown
+    assert "\x1b" not in plain
+
+
 def test_an_event_is_emitted_and_listed(daemon):
     data = '{"by": "mia \\u001b[31m"}'
     made = daemon.run(
@@ -510,7 +626,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
     assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
     assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
-    assert len(daemon.run("dags", "list", "--json").json) == 8
+    assert len(daemon.run("dags", "list", "--json").json) == 9
     assert daemon.run("triggers", "list", "--json").json == []
     assert daemon.run("pools", "list", "--json").json == [
         {
@@ -599,6 +715,25 @@ def test_wrong_usage_is_status_two_and_one_line(tmp_path, words):
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
+def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
+    (tmp_path / "aioflow.db").mkdir()  # no file at all: nothing of ours expects that
+
+    words = ("runs", "list")
+    done = run(*words, home=tmp_path)
+
+    assert done.status == 1
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_what_the_output_cannot_show_is_escaped(tmp_path):
+    done = run("dags", "check", tmp_path / "näh.py", PYTHONIOENCODING="ascii")
+
+    assert done.status == 1
+    assert "n\\xe4h.py" in done.out
+    assert "Traceback" not in done.err
+
+
 def test_a_home_that_cannot_be_made_is_one_line():
     done = run("up", "--port", "0", home=Path("/proc/nobody-may-make-this"))
 
@@ -629,7 +764,9 @@ def test_check_names_file_line_and_code(tmp_path):
     assert as_json.json == [
         {
             "file": str(good),
-            "dags": ["hen", "egg", "approval", "sums", "breaks", "halves", "rolls", "waits"],
+            "dags": [
+                *("hen", "egg", "approval", "sums", "breaks", "noise", "halves", "rolls", "waits")
+            ],
             "problems": [],
             "warnings": [],
         }

@@ -247,6 +247,20 @@ def test_a_forked_copy_of_the_worker_reports_nothing(slot):
 # ── the process ─────────────────────────────────────────────────────────────────────────
 
 
+def parts_of(child) -> list[bytes]:
+    """What was printed, each part from its mark on; that of a worker without work left out."""
+    return [part for part in child.output().split(MARK) if part != b" 0 0\n"]
+
+
+def test_a_worker_without_work_says_so_after_the_last_output_and_before_the_end(slot):
+    child = slot(one_task("print('out', end='')"))
+
+    child.send(start(0, task_no=5, start_no=2))
+    child.expect(Succeeded)
+
+    child.printed(lambda output: output == MARK + b" 5 2\nout" + MARK + b" 0 0\n")
+
+
 def test_output_stands_after_the_mark_of_its_try(slot):
     child = slot(
         one_task("print('out', end='')\nprint('err', file=sys.stderr)\nos.write(1, b'raw')")
@@ -256,7 +270,7 @@ def test_output_stands_after_the_mark_of_its_try(slot):
     child.expect(Succeeded, lambda report: report.task_no == 6)
     assert child.close() == 0
 
-    parts = child.output().split(MARK)
+    parts = parts_of(child)
     assert [part.partition(b"\n")[0] for part in parts] == [b"", b" 5 2", b" 6 1"]
     assert all(
         {b"out", b"err"} <= set(part.replace(b"raw", b"\n").split()[2:]) for part in parts[1:]
@@ -317,7 +331,7 @@ def test_what_a_try_does_to_its_descriptors_ends_with_it(slot, harm):
         child.expect(Succeeded, lambda report, n=task_no: report.task_no == n)
     child.close()
 
-    parts = child.output().split(MARK)
+    parts = parts_of(child)
     assert parts[2:] == [b" 2 1\nheard\nseen\n", b" 3 1\nheard\nseen\n"]
 
 

@@ -1,0 +1,204 @@
+"""``aioflow runs logs``: what a task printed, as it is, as it comes, or the lines one looks for."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.client import Client, connect
+from aioflow.cli.finding import named_run
+from aioflow.cli.output import hint, on_terminal, print_json, safe_text
+from aioflow.cli.reading import read
+from aioflow.requests import OF_RUN
+
+__all__ = ("add_logs", "found_lines", "pieces_until")
+
+_LONGEST_LINE = 1024 * 1024
+"""Of a longer line the rest counts as another."""
+
+
+def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Declare the command."""
+    logs = add_command(
+        verbs,
+        "logs",
+        _print_log,
+        text="print what a task, or a callback of the run, printed",
+        example="aioflow runs logs RUN settle --map 7 --follow",
+    )
+    logs.add_argument("run_id", metavar="RUN")
+    logs.add_argument("task", metavar="TASK", nargs="?", default=OF_RUN, help="else of the run")
+    add_index(logs)
+    logs.add_argument("--try", dest="try_number", type=positive, metavar="N", help="this one only")
+    logs.add_argument("--follow", action="store_true", help="on until the task ends")
+    logs.add_argument("--search", metavar="TEXT", help="only lines with it, and where they begin")
+    logs.add_argument(
+        "--raw",
+        action="store_true",
+        help="as it was printed; a terminal else shows control characters escaped",
+    )
+
+
+@named_run
+def _print_log(arguments: argparse.Namespace) -> int:
+    if arguments.follow and arguments.task != OF_RUN:
+        is_line = True
+        pieces = _follow(arguments)
+    else:
+        is_line = False
+        pieces = _whole(arguments)
+    if arguments.search is not None:
+        return _print_found(arguments, pieces, is_line=is_line)
+    if not arguments.json:
+        _print_pieces(pieces, is_raw=arguments.raw)
+    elif is_line:
+        for text in _decoded(pieces):
+            print_json({"log": text}, line=True)
+    else:
+        print_json({**_whose(arguments), "log": "".join(_decoded(pieces))})
+    return 0
+
+
+def _whose(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "run_id": arguments.run_id,
+        "task_id": arguments.task,
+        "map_index": arguments.map,
+        "try_number": arguments.try_number,
+    }
+
+
+# ── where it comes from ─────────────────────────────────────────────────────────────────
+
+
+def _whole(arguments: argparse.Namespace) -> Iterator[bytes]:
+    """Yield what is there, a piece at a time: of the daemon, or of its folder."""
+
+    def more(offset: int) -> bytes:
+        piece: bytes = read(
+            arguments,
+            lambda source: source.logs(
+                arguments.run_id,
+                arguments.task,
+                map_index=arguments.map,
+                try_number=arguments.try_number,
+                offset=offset,
+            ),
+        )
+        return piece
+
+    offset = 0
+    while piece := more(offset):
+        offset += len(piece)
+        yield piece
+
+
+def _follow(arguments: argparse.Namespace) -> Iterator[bytes]:
+    from aioflow.cli.watching import TASK_ENDED, ticks
+
+    client = connect(arguments)
+    path = ("runs", arguments.run_id, "tasks", arguments.task)
+    query = {"map": arguments.map, "try": arguments.try_number}
+
+    def is_over() -> bool:
+        return str(_state_of(client, path, arguments.map)) in TASK_ENDED
+
+    def more(offset: int) -> bytes:
+        return client.get_bytes(*path, "logs", **query, offset=offset)
+
+    yield from pieces_until(is_over, more, ticks())
+
+
+def _state_of(client: Client, path: tuple[str, ...], map_index: int) -> object:
+    return client.get(*path, "why", map=map_index)["causes"][0]["state"]
+
+
+def pieces_until(
+    is_over: Callable[[], bool], more: Callable[[int], bytes], pauses: Iterable[None]
+) -> Iterator[bytes]:
+    """Yield what comes until it is over, each byte once and none left out.
+
+    What was printed before the end may come to the log a moment after it: only when two looks
+    in a row after the end found nothing, there is no more.
+
+    Args:
+        is_over: Asked before each look.
+        more: Returns what lies behind an offset, or a part of it.
+        pauses: One before each look.
+    """
+    offset = silent = 0
+    for _ in pauses:
+        over, had = is_over(), offset
+        while piece := more(offset):
+            offset += len(piece)
+            yield piece
+        silent = silent + 1 if over and offset == had else 0
+        if silent == 2:
+            return
+
+
+# ── how it is shown ─────────────────────────────────────────────────────────────────────
+
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield texts; a character that is cut by the end of a piece comes with the next one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        if text := decoder.decode(piece):
+            yield text
+    if text := decoder.decode(b"", final=True):
+        yield text
+
+
+def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> None:
+    if on_terminal() and not is_raw:
+        for text in _decoded(pieces):
+            sys.stdout.write(safe_text(text.replace("\r\n", "\n")))
+            sys.stdout.flush()
+        return
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+def found_lines(pieces: Iterable[bytes], wanted: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that contains ``wanted``, and at which byte it begins."""
+    offset, rest = 0, b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if wanted in line:
+                yield offset, line
+            offset += len(line) + 1
+        if len(rest) > _LONGEST_LINE:
+            if wanted in rest:
+                yield offset, rest
+            offset, rest = offset + len(rest), b""
+    if rest and wanted in rest:
+        yield offset, rest
+
+
+def _print_found(arguments: argparse.Namespace, pieces: Iterable[bytes], *, is_line: bool) -> int:
+    found = []
+    count = 0
+    for offset, line in found_lines(pieces, arguments.search.encode()):
+        count += 1
+        text = line.decode("utf-8", "replace")
+        if arguments.json and not is_line:
+            found.append({"offset": offset, "line": text})
+        elif arguments.json:
+            print_json({"offset": offset, "line": text}, line=True)
+        elif on_terminal() and not arguments.raw:
+            print(f"{offset}: {safe_text(text)}")
+        else:
+            sys.stdout.buffer.write(b"%d: %b\n" % (offset, line))
+            sys.stdout.buffer.flush()
+    if arguments.json and not is_line:
+        print_json({**_whose(arguments), "lines": found})
+    elif not count:
+        hint("no line of it has that text")
+    return 0

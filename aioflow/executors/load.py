@@ -1,0 +1,47 @@
+"""How a shared host fares, as the daemon knows it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+__all__ = ("HostLoad", "resident_bytes")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One shared host.
+
+    Attributes:
+        name: Its role.
+        pid: ``None`` while there is no process.
+        lag_seconds: How late its loop was to answer, the worst of the last half a minute.
+        evicted: Parked coroutines it has let go of for want of memory.
+        fires: Events its triggers have yielded, by class path. Both since the daemon began.
+        triggers: How many it has.
+        waiting: How many it has no room for.
+        capacity: How many it may have; 0 if it hosts none.
+    """
+
+    name: str
+    pid: int | None
+    lag_seconds: float
+    evicted: int = 0
+    fires: Mapping[str, int] = {}
+    triggers: int = 0
+    waiting: int = 0
+    capacity: int = 0
+
+
+def resident_bytes(pid: int | None) -> int:
+    """Return what a process has in memory; 0 if there is none."""
+    if pid is None:
+        return 0
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0  # it has just ended, or this machine has no /proc

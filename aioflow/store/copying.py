@@ -1,0 +1,132 @@
+"""Moves a whole database to another, and writes one out: row by row, as it is stored.
+
+What is sealed stays sealed: whoever opens a copy needs the key of the home it came from.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Table
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from aioflow.errors import SettingsError, StoreUnavailable
+from aioflow.secrets import Vault
+from aioflow.store import open_store
+from aioflow.store.tables import meta, metadata
+
+__all__ = ("copy", "export")
+
+_ROWS_AT_ONCE = 500
+
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+
+
+async def copy(source: str, target: str, vault: Vault) -> dict[str, int]:
+    """Copy all of a database into an empty one; return how many rows of which table.
+
+    All of it is there afterwards, or nothing. No daemon may use either meanwhile.
+
+    Raises:
+        SettingsError: If the target is the source, or has rows.
+        HomeBusy: If a daemon serves one of them.
+        StoreError: If one of them cannot be read or written.
+    """
+    if make_url(source) == make_url(target):
+        raise SettingsError("a database cannot be copied to itself")
+    counts: dict[str, int] = {}
+    async with (
+        open_store(source, vault),
+        open_store(target, vault, migrate=True),
+        _opened(source) as taken,
+        _opened(target) as given,
+    ):
+        for table in _tables():
+            if await _has_rows(given, table):
+                raise SettingsError(
+                    f"the database to copy to has rows ({table.name}); name an empty one"
+                )
+        for table in _tables():
+            counts[table.name] = await _copy_table(table, taken, given)
+        await given.commit()
+    return counts
+
+
+def _tables() -> list[Table]:
+    """Return the tables in the order in which they may be filled; each has its own ``meta``."""
+    return [table for table in metadata.sorted_tables if table is not meta]
+
+
+async def _has_rows(connection: AsyncConnection, table: Table) -> bool:
+    found = await connection.execute(sqlalchemy.select(sqlalchemy.literal(1)).select_from(table))
+    return found.first() is not None
+
+
+async def _copy_table(table: Table, taken: AsyncConnection, given: AsyncConnection) -> int:
+    count = 0
+    async for rows in _pages(table, taken):
+        await given.execute(sqlalchemy.insert(table), rows)
+        count += len(rows)
+    return count
+
+
+async def _pages(table: Table, connection: AsyncConnection) -> AsyncIterator[list[dict[str, Any]]]:
+    result = await connection.stream(sqlalchemy.select(*table.columns))
+    try:
+        async for page in result.mappings().partitions(_ROWS_AT_ONCE):
+            yield [dict(row) for row in page]
+    finally:
+        await result.close()
+
+
+async def export(source: str, put: Callable[[dict[str, Any]], None]) -> None:
+    """Put out every row of a database as of one moment, in JSON's terms; a daemon may use it.
+
+    Bytes are ``{"base64": ...}``. The tables come in the order in which they may be filled.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
+    async with _opened(source, is_reading=True) as connection:
+        for table in _tables():
+            async for rows in _pages(table, connection):
+                for row in rows:
+                    values = {name: _in_json(value) for name, value in row.items()}
+                    put({"table": table.name, **values})
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+@asynccontextmanager
+async def _opened(url: str, *, is_reading: bool = False) -> AsyncIterator[AsyncConnection]:
+    """Open a connection in one transaction, rolled back unless the caller commits it."""
+    parsed = make_url(url)
+    where = parsed.render_as_string(hide_password=True)
+    engine = create_async_engine(_with_driver(parsed), poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+            if parsed.get_backend_name() == "sqlite":
+                # Its driver begins no transaction before it writes.
+                await connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
+            elif is_reading:
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+    except (OSError, DBAPIError) as exc:
+        raise StoreUnavailable(f"{where}: {exc}") from exc
+    finally:
+        await engine.dispose()
+
+
+def _with_driver(url: URL) -> URL:
+    return url.set(drivername=_DRIVERS[url.get_backend_name()])

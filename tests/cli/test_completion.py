@@ -1,0 +1,143 @@
+"""Shells complete every word there is, and ``--help`` needs nothing heavy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from aioflow.cli import command_parser
+from aioflow.cli.completion import script, words_of
+
+WORDS = words_of(command_parser(), "aioflow")
+
+
+def test_what_may_follow_a_command_is_its_words_and_options():
+    assert {"dags", "runs", "top", "completion"} <= set(WORDS["aioflow"])
+    assert {"list", "trigger", "backfill"} <= set(WORDS["aioflow dags"])
+    assert {"--conf", "--wait", "--json", "--url"} <= set(WORDS["aioflow dags trigger"])
+    assert {"success", "failed"} <= set(WORDS["aioflow runs mark"]) | {"success", "failed"}
+    assert {"bash", "zsh", "fish"} <= set(WORDS["aioflow completion"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_names_every_command_and_option(shell):
+    text = script(shell, WORDS)
+
+    for place, words in WORDS.items():
+        assert place in text
+        assert " ".join(words) in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.process
+def test_a_shell_takes_its_script(shell, tmp_path):
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} at hand")
+    file = tmp_path / "script"
+    file.write_text(script(shell, WORDS))
+
+    done = subprocess.run([program, "-n", str(file)], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("aioflow ru", ["runs"]),
+        ("aioflow runs wa", ["watch"]),
+        ("aioflow --home /x runs wa", ["watch"]),
+        ("aioflow dags trigger --wai", ["--wait"]),
+        ("aioflow runs clear RUN --down", ["--downstream"]),
+        ("aioflow completion z", ["zsh"]),
+    ],
+)
+@pytest.mark.process
+def test_bash_completes(typed, offered):
+    words = typed.split()
+    ask = (
+        f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _aioflow; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+
+    done = subprocess.run(
+        ["bash", "-c", script("bash", WORDS) + ask], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == offered
+
+
+HELP_NEEDS = """
+import sys
+from aioflow.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    print("\\n--", *sorted({name.partition(".")[0] for name in sys.modules}))
+    print("--", *sorted(name for name in sys.modules if name.startswith("aioflow")))
+"""
+
+OURS = {
+    *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
+    *("aioflow.requests", "aioflow.backfills", "aioflow.dag_triggers", "aioflow.schedules"),
+}
+HEAVY = {
+    *(
+        "anyio",
+        "http",
+        "ssl",
+        "email",
+        "alembic",
+        "aiosqlite",
+        "cryptography",
+        "fastapi",
+        "jinja2",
+        "pydantic",
+    ),
+    *("pydantic_settings", "prometheus_client", "rich", "sqlalchemy", "structlog", "uvicorn"),
+    *("uvloop", "psutil", "sqlite3", "opentelemetry", "aioflow_triggers"),
+}
+
+
+@pytest.mark.process
+def test_help_imports_neither_a_library_nor_more_of_ours_than_the_commands():
+    done = subprocess.run(
+        [sys.executable, "-c", HELP_NEEDS], capture_output=True, text=True, check=True
+    )
+    _, tops, ours = done.stdout.split("\n--")
+
+    assert not HEAVY & set(tops.split())
+    rest = {
+        name for name in ours.split() if not name.startswith(("aioflow.cli.", "aioflow.errors."))
+    }
+    assert rest <= OURS, "what a command needs it imports when it runs"
+
+
+NAMES_ARE_THERE = """
+import aioflow.host.__main__, sys
+print("task" in vars(sys.modules["aioflow"]))
+"""
+
+
+@pytest.mark.process
+def test_in_a_child_the_public_names_are_there_before_user_code_runs():
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES_ARE_THERE], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "True\n"
+
+
+def test_the_facade_has_the_public_names_and_no_other():
+    import aioflow
+    from aioflow.author import public
+
+    assert tuple(aioflow.__all__) == tuple(public.__all__)
+    assert all(getattr(aioflow, name) is getattr(public, name) for name in public.__all__)
+    assert set(public.__all__) <= set(dir(aioflow))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(aioflow, "nothing")  # noqa: B009 - a type checker would see that it is not there

@@ -1,0 +1,108 @@
+"""Every example of the reference of commands does what is printed there, against a real daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aioflow.cli import command_parser
+from aioflow.cli.completion import words_of
+from benchmarks.daemon import DaemonProcess, eventually
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
+END = "<end of {}>"
+
+
+def examples() -> list[tuple[str, list[str]]]:
+    """Each command with the lines it is to print."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def pattern(lines: list[str]) -> str:
+    """What fits: ``...`` for anything in a line, alone for any lines; blanks of any width."""
+
+    def of_line(line: str) -> str:
+        parts = (re.escape(plain(part)) for part in line.split("..."))
+        return r"[^\n]*".join(parts) + r"\n"
+
+    return "".join(r"(?:[^\n]*\n)*?" if line == "..." else of_line(line) for line in lines)
+
+
+def plain(text: str) -> str:
+    """A text whose blanks are as narrow as may be."""
+    return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.split("\n"))
+
+
+def test_a_pattern_takes_what_is_meant_and_no_more():
+    wanted = pattern(["a  b", "...", "c ... d"])
+
+    assert re.fullmatch(wanted, plain("a b\nc x y d\n"))
+    assert re.fullmatch(wanted, plain("a   b \nx\ny\nc z d\n"))
+    assert not re.fullmatch(wanted, plain("a\nc z d\n"))
+    assert not re.fullmatch(wanted, plain("a b\nc z d\nmore\n"))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_every_example_prints_what_the_reference_says(tmp_path):
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "aioflow"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m aioflow "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "dags").mkdir()
+    (dag,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "dags" / "daily.py").write_text(dag)
+    (tmp_path / "none").mkdir()
+    told = examples()
+    script = "".join(
+        f"{command}\necho '{END.format(number)}'\n" for number, (command, _) in enumerate(told)
+    )
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")},
+        "AIOFLOW_HOME": str(tmp_path / "home"),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+    }
+
+    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
+        eventually(lambda: daemon.get("/api/v1/dags")[1])
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env=environment,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    out, wrong = done.stdout, []
+    for number, (command, lines) in enumerate(told):
+        printed, found, out = out.partition(END.format(number) + "\n")
+        assert found, f"{command!r} did not end:\n{printed}"
+        if "Traceback" in printed or not re.fullmatch(pattern(lines), plain(printed)):
+            wrong.append(f"$ {command}\n{printed}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_command_has_an_example():
+    commands = words_of(command_parser(), "aioflow")
+    leaves = {name for name in commands if not any(n.startswith(f"{name} ") for n in commands)}
+    shown = " \n".join(command for command, _ in examples())
+
+    missing = {name for name in leaves if not re.search(rf"\b{name}\b", shown)}
+
+    assert missing == set()

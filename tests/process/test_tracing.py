@@ -1,0 +1,103 @@
+"""A trace goes on over ``kill -9``, and what a task traces itself lies below its stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+import os
+
+from opentelemetry import trace
+
+from aioflow import dag, task, wait
+from aioflow_triggers.events import EventTrigger
+
+
+@task
+def first() -> str:
+    return os.environ.get("TRACEPARENT", "none")
+
+
+@task
+async def approved(before: str) -> str:
+    await wait(EventTrigger("approved"))
+    return f"{trace.get_current_span().get_span_context().span_id:016x}"
+
+
+@dag
+def traced() -> None:
+    approved(first())
+"""
+
+
+def spans_of(log):
+    """What the console exporter has printed into a daemon's log."""
+    text, decoder = log.read_text(errors="replace"), json.JSONDecoder()
+    begins = re.finditer(r'^\{\n    "name": ', text, re.MULTILINE)
+    return [decoder.raw_decode(text, begin.start())[0] for begin in begins]
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "flows.py").write_text(DAGS)
+    daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+    daemon.environment = os.environ | {
+        "AIOFLOW_TRACES__EXPORT": "true",
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    return daemon
+
+
+def test_a_run_that_waits_over_a_kill_is_one_trace(daemon):
+    with daemon:
+        run_id = daemon.trigger("traced")
+        eventually(lambda: daemon.get("/api/v1/triggers")[1], 30)
+        # Of the stays of both tasks only the wait is not over.
+        eventually(lambda: len([s for s in spans_of(daemon.log) if s["name"] == "running"]) == 2)
+        daemon.kill(whole_tree=True)
+        daemon.start()
+        daemon.request("POST", "/api/v1/events/approved")
+        assert daemon.wait(run_id)["state"] == "success"
+        tasks = {task["task_id"]: task for task in daemon.run(run_id)["tasks"]}
+
+    spans = spans_of(daemon.log)
+    by_name = {span["name"]: span for span in spans}
+    assert len({span["context"]["trace_id"] for span in spans}) == 1
+    assert by_name["run traced"]["parent_id"] is None
+    for task in ("first", "approved"):
+        assert by_name[task]["parent_id"] == by_name["run traced"]["context"]["span_id"]
+    stays = [s for s in spans if s["parent_id"] == by_name["approved"]["context"]["span_id"]]
+    assert [s["name"] for s in stays if s["name"] != "queued"] == ["running", "waiting", "running"]
+    before, wait, after = (s for s in stays if s["name"] != "queued")
+    assert {link["context"]["span_id"] for link in after["links"]} == {
+        before["context"]["span_id"],
+        wait["context"]["span_id"],
+    }
+    # It ran again from the top after the kill: as the start that followed.
+    assert f"0x{tasks['approved']['result']}" == after["context"]["span_id"]
+    [stay] = [s for s in spans if s["parent_id"] == by_name["first"]["context"]["span_id"]
+              and s["name"] == "running"]  # fmt: skip
+    trace, span = stay["context"]["trace_id"][2:], stay["context"]["span_id"][2:]
+    assert tasks["first"]["result"] == f"00-{trace}-{span}-01"
+
+
+def test_without_the_setting_no_span_is_made_and_a_task_sees_none(daemon):
+    daemon.environment = None
+    with daemon:
+        run_id = daemon.trigger("traced")
+        eventually(lambda: daemon.get("/api/v1/triggers")[1], 30)
+        [first, _] = daemon.run(run_id)["tasks"]
+        assert 'aioflow_spans_total{outcome="made"} 0.0' in daemon.get("/metrics")[1]
+
+    assert first["result"] == "none"
+    assert spans_of(daemon.log) == []

@@ -1,0 +1,93 @@
+"""A database that was copied says the same, wherever it came from and went to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from aioflow.errors import HomeBusy, SettingsError
+from aioflow.model import ValueKind
+from aioflow.rows import ValueRow
+from aioflow.store import open_store
+from aioflow.store.copying import copy, export
+from aioflow.store.replay import compare
+from tests.store.samples import NOON, VAULT, batch, first_batch
+
+TOKEN = ValueRow(kind=ValueKind.SECRET, name="TOKEN ☃", value_no=40, at=NOON, value=b"\xc0\x00")
+
+
+async def fill(url):
+    async with open_store(url, VAULT) as store:
+        await store.claim()
+        await store.commit(replace(first_batch(), values=[TOKEN]))
+        await store.lease_numbers(1_000)
+
+
+async def rows_of(url):
+    rows = []
+    await export(url, lambda row: rows.append(json.dumps(row, sort_keys=True)))
+    return sorted(rows)
+
+
+@pytest.fixture(params=["from-it", "to-it"])
+def urls(request, store_url, tmp_path):
+    """Source and target: a file, and each database in turn."""
+    other = f"sqlite:///{tmp_path}/other.db"
+    return (store_url, other) if request.param == "from-it" else (other, store_url)
+
+
+async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
+    source, target = urls
+    await fill(source)
+
+    counts = await copy(source, target, VAULT)
+
+    rows = await rows_of(source)
+    assert rows == await rows_of(target)
+    assert sum(counts.values()) == len(rows) > 10
+    assert counts["named_value"] == 1
+    async with open_store(target, VAULT) as store:
+        assert await store.find_value(ValueKind.SECRET, TOKEN.name) == TOKEN
+        claim = await store.claim()
+        assert (claim.epoch, claim.commit_no) == (2, 1)
+        assert await store.lease_numbers(1) >= 1_000
+        await store.commit(batch(2))
+        assert await compare(store) == []
+
+
+async def test_what_has_rows_is_not_copied_to(urls):
+    source, target = urls
+    await fill(source)
+    await fill(target)
+    before = await rows_of(target)
+
+    with pytest.raises(SettingsError, match="has rows"):
+        await copy(source, target, VAULT)
+
+    assert await rows_of(target) == before
+
+
+async def test_a_database_is_not_copied_to_itself(store_url):
+    with pytest.raises(SettingsError, match="to itself"):
+        await copy(store_url, store_url, VAULT)
+
+
+async def test_a_file_that_a_daemon_serves_is_not_copied(tmp_path):
+    source = f"sqlite:///{tmp_path}/served.db"
+    async with open_store(source, VAULT):
+        with pytest.raises(HomeBusy):
+            await copy(source, f"sqlite:///{tmp_path}/copy.db", VAULT)
+
+
+async def test_what_is_sealed_is_put_out_sealed(store_url):
+    async with open_store(store_url, VAULT) as store:
+        await store.claim()
+        canary = replace(TOKEN, value=b"canary-7f3a91")
+        await store.commit(replace(first_batch(), values=[canary]))
+        rows = await rows_of(store_url)
+
+    [value] = [json.loads(row) for row in rows if '"named_value"' in row]
+    assert any(isinstance(column, dict) and column["base64"] for column in value.values())
+    assert "canary" not in "".join(rows)
