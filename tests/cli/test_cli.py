@@ -513,7 +513,13 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
     assert len(daemon.run("dags", "list", "--json").json) == 8
     assert daemon.run("triggers", "list", "--json").json == []
     assert daemon.run("pools", "list", "--json").json == [
-        {"name": "ledger", "slots": 4, "include_deferred": False, "used": None}
+        {
+            "name": "ledger",
+            "slots": 4,
+            "include_deferred": False,
+            "used": None,
+            "queued": None,
+        }
     ]
     assert daemon.run("secrets", "list", "--json").json == []
     [variable] = daemon.run("variables", "list", "--json").json

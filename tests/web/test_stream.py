@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 
 import anyio
 import pytest
@@ -173,18 +174,21 @@ async def test_who_was_away_is_told_what_he_missed_also_by_another_daemon(tmp_pa
     assert back.events("reset") == []
 
 
-@pytest.mark.parametrize("since", [0, 10**9])
+@pytest.mark.parametrize("since", [1, 10**9], ids=["too-old", "of-another-database"])
 async def test_who_comes_with_a_number_the_journal_does_not_have_reads_anew(tmp_path, since):
     async with app(tmp_path) as (n, watch):
         for _ in range(3):
             await n.api.set_paused("chain", paused=True)
             await n.api.set_paused("chain", paused=False)
+        last = n.api.reads.commit_no
+        with closing(sqlite3.connect(tmp_path / "aioflow.db")) as raw:
+            raw.execute("DELETE FROM journal WHERE commit_no <= 3")
+            raw.commit()
         client = watch(f"/stream?since={since}")
-        if since:
-            (reset,) = await client.until("reset")
-            assert reset["commit"] < since
-        else:
-            assert (await client.until("commit"))[0]["dags"]
+        (reset,) = await client.until("reset")
+
+    assert reset == {"commit": last, "id": last}
+    assert client.events("commit") == []
 
 
 async def test_who_takes_nothing_is_dropped_and_the_others_are_told(tmp_path):
