@@ -224,7 +224,7 @@ class Engine:
         self._turning_since = self._clock.monotonic_us()
         try:
             await self._circle(inputs)
-        except (TurnFailed, _Refused) as exc:
+        except (TurnFailed, undo.Refused) as exc:
             await self._isolate(inputs, exc.draft, exc)
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
@@ -241,7 +241,7 @@ class Engine:
 
         Raises:
             TurnFailed: If deciding raised. Nothing was committed.
-            _Refused: If the batch was. Nothing was committed.
+            undo.Refused: If the batch was. Nothing was committed.
         """
         await self._patiently(partial(self._recalling.recall, inputs, self.memory))
         await self._lease_numbers(inputs)
@@ -279,7 +279,7 @@ class Engine:
             await self._patiently(partial(self._store.commit, batch))
         except BatchRefused as exc:
             self.measures.refused += 1
-            raise _Refused(draft, str(exc)) from exc
+            raise undo.Refused(draft, str(exc)) from exc
         except Fenced:
             self.measures.fenced += 1
             raise
@@ -425,12 +425,12 @@ class Engine:
         for entry in [part for whole in inputs for part in restart.in_parts(whole, self.memory)]:
             try:
                 await self._circle([entry], granting=False)
-            except (TurnFailed, _Refused) as alone:
+            except (TurnFailed, undo.Refused) as alone:
                 await self._take_back(alone.draft)
                 await self._blame(entry, alone.draft, alone)
         try:
             await self._circle([])
-        except (TurnFailed, _Refused) as grants:
+        except (TurnFailed, undo.Refused) as grants:
             await self._take_back(grants.draft)
             held = undo.blamed(None, grants.draft, self.memory)
             await self._hold_still(held, f"start: {grants}")
@@ -499,13 +499,3 @@ class Engine:
             await self._commit(batch, draft)
             draft.settle()
             self._act(draft.effects)
-
-
-class _Refused(AioflowError):
-    """A batch was refused, and this is the draft it came from."""
-
-    code = "defect.refused"
-
-    def __init__(self, draft: Draft, cause: str) -> None:
-        super().__init__(cause)
-        self.draft = draft

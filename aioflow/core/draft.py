@@ -21,9 +21,8 @@ from aioflow.core.owing import Owing
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
 from aioflow.core.standing import StandingChanges
-from aioflow.core.transitions import is_legal, is_legal_run
+from aioflow.core.transitions import IllegalMove, is_legal, is_legal_run
 from aioflow.effects import Effect, TakeEvents, WakeAt
-from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Due
 from aioflow.model import (
     DagSpec,
@@ -48,16 +47,10 @@ from aioflow.rows import (
     TriggerRow,
 )
 
-__all__ = ("BATCH_ROWS", "Draft", "IllegalMove")
+__all__ = ("BATCH_ROWS", "Draft")
 
 BATCH_ROWS = 10_000
 """Row changes a batch may hold before the rest is put off to the next."""
-
-
-class IllegalMove(AioflowError):
-    """A defect of ours: a state was to follow that may not."""
-
-    code = "defect.illegal_move"
 
 
 class Draft:

@@ -14,17 +14,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
+from aioflow.errors import AioflowError
 from aioflow.model import RunState, TaskState
 
 __all__ = (
     "RUN_MOVES",
     "TASK_MOVES",
     "Cause",
+    "IllegalMove",
     "is_legal",
     "is_legal_run",
     "net_is_reachable",
     "net_is_reachable_run",
 )
+
+
+class IllegalMove(AioflowError):
+    """A defect of ours: a state was to follow that may not."""
+
+    code = "defect.illegal_move"
 
 
 class Cause(Enum):

@@ -15,6 +15,7 @@ from aioflow.core.draft import Draft
 from aioflow.core.live import NOWHERE, Run
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
+from aioflow.errors import AioflowError
 from aioflow.inputs import Continue, Due, Input, Restarted
 from aioflow.messages import Ended, Fired, TaskReport, TriggerEnded
 from aioflow.model import StartNo, TaskNo, TaskState
@@ -22,6 +23,7 @@ from aioflow.rows import DagFileRow, DagRow
 
 __all__ = (
     "Places",
+    "Refused",
     "blamed",
     "forget",
     "free_place",
@@ -32,6 +34,16 @@ __all__ = (
 
 Places: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
 """Where each task was at the last commit, and in which start."""
+
+
+class Refused(AioflowError):
+    """A batch was refused, and this is the draft it came from."""
+
+    code = "defect.refused"
+
+    def __init__(self, draft: Draft, cause: str) -> None:
+        super().__init__(cause)
+        self.draft = draft
 
 
 def forget(memory: Memory, draft: Draft) -> Places:

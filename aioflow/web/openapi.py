@@ -14,6 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from aioflow.api import shapes, views
+from aioflow.api.access import SessionView, TokenView, UserView
+from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, SlotView
 from aioflow.api.rotation import RotationView
 from aioflow.api.values import ValueView
@@ -33,6 +35,7 @@ class Problem(msgspec.Struct):
     status: int
     detail: str
     code: str
+    instance: str = ""
 
 
 class Paused(TypedDict):
@@ -107,7 +110,51 @@ class Drained(TypedDict):
     changed: bool
 
 
+class Me(TypedDict):
+    name: str
+    role: str
+    kind: str
+    scopes: list[str] | None
+
+
+class SessionEnded(TypedDict):
+    session_id: int
+    ended: bool
+
+
+class UserDeleted(TypedDict):
+    name: str
+    deleted: bool
+
+
+class NewToken(TypedDict):
+    token_id: int
+    name: str
+    role: str
+    scopes: list[str] | None
+    state: str
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+    token: str
+
+
 ANSWERS: Mapping[str, Any] = {
+    "show_me": Me,
+    "log_in": SessionView,
+    "log_out": SessionEnded,
+    "list_sessions": list[SessionView],
+    "end_session": SessionEnded,
+    "list_users": list[UserView],
+    "create_user": UserView,
+    "set_user": UserView,
+    "delete_user": UserDeleted,
+    "list_tokens": list[TokenView],
+    "create_token": NewToken,
+    "revoke_token": TokenView,
+    "list_audit": list[AuditView],
     "recent_runs": dict[str, list[shapes.RecentRunView]],
     "triggers_summary": shapes.TriggersView,
     "list_dags": list[views.DagView],

@@ -78,6 +78,7 @@ def api_routes(api: Api) -> APIRouter:
     router = APIRouter(prefix="/api/v1", default_response_class=Json)
     add_reads_first(router, api)
     _add_dags(router, api)
+    _add_changes_of_dags(router)
     _add_runs(router, api)
     _add_run_ends(router)
     _add_tasks(router, api)
@@ -141,6 +142,8 @@ def _add_dags(router: APIRouter, api: Api) -> None:
         )
         return Json(made, status_code=201 if made.created else 200)
 
+
+def _add_changes_of_dags(router: APIRouter) -> None:
     @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
     async def delete_dag(acting: Acting, dag_id: str) -> Response:
         """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
