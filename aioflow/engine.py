@@ -432,8 +432,7 @@ class Engine:
             await self._circle([])
         except (TurnFailed, undo.Refused) as grants:
             await self._take_back(grants.draft)
-            held = undo.blamed(None, grants.draft, self.memory)
-            await self._hold_still(held, f"start: {grants}")
+            await self._hold_still(undo.blamed(None, grants.draft, self.memory), f"start: {grants}")
 
     async def _take_back(self, draft: Draft) -> None:
         memory = self.memory
