@@ -1,4 +1,7 @@
-"""One browser for all of these tests; a daemon for each module."""
+"""A browser and a daemon for each module.
+
+While Playwright is open its loop runs in the thread of the tests: no other test may run meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from playwright.sync_api import Browser
 from tests.browser.watched import chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as found:
         yield found

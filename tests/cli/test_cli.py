@@ -851,7 +851,7 @@ def test_what_is_old_goes_by_hand_as_well(tmp_path):
     told = daemon.run("db", "clean")
     again = daemon.run("dags", "trigger", "sums", "--run-id", "one")
 
-    none = {"events": 0, "journal": 0, "logs": 0, "versions": 0}
+    none = {"audit": 0, "events": 0, "journal": 0, "logs": 0, "versions": 0}
     assert would == {"runs": 1, **none, "dry_run": True, "more": False}
     assert told.out.splitlines()[0] == "1 runs went"
     assert [run["run_id"] for run in daemon.run("runs", "list", "--json").json][-1] == "two"

@@ -15,6 +15,7 @@ from aioflow.access import HOME, Actor, Role
 from aioflow.web.app import create_app
 from aioflow.web.guard import EXEMPT, LOGIN
 from aioflow.web.permissions import check_routes, each_route, permission_of
+from aioflow.web.static import page_routes
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, FAN, ask, node
 
@@ -95,9 +96,11 @@ async def test_nobody_unknown_gets_further_than_health_and_the_login(tmp_path):
         found = places(inner)
         answers = await statuses(web, found, JSON)
 
+    page = {("GET", route.path) for route in page_routes().routes if isinstance(route, APIRoute)}
     open_to_all = {(place.method, place.path) for place in found if place.role is None}
-    assert open_to_all == {("GET", path) for path in EXEMPT} | {("POST", LOGIN)}
-    wrong = {p: status for p, status in answers.items() if (status == 401) == (p.role is None)}
+    assert open_to_all == {("GET", path) for path in EXEMPT} | {("POST", LOGIN)} | page
+    is_open = {p: p.role is None and p.path != "/static/{name}" for p in found}  # no such file
+    wrong = {p: status for p, status in answers.items() if (status == 401) == is_open[p]}
     assert wrong == {}
     assert len(found) > 50
 
@@ -172,7 +175,7 @@ async def test_a_route_that_declares_nothing_is_not_served():
 @pytest.mark.parametrize(
     "path",
     [
-        "/runs/health",
+        "/run/health",
         "/x/ready",
         "/anything/configs",
         "//api/v1/dags",
@@ -201,6 +204,18 @@ async def test_no_trick_with_a_path_or_a_method_gets_past_the_guard(tmp_path, pa
         answer = await ask(web, method, path, headers={"x-http-method-override": "GET"})
 
     assert answer.status in {400, 401}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "POST"])
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_an_address_of_the_page_gives_anybody_the_page_and_nothing_else(tmp_path, method):
+    async with node(tmp_path) as n:
+        web = create_app(n.api, TOKEN)
+        page = await ask(web, "GET", "/")
+        answer = await ask(web, method, "/runs/health", headers={"x-http-method-override": "GET"})
+
+    assert answer.status == {"GET": 200, "POST": 401}.get(method, 405)
+    assert answer.body == page.body or answer.status != 200
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
