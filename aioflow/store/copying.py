@@ -20,7 +20,8 @@ from sqlalchemy.pool import NullPool
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.secrets import Vault
 from aioflow.store import open_store
-from aioflow.store.tables import meta, metadata
+from aioflow.store.access_tables import account
+from aioflow.store.tables import meta
 
 __all__ = ("copy", "export")
 
@@ -61,7 +62,8 @@ async def copy(source: str, target: str, vault: Vault) -> dict[str, int]:
 
 def _tables() -> list[Table]:
     """Return the tables in the order in which they may be filled; each has its own ``meta``."""
-    return [table for table in metadata.sorted_tables if table is not meta]
+    # Asked of a table declared last: whoever imports `tables` alone does not know all of them.
+    return [table for table in account.metadata.sorted_tables if table is not meta]
 
 
 async def _has_rows(connection: AsyncConnection, table: Table) -> bool:

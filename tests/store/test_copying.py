@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from aioflow.store import open_store
 from aioflow.store.copying import copy, export
 from aioflow.store.replay import compare
 from tests.store.samples import NOON, VAULT, batch, first_batch
+from tests.store.test_access import ANNA, BOB, everything
 
 TOKEN = ValueRow(kind=ValueKind.SECRET, name="TOKEN ☃", value_no=40, at=NOON, value=b"\xc0\x00")
 
@@ -55,6 +58,26 @@ async def test_a_copy_has_all_rows_and_goes_on_where_the_source_stood(urls):
         assert await store.lease_numbers(1) >= 1_000
         await store.commit(batch(2))
         assert await compare(store) == []
+
+
+async def test_whoever_is_let_in_is_let_in_to_the_copy_and_the_audit_goes_along(urls):
+    source, target = urls
+    async with open_store(source, VAULT) as store:
+        await store.claim()
+        await store.commit(everything())
+
+    counts = await copy(source, target, VAULT)
+
+    async with open_store(target, VAULT) as store:
+        assert await store.list_accounts() == [ANNA, BOB]
+    assert (counts["account"], counts["api_token"], counts["audit"]) == (2, 2, 2)
+
+
+def test_a_program_that_does_nothing_else_knows_all_tables():
+    asked = "from aioflow.store.copying import _tables; print(*(t.name for t in _tables()))"
+    known = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
+
+    assert {"account", "api_token", "login", "audit", "run"} <= set(known.stdout.decode().split())
 
 
 async def test_what_has_rows_is_not_copied_to(urls):

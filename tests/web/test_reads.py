@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
+from aioflow.executors.load import HostLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
@@ -268,6 +271,21 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
     assert {kind["kind"]: kind["count"] for kind in summary["kinds"]} == {"time": 1, "Own": 1}
     assert sum(age["count"] for age in summary["ages"]) == 2
     assert summary["ages"][-1]["upto_seconds"] is None
+
+
+async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_path):
+    lates = {"async": 0.1, "triggers": 0.5}
+    loads = [HostLoad(name=name, pid=os.getpid(), lag_seconds=s) for name, s in lates.items()]
+    loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10)
+    async with app(tmp_path) as (n, web):
+        n.api.reads._hosts = lambda: loads
+        summary = await read(web, "/triggers/summary")
+
+    (host,) = summary["hosts"]
+    assert (host["name"], host["state"], host["triggers"]) == ("triggers", "up", 3)
+    assert host["loop_lag_seconds"] == 0.5
+    assert host["rss_bytes"] > 1_000_000
+    assert (summary["capacity"], summary["waiting_for_capacity"]) == (10, 2)
 
 
 async def test_an_event_tells_whom_it_woke(tmp_path):
