@@ -83,7 +83,8 @@ except SystemExit:
 
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
-    *("aioflow.requests", "aioflow.backfills", "aioflow.dag_triggers", "aioflow.schedules"),
+    *("aioflow.requests", "aioflow.access", "aioflow.backfills"),
+    *("aioflow.dag_triggers", "aioflow.schedules"),
 }
 HEAVY = {
     *(

@@ -274,8 +274,8 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
 
 
 async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_path):
-    lates = {"async": 0.1, "triggers": 0.5}
-    loads = [HostLoad(name=name, pid=os.getpid(), lag_seconds=s) for name, s in lates.items()]
+    late = {"async": 0.1, "triggers": 0.5}
+    loads = [HostLoad(name=name, pid=os.getpid(), lag_seconds=s) for name, s in late.items()]
     loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10)
     async with app(tmp_path) as (n, web):
         n.api.reads._hosts = lambda: loads
