@@ -16,6 +16,10 @@ FAULT_TOOLS := command -v strace gcc >/dev/null || test "$$(id -u)" != 0 || { \
 BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends chromium fonts-dejavu-core; }
 
+# Whose completion is tested.
+SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
+    apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
+
 .PHONY: run test prove lint style types layers bench ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
@@ -26,6 +30,7 @@ run: .venv/.run
 test: .venv/.all
 	@$(FAULT_TOOLS)
 	@$(BROWSER)
+	@$(SHELLS)
 	$(BIN)/python -m pytest -n 2
 
 prove: .venv/.all
