@@ -18,7 +18,6 @@ def test_what_may_follow_a_command_is_its_words_and_options():
     assert {"dags", "runs", "top", "completion"} <= set(WORDS["aioflow"])
     assert {"list", "trigger", "backfill"} <= set(WORDS["aioflow dags"])
     assert {"--conf", "--wait", "--json", "--url"} <= set(WORDS["aioflow dags trigger"])
-    assert {"success", "failed"} <= set(WORDS["aioflow runs mark"]) | {"success", "failed"}
     assert {"bash", "zsh", "fish"} <= set(WORDS["aioflow completion"])
 
 
