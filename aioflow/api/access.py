@@ -24,6 +24,7 @@ from aioflow.errors import (
     AccountRefused,
     AioflowError,
     LoginFailed,
+    StoreSlow,
     StoreUnavailable,
     UnknownLogin,
 )
@@ -148,7 +149,7 @@ class Access:
         while True:
             try:
                 return await self.picture.load(self._store)
-            except StoreUnavailable as exc:
+            except (StoreSlow, StoreUnavailable) as exc:
                 _log.warning("database away, nobody is let in yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
 

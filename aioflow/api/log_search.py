@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from aioflow.api.shapes import LogLinesView, LogLineView
+from aioflow.threads import in_thread
 
 __all__ = ("find_lines",)
 
@@ -31,14 +32,28 @@ async def find_lines(
         data = rest + piece
         is_all = len(piece) < _PIECE
         ended = len(data) if is_all or len(data) > _PIECE else data.rfind(b"\n") + 1
-        for line in data[:ended].splitlines(keepends=True):
-            shown = line[:_LINE_BYTES].decode(errors="replace").rstrip("\r\n")
-            if wanted in shown.casefold():
-                found.append(LogLineView(offset=offset, text=shown))
-            offset += len(line)
-            if len(found) == limit:
-                return LogLinesView(lines=found, next_offset=offset)
+        more, after = await in_thread(_lines, data[:ended], wanted, offset, limit - len(found))
+        found += more
+        if len(found) == limit:
+            return LogLinesView(lines=found, next_offset=after)
         if is_all:
             return LogLinesView(lines=found, next_offset=None)
-        rest = data[ended:]
+        offset, rest = after, data[ended:]
     return LogLinesView(lines=found, next_offset=offset)
+
+
+def _lines(data: bytes, wanted: str, offset: int, limit: int) -> tuple[list[LogLineView], int]:
+    """Return at most ``limit`` lines with a text in them, and the byte behind the last looked at.
+
+    A megabyte of short lines takes a while, so nobody waits for it on the loop.
+    """
+    found: list[LogLineView] = []
+    begin = 0
+    while begin < len(data) and len(found) < limit:
+        end = data.find(b"\n", begin) + 1 or len(data)
+        shown = data[begin : min(end, begin + _LINE_BYTES)].decode(errors="replace")
+        shown = shown.rstrip("\r\n")
+        if wanted in shown.casefold():
+            found.append(LogLineView(offset=offset + begin, text=shown))
+        begin = end
+    return found, offset + begin

@@ -119,13 +119,15 @@ class Guard:
                     refusal, receive = (
                         (body, receive) if isinstance(body, Response) else (None, body)
                     )
+                    if refusal is None and not self.is_good(asking):  # a body may take its time
+                        refusal = problem(401, "web.unauthorized", "who asks may not any more")
             if refusal is not None:
                 await refusal(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
-        except _Revoked:
-            pass
         except Exception as exc:  # noqa: BLE001 - logged; one request must not end the server
+            if answer.is_cut:
+                return  # however the framework has wrapped what cut it
             _log.exception(
                 "request failed",
                 path=scope["path"],
@@ -238,6 +240,7 @@ class _Answer:
 
     Attributes:
         has_begun: Whether its head is out.
+        is_cut: Whether it was ended because who asked may not any more.
     """
 
     def __init__(self, guard: Guard, scope: Scope, asking: Asking, send: Send) -> None:
@@ -246,6 +249,7 @@ class _Answer:
         self._asking = asking
         self._send = send
         self.has_begun = False
+        self.is_cut = False
 
     async def send(self, message: Message) -> None:
         """Called by the application."""
@@ -258,6 +262,7 @@ class _Answer:
             if 400 <= message["status"] < 500:
                 self._guard.refused(self._scope, self._asking)
         elif message.get("more_body") and not self._guard.is_good(self._asking):
+            self.is_cut = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             raise _Revoked
         await self._send(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,8 +190,12 @@ async def ask(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
     pieces: list[bytes] | None = None,
+    meanwhile: Callable[[], Awaitable[object]] | None = None,
 ) -> Answer:
-    """Call an ASGI application as a server would. ``pieces`` come without a length."""
+    """Call an ASGI application as a server would. ``pieces`` come without a length.
+
+    ``meanwhile`` happens before the last of them comes.
+    """
     given = {"host": "127.0.0.1:8793", **(headers or {})}
     if pieces is None:
         pieces = [body]
@@ -218,6 +222,8 @@ async def ask(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if len(waiting) == 1 and meanwhile is not None:
+            await meanwhile()
         return waiting.pop(0) if waiting else {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:

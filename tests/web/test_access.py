@@ -240,6 +240,25 @@ async def test_a_token_is_told_once_used_and_revoked(tmp_path):
     assert (after, twice.json["state"]) == (401, "revoked")
 
 
+async def test_whoever_is_shut_out_while_a_body_comes_is_not_heard(tmp_path):
+    async with app(tmp_path) as (n, web):
+        made = await n.api.access.create_token(BY, "one", "admin")
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        pieces = [b'{"name": "another", ', b'"role": "admin"}']
+        answer = await ask(
+            web,
+            "POST",
+            "/api/v1/tokens",
+            headers={**bearer, **JSON},
+            pieces=pieces,
+            meanwhile=lambda: n.api.access.revoke_token(BY, made["token_id"]),
+        )
+        listed = await n.api.access.list_tokens()
+
+    assert answer.status == 401
+    assert [token.name for token in listed] == ["one"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [

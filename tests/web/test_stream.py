@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager, closing
 
 import anyio
 import pytest
+import structlog.testing
 
+from aioflow.access import HOME, Actor, Role
 from aioflow.api.commits import CLIENTS, QUEUED, Commits, Wanted
 from aioflow.clock import SystemClock
 from aioflow.tasklog import LogKey
@@ -16,6 +18,8 @@ from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, FAN, node
+
+BY = Actor(name=HOME, role=Role.ADMIN)
 
 
 class Client:
@@ -268,3 +272,24 @@ async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
     assert first["text"] == "häl"
     assert "".join(piece["text"] for piece in told) == "hällo\n"
     assert end["id"] == len("hällo\n".encode())
+
+
+async def test_whoever_is_shut_out_is_told_no_more_and_that_is_no_defect(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        made = await n.api.access.create_token(BY, "one", "viewer")
+        web = create_app(n.api, Token("t" * 43))
+        bearer = {"authorization": f"Bearer {made['token']}"}
+        client = Client(web, "/stream", bearer)
+        with structlog.testing.capture_logs() as logs:
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.watch)
+                await client.until("ready")
+                await n.api.access.revoke_token(BY, made["token_id"])
+                await n.api.trigger("chain", run_id="r")
+                await client.until_over()
+        told = client.events("commit")
+
+    assert not [run for event in told for run in event["runs"]]
+    assert [entry for entry in logs if entry["event"] == "request failed"] == []
