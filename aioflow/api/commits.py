@@ -132,7 +132,7 @@ class News:
             moves = self.moves[row.run_no] = Moves(row)
         before = len(moves.tasks)
         moves.take(spec, place, state)
-        if self._kept >= _TASKS and not moves.is_counted:
+        if len(moves.tasks) > before and self._kept >= _TASKS:
             moves.fold()
         self._kept += len(moves.tasks) - before
 
