@@ -1,9 +1,10 @@
 """Tells those who watch what has been committed: one reader, and few bytes for each of them.
 
-What a turn changed is taken at its commit, while somebody watches; a few times a second what has
-come together is encoded, once for all who want the same, and put into a short queue for each. Who
-does not take it in time is dropped, and comes again with the last number he has: then the journal
-says what he missed, where that is little.
+What a turn changed is taken at its commit, while somebody watches, and never more than that: of
+a run of which very much moves only counts are kept. A few times a second what has come together
+is encoded outside of any commit, once for all who want the same, and put into a short queue for
+each. Who does not take it in time is dropped, and comes again with the last number he has: then
+the journal says what he missed, where that is little.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from aioflow.api.views import iso
@@ -32,8 +34,8 @@ QUEUED = 64
 
 _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
-_BATCHES, _TASKS = 512, 20_000
-"""Commits that are told of together at most, and tasks that these may have moved."""
+_TASKS = 20_000
+"""Tasks that are kept by their names at most, of all runs together."""
 
 
 class Wanted(NamedTuple):
@@ -43,8 +45,57 @@ class Wanted(NamedTuple):
     run_id: str | None = None
 
 
-Moved: TypeAlias = tuple[RunRow, DagSpec, int, int, TaskState]
-"""Run, what its version says, position, map index, and where the task stands now."""
+_Task: TypeAlias = dict[str, Any]
+
+
+class Moves:
+    """How tasks of one run have come to stand: each of them, or counts where they are many."""
+
+    def __init__(self, row: RunRow) -> None:
+        self.row = row
+        self.tasks: dict[tuple[int, int], tuple[DagSpec, TaskState]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether only counts are kept."""
+        return bool(self._counts)
+
+    @property
+    def count(self) -> int:
+        """How many have moved; one that did so twice counts twice where only counts are kept."""
+        return self._counts.total() + len(self.tasks)
+
+    def take(self, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+        """Add how a task stands now."""
+        if self._counts:
+            self._counts[spec.tasks[place[0]].task_id, state.label] += 1
+            return
+        self.tasks[place] = (spec, state)
+        if len(self.tasks) > _TASKS_TOLD:
+            self.fold()
+
+    def fold(self) -> None:
+        """Keep only counts from now on."""
+        self._counts = self._counted()
+        self.tasks = {}
+
+    def told(self) -> list[_Task]:
+        """Return each task, where it is kept."""
+        return [_task(self.row, spec, *place, state) for place, (spec, state) in self.tasks.items()]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many of each task have come to stand how."""
+        found: dict[str, dict[str, int]] = {}
+        for (task_id, state), count in self._counted().items():
+            found.setdefault(task_id, {})[state] = count
+        return found
+
+    def _counted(self) -> Counter[tuple[str, str]]:
+        return self._counts or Counter(
+            (spec.tasks[position].task_id, state.label)
+            for (position, _), (spec, state) in self.tasks.items()
+        )
 
 
 class News:
@@ -53,58 +104,90 @@ class News:
     def __init__(self) -> None:
         self.commit_no = 0
         self.at: Instant = 0
-        self.commits = 0
         self.runs: dict[RunNo, RunRow] = {}
-        self.tasks: dict[tuple[RunNo, int, int], Moved] = {}
+        self.moves: dict[RunNo, Moves] = {}
         self.dags: dict[str, None] = {}
         self.triggers = 0
+        self._kept = 0
 
     def take(self, batch: Batch, draft: Draft) -> None:
         """Add what one commit changed."""
         self.commit_no, self.at = batch.number, batch.at
-        self.commits += 1
         for change in batch.run_changes:
             run = draft.runs.get(change.run_no)
             if run is not None:
                 self.runs[change.run_no] = run.row
         self.runs.update((row.run_no, row) for row in batch.new_runs)
         for live in draft.touched:
-            row = live.run.row
-            place = (row.run_no, live.position, live.map_index)
-            self.tasks[place] = (row, live.run.spec, live.position, live.map_index, live.state)
+            place = (live.position, live.map_index)
+            self.move(live.run.row, live.run.spec, place, live.state)
         self.dags.update((row.dag_id, None) for row in batch.dags)
         self.dags.update(dict.fromkeys(batch.gone_dags))
         self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
 
+    def move(self, row: RunRow, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
+        """Add how a task stands now, given by its position and map index."""
+        moves = self.moves.get(row.run_no)
+        if moves is None:
+            moves = self.moves[row.run_no] = Moves(row)
+        before = len(moves.tasks)
+        moves.take(spec, place, state)
+        if len(moves.tasks) > before and self._kept >= _TASKS:
+            moves.fold()
+        self._kept += len(moves.tasks) - before
+
+    def sorted(self) -> Sorted:
+        """Return it so that each who wants a part of it finds that without looking at the rest."""
+        return Sorted(self)
+
+
+class Sorted:
+    """News by run and by DAG."""
+
+    def __init__(self, news: News) -> None:
+        self._news = news
+        self._runs: dict[Wanted, list[RunRow]] = {}
+        self._moves: dict[Wanted, list[Moves]] = {}
+        for row in news.runs.values():
+            for wanted in _wanted_by(row):
+                self._runs.setdefault(wanted, []).append(row)
+        for moves in news.moves.values():
+            for wanted in _wanted_by(moves.row):
+                self._moves.setdefault(wanted, []).append(moves)
+
     def encoded(self, wanted: Wanted) -> bytes:
         """Return it as a message to those who want this."""
-        runs = [row for row in self.runs.values() if _is_of(row, wanted)]
-        tasks = [moved for moved in self.tasks.values() if _is_of(moved[0], wanted)]
+        news, moves = self._news, self._moves.get(wanted, [])
         body: dict[str, Any] = {
-            "commit": self.commit_no,
-            "at": iso(self.at),
+            "commit": news.commit_no,
+            "at": iso(news.at),
             "runs": [
                 {"run_id": row.run_id, "dag_id": row.dag_id, "state": row.state.label}
-                for row in runs
+                for row in self._runs.get(wanted, [])
             ],
-            "tasks": [_task(*moved) for moved in tasks[:_TASKS_TOLD]],
-            "dags": [d for d in self.dags if wanted.dag_id in {None, d} and not wanted.run_id],
-            "triggers": self.triggers,
+            "tasks": [],
+            "dags": [d for d in news.dags if wanted.dag_id in {None, d} and not wanted.run_id],
+            "triggers": news.triggers,
         }
-        if len(tasks) > _TASKS_TOLD:
-            body["tasks"] = []
-            body["more"] = len(tasks)
-            body["counts"] = _counts(tasks)
-        return frame("commit", body, self.commit_no)
+        count = sum(of_run.count for of_run in moves)
+        if count > _TASKS_TOLD or any(of_run.is_counted for of_run in moves):
+            body["more"] = count
+            body["counts"] = {of_run.row.run_id: of_run.counts() for of_run in moves}
+        else:
+            body["tasks"] = [task for of_run in moves for task in of_run.told()]
+        return frame("commit", body, news.commit_no)
 
 
-def _is_of(row: RunRow, wanted: Wanted) -> bool:
-    return wanted.dag_id in {None, row.dag_id} and wanted.run_id in {None, row.run_id}
+def _wanted_by(row: RunRow) -> tuple[Wanted, ...]:
+    return (
+        Wanted(),
+        Wanted(row.dag_id),
+        Wanted(None, row.run_id),
+        Wanted(row.dag_id, row.run_id),
+    )
 
 
-def _task(
-    row: RunRow, spec: DagSpec, position: int, map_index: int, state: TaskState
-) -> dict[str, Any]:
+def _task(row: RunRow, spec: DagSpec, position: int, map_index: int, state: TaskState) -> _Task:
     task = spec.tasks[position]
     is_loop = task.mapped is not None and task.mapped.until >= 0
     return {
@@ -114,18 +197,6 @@ def _task(
         "round": max(map_index, 0) if is_loop else 0,
         "state": state.label,
     }
-
-
-def _counts(tasks: list[Moved]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return how many of each task have come to stand how."""
-    counted: Counter[tuple[str, str, str]] = Counter(
-        (row.run_id, spec.tasks[position].task_id, state.label)
-        for row, spec, position, _, state in tasks
-    )
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for (run_id, task_id, state), count in counted.items():
-        found.setdefault(run_id, {}).setdefault(task_id, {})[state] = count
-    return found
 
 
 def frame(event: str, body: object, number: int | None = None) -> bytes:
@@ -181,6 +252,7 @@ class Commits:
         self._news: News | None = None
         self._stirred = anyio.Event()
         self._is_closed = False
+        self._defect: Exception | None = None
         self.dropped = 0
 
     @property
@@ -189,36 +261,46 @@ class Commits:
         return self._is_closed or len(self._followers) + len(self._readers) >= CLIENTS
 
     def committed(self, batch: Batch, draft: Draft) -> None:
-        """Take a durable batch; costs nothing while nobody watches."""
+        """Take a durable batch; costs nothing while nobody watches, and never tells.
+
+        A defect here is raised by ``run``: the batch is durable, and the engine acts on it.
+        """
         if not self._followers:
             return
         if self._news is None:
             self._news = News()
             self._stirred.set()
-        self._news.take(batch, draft)
-        if self._news.commits >= _BATCHES or len(self._news.tasks) >= _TASKS:
-            self._tell()
+        try:
+            self._news.take(batch, draft)
+        except Exception as exc:  # noqa: BLE001 - raised by `run`; a commit ends whole
+            self._defect = exc
 
     async def run(self) -> None:
         """Tell of what is committed, until cancelled."""
         while True:
             await self._stirred.wait()
             await self._clock.sleep(_TOGETHER_SECONDS)
-            self._tell()
+            await self._tell()
 
-    def _tell(self) -> None:
+    async def _tell(self) -> None:
         news, self._news = self._news, None
         self._stirred = anyio.Event()
-        if news is None:
+        if self._defect is not None:
+            raise self._defect
+        if news is None or not self._followers:
             return
-        encoded: dict[Wanted, bytes] = {}
-        for follower in list(self._followers):
-            if news.commit_no <= follower.since:
-                continue
-            message = encoded.get(follower.wanted)
-            if message is None:
-                message = encoded[follower.wanted] = news.encoded(follower.wanted)
-            if not follower.put(message):
+        by_wanted: dict[Wanted, list[Follower]] = {}
+        for follower in self._followers:
+            if news.commit_no > follower.since:
+                by_wanted.setdefault(follower.wanted, []).append(follower)
+        parts = news.sorted()
+        for wanted, followers in by_wanted.items():
+            await anyio.lowlevel.checkpoint()
+            self._put(parts.encoded(wanted), followers)
+
+    def _put(self, message: bytes, followers: list[Follower]) -> None:
+        for follower in followers:
+            if follower in self._followers and not follower.put(message):
                 self.dropped += 1
                 self._leave(follower)
 

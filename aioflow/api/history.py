@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TypeAlias
 
 from aioflow.model import Instant, TaskNo, TaskState
 from aioflow.rows import JournalRow, RunRow
 from aioflow.store import Store
-from aioflow.store.journal import decode
+from aioflow.store.journal import entry_of, unpacked
 from aioflow.threads import in_thread
 
 __all__ = ("Steps", "first_commit_at", "read_steps")
@@ -16,9 +16,9 @@ __all__ = ("Steps", "first_commit_at", "read_steps")
 Steps: TypeAlias = dict[TaskNo, list[tuple[Instant, TaskState]]]
 
 _COMMITS = 2_000
-_AT_ONCE = 200
-_BYTES = 4 * 1024 * 1024
-"""What is read of the journal for one answer at most."""
+_AT_ONCE = 10
+_BYTES = 16 * 1024 * 1024
+"""What is read of the journal for one answer at most, unpacked."""
 
 
 async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) -> Steps | None:
@@ -26,18 +26,21 @@ async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) ->
     after = await first_commit_at(store, run.created_at)
     if after is None:
         return None
+    of = frozenset(task_nos)
     found: Steps = {}
     commits = size = 0
     while True:
         rows = await store.read_journal(after, limit=_AT_ONCE)
         until = run.ended_at
         wanted = [row for row in rows if until is None or row.at <= until]
-        await in_thread(_take, wanted, frozenset(task_nos), found)
+        for row in wanted:
+            size += await in_thread(_take, row, of, found)
+            if size > _BYTES:
+                return None
         commits += len(wanted)
-        size += sum(len(row.body) for row in wanted)
         if len(wanted) < _AT_ONCE:
             return found
-        if commits >= _COMMITS or size >= _BYTES:
+        if commits >= _COMMITS:
             return None
         after = rows[-1].commit_no
 
@@ -68,12 +71,16 @@ async def _last_commit(store: Store) -> int:
     return max((node.commit_no for node in await store.list_nodes()), default=0)
 
 
-def _take(rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: Steps) -> None:
-    for row in rows:
-        try:
-            entry = decode(row.body)
-        except ValueError:
-            continue  # `aioflow db check` tells of it
-        for task_no, state in entry.steps:
-            if task_no in task_nos:
-                found.setdefault(task_no, []).append((row.at, TaskState(state)))
+def _take(row: JournalRow, task_nos: Collection[TaskNo], found: Steps) -> int:
+    """Take the steps of one commit; returns how many bytes it is."""
+    try:
+        packed = unpacked(row.body)
+        if len(packed) > _BYTES:
+            return len(packed)
+        entry = entry_of(packed)
+    except ValueError:
+        return len(row.body)  # `aioflow db check` tells of it
+    for task_no, state in entry.steps:
+        if task_no in task_nos:
+            found.setdefault(task_no, []).append((row.at, TaskState(state)))
+    return len(packed)

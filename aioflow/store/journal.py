@@ -19,7 +19,7 @@ from aioflow.model import TaskNo, TaskState
 from aioflow.rows import Batch
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
-__all__ = ("Digest", "Entry", "decode", "digest", "encode")
+__all__ = ("Digest", "Entry", "decode", "digest", "encode", "entry_of", "unpacked")
 
 Digest: TypeAlias = tuple[int, int]
 """Size in bytes and CRC-32 of a blob."""
@@ -73,12 +73,33 @@ def decode(body: bytes) -> Entry:
     Raises:
         ValueError: If it is damaged or of a format this program does not know.
     """
+    return entry_of(unpacked(body))
+
+
+def unpacked(body: bytes) -> bytes:
+    """Return a body as long as it really is: what it says takes many times that.
+
+    Raises:
+        ValueError: See ``decode``.
+    """
     form, packed = body[:1], body[1:]
     if form not in {_PLAIN, _DEFLATED}:
         raise ValueError(f"journal format {form.hex()} is unknown")
     try:
-        return _decoder.decode(packed if form == _PLAIN else zlib.decompress(packed))
-    except (zlib.error, msgspec.DecodeError) as exc:
+        return packed if form == _PLAIN else zlib.decompress(packed)
+    except zlib.error as exc:
+        raise ValueError(f"the journal row is damaged: {exc}") from exc
+
+
+def entry_of(packed: bytes) -> Entry:
+    """Return what an unpacked body says.
+
+    Raises:
+        ValueError: See ``decode``.
+    """
+    try:
+        return _decoder.decode(packed)
+    except msgspec.DecodeError as exc:
         raise ValueError(f"the journal row is damaged: {exc}") from exc
 
 

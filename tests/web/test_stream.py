@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from contextlib import asynccontextmanager, closing
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -12,7 +14,11 @@ import structlog.testing
 
 from aioflow.access import HOME, Actor, Role
 from aioflow.api.commits import CLIENTS, QUEUED, Commits, Wanted
+from aioflow.api import commits as telling
+from aioflow.api import history, missed
+from aioflow.api.commits import CLIENTS, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
+from aioflow.model import TaskState
 from aioflow.tasklog import LogKey
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -243,6 +249,153 @@ async def test_nothing_is_collected_while_nobody_watches():
     with commits.follow(Wanted(), 0, scope):
         pass
     commits.committed(None, None)  # type: ignore[arg-type]
+
+
+class Turn:
+    """Stands for a batch and its draft: so many tasks of each run have moved."""
+
+    run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
+    at = 0
+
+    def __init__(self, number: int, moved: dict[str, int]) -> None:
+        self.number = number
+        self.touched = [
+            SimpleNamespace(
+                run=SimpleNamespace(row=_row(run_id), spec=FAN),
+                position=1,
+                map_index=index,
+                state=TaskState.RUNNING,
+            )
+            for run_id, count in moved.items()
+            for index in range(count)
+        ]
+
+
+def _row(run_id: str) -> SimpleNamespace:
+    return SimpleNamespace(run_no=hash(run_id), run_id=run_id, dag_id="fan")
+
+
+def _told(message: bytes) -> dict:
+    return json.loads(message.split(b"data: ", 1)[1])
+
+
+async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeypatch):
+    encoded: list[Wanted] = []
+    encode = Sorted.encoded
+    monkeypatch.setattr(
+        Sorted, "encoded", lambda self, wanted: encoded.append(wanted) or encode(self, wanted)
+    )
+    commits, scope = Commits(SystemClock()), anyio.CancelScope()
+    with (
+        commits.follow(Wanted(), 0, scope) as all_of_it,
+        commits.follow(Wanted(None, "r1"), 0, scope) as one,
+        commits.follow(Wanted(None, "r1"), 0, scope),
+    ):
+        for number in range(1, 121):
+            turn = Turn(number, {f"r{number % 60}": 500})
+            commits.committed(turn, turn)
+        in_commits = list(encoded)
+        async with anyio.create_task_group() as group:
+            group.start_soon(commits.run)
+            told = _told(await all_of_it.next_message(10) or b"")
+            of_one = _told(await one.next_message(10) or b"")
+            group.cancel_scope.cancel()
+
+    assert in_commits == []
+    assert sorted(encoded, key=str) == sorted([Wanted(), Wanted(None, "r1")], key=str)
+    assert told["commit"] == 120
+    assert set(told["counts"]) == {f"r{number}" for number in range(60)}
+    assert {task["run_id"] for task in of_one["tasks"]} == {"r1"}
+    assert len(of_one["tasks"]) == 500
+
+
+def test_of_a_run_of_which_much_moves_only_counts_are_kept():
+    news = News()
+    turn = Turn(1, {"much": 600, "little": 2})
+    news.take(turn, turn)
+    parts = news.sorted()
+    much = _told(parts.encoded(Wanted("fan", "much")))
+    little = _told(parts.encoded(Wanted(None, "little")))
+
+    assert sum(len(moves.tasks) for moves in news.moves.values()) == 2
+    assert (much["tasks"], much["more"]) == ([], 600)
+    assert much["counts"] == {"much": {"each": {"running": 600}}}
+    assert [task["map_index"] for task in little["tasks"]] == [0, 1]
+    assert _told(parts.encoded(Wanted("chain")))["tasks"] == []
+
+
+def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(telling, "_TASKS", 50)
+    news = News()
+    turn = Turn(1, {f"r{number}": 2 for number in range(100)})
+    news.take(turn, turn)
+
+    assert sum(len(moves.tasks) for moves in news.moves.values()) <= 50
+    assert _told(news.sorted().encoded(Wanted()))["more"] == 200
+
+
+async def test_a_defect_in_what_is_told_ends_no_commit_half_way():
+    commits = Commits(SystemClock())
+    with commits.follow(Wanted(), 0, anyio.CancelScope()):
+        commits.committed(None, None)  # type: ignore[arg-type]
+        with pytest.raises(AttributeError):
+            await commits.run()
+
+
+async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(missed, "_CHANGES", 3)
+    async with app(tmp_path) as (n, watch):
+        since = n.api.reads.commit_no
+        for run_id in "rstu":
+            await n.api.trigger("chain", run_id=run_id)
+        client = watch(f"/stream?since={since}")
+        (reset,) = await client.until("reset")
+
+    assert reset["commit"] > since
+
+
+async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
+    threads: list[int] = []
+    decode = missed.decode
+    monkeypatch.setattr(
+        missed, "decode", lambda body: threads.append(threading.get_ident()) or decode(body)
+    )
+    take = missed._Taken._take
+    monkeypatch.setattr(
+        missed._Taken,
+        "_take",
+        lambda self, *row: threads.append(threading.get_ident()) or take(self, *row),
+    )
+    async with app(tmp_path) as (n, watch):
+        since = n.api.reads.commit_no
+        await n.api.trigger("chain", run_id="r")
+        client = watch(f"/stream?since={since}")
+        await client.until("commit")
+
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_steps_are_read_few_commits_at_a_time_and_no_more_than_fit(tmp_path, monkeypatch):
+    async with app(tmp_path) as (n, _):
+        await n.api.trigger("chain", run_id="r")
+        for count in range(25):
+            await n.api.set_paused("fan", paused=bool(count % 2))
+        run = await n.store.find_run("r")
+        limits: list[int] = []
+        read = n.store.read_journal
+
+        async def read_journal(after: int = 0, limit: int = 1000):
+            limits.append(limit)
+            return await read(after, limit=limit)
+
+        monkeypatch.setattr(n.store, "read_journal", read_journal)
+        whole = await history.read_steps(n.store, run, set())
+        monkeypatch.setattr(history, "_BYTES", 100)
+        cut = await history.read_steps(n.store, run, set())
+
+    assert max(limits) <= 10
+    assert (whole, cut) == ({}, None)
 
 
 async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
