@@ -112,7 +112,7 @@ class Reads:
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:
-            self._fires.committed(batch, self._engine.memory)
+            self._fires.committed(draft.fires)
 
     def _list_hosts(self) -> Sequence[HostLoad]:
         return [host for host in self._hosts() if host.capacity]

@@ -372,14 +372,17 @@ class Api(Actions):
         parked = await self._parked.views(rows, where)
         # A full page ends with its last row: what lies behind that comes with the next one.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
-        standing = await list_standing(self, memory, lambda row: after < row.trigger_no <= upto)
+        standing = await list_standing(
+            self, memory, await self.store.list_dag_triggers(after=after, upto=upto)
+        )
         return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
         """Return one DAG as its newest version says, and how the trigger of its runs stands."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
-        own = await list_standing(self, memory, lambda row: row.dag_id == dag_id)
+        row = await self.store.find_dag_trigger(dag_id)
+        own = await list_standing(self, memory, [] if row is None else [row])
         return msgspec.structs.replace(shown, trigger=own[0] if own else None)
 
     async def show_trigger(self, trigger_no: TriggerNo) -> TriggerView:
@@ -388,8 +391,14 @@ class Api(Actions):
         Raises:
             RequestError: If there is none of that number; it may have fired.
         """
-        for view in await self.list_triggers(limit=1, after=trigger_no - 1):
-            if view.trigger_id == trigger_no:
+        memory = None if self._engine is None else self._running.memory
+        rows = await self.store.list_dag_triggers(after=trigger_no - 1, upto=trigger_no)
+        for view in await list_standing(self, memory, rows):
+            return view
+        waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
+        if waits and waits[0].trigger_no == trigger_no:
+            where = {} if memory is None else whereabouts(waits, memory)
+            for view in await self._parked.views(waits, where):
                 return view
         raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+
+from anyio.lowlevel import checkpoint
 
 from aioflow.api.parked import DETAIL_LENGTH, NODE_NO, detail_of, kind_of
 from aioflow.api.reader import RunReader
@@ -14,23 +16,26 @@ from aioflow.model import Wait, WaitKind
 
 __all__ = ("list_standing",)
 
+_AT_ONCE = 200
+
 
 async def list_standing(
-    reader: RunReader, memory: Memory | None, wanted: Callable[[DagTriggerRow], bool]
+    reader: RunReader, memory: Memory | None, rows: Sequence[DagTriggerRow]
 ) -> list[TriggerView]:
-    """Return those whose DAGs want them, by number.
+    """Return those of these whose DAGs want them, in their order.
 
     Args:
         reader: Of the database.
         memory: Of a running engine, which knows who hosts them.
-        wanted: Says of a row whether it is asked for; the others cost nothing more.
+        rows: As they are stored; many of them hold nobody up.
     """
-    rows = [row for row in await reader.store.list_dag_triggers() if wanted(row)]
     if not rows:
         return []
     dags, _ = await reader.catalogue.known()
     views = []
-    for row in rows:
+    for at, row in enumerate(rows, start=1):
+        if at % _AT_ONCE == 0:
+            await checkpoint()
         dag = dags.get(row.dag_id)
         spec = (
             None

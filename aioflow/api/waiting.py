@@ -72,14 +72,16 @@ class Waiting:
         """Return parked waits by number, narrowed down; see ``Api.list_triggers``."""
         memory = self._memory()
         paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
+        store = self._reader.store
+        if dag_id is None:
+            rows_of_dags = await store.list_dag_triggers(after=after)
+        else:
+            one = await store.find_dag_trigger(dag_id)
+            rows_of_dags = [] if one is None or one.trigger_no <= after else [one]
         standing = [
             view
-            for view in await list_standing(
-                self._reader, memory, lambda row: row.trigger_no > after
-            )
-            if (kind is None or view.kind == kind)
-            and (state is None or view.state == state)
-            and (dag_id is None or view.dag_id == dag_id)
+            for view in await list_standing(self._reader, memory, rows_of_dags)
+            if (kind is None or view.kind == kind) and (state is None or view.state == state)
         ]
         parked: list[TriggerView] = []
         upto: TriggerNo | None = None
@@ -127,7 +129,9 @@ class Waiting:
 
     async def _summary(self) -> TriggersView:
         counted = await self._counts()
-        standing = await list_standing(self._reader, self._memory(), lambda _: True)
+        standing = await list_standing(
+            self._reader, self._memory(), await self._reader.store.list_dag_triggers()
+        )
         hosts = self._hosts()
         memory = self._memory()
         known = [] if memory is None else memory.stalls.all()

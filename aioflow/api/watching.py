@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 
 from aioflow.api.parked import kind_of
 from aioflow.clock import Clock
-from aioflow.core.memory import Memory
-from aioflow.model import RunNo, TaskNo, TriggerState
-from aioflow.rows import Batch
+from aioflow.core.live import Fire
+from aioflow.model import RunNo, TaskNo
 
 __all__ = ("EVENT_CLASS", "Fires")
 
@@ -33,21 +33,15 @@ class Fires:
         self._recent: deque[tuple[int, Counter[str]]] = deque()
         self._woken: OrderedDict[int, list[tuple[RunNo, TaskNo]]] = OrderedDict()
 
-    def committed(self, batch: Batch, memory: Memory) -> None:
-        """Count what a batch says has fired; nothing is looked for where nothing has."""
-        fired = [change for change in batch.trigger_changes if change.state is TriggerState.FIRED]
-        if not fired:
+    def committed(self, fires: Sequence[Fire]) -> None:
+        """Count the events that a durable turn took of triggers."""
+        if not fires:
             return
-        counts: Counter[str] = Counter()
-        for change in fired:
-            wait = memory.waits.objects.get(change.trigger_no)
-            if wait is None:
-                continue
-            path = wait.row.class_path
-            counts[path] += 1
-            if path == EVENT_CLASS:
-                self._note(change.event_key, wait.row.run_no, wait.row.task_no)
-        self._count(counts)
+        for fire in fires:
+            if fire.class_path == EVENT_CLASS and fire.run_no is not None:
+                assert fire.task_no is not None  # noqa: S101 - they come together
+                self._note(fire.key, fire.run_no, fire.task_no)
+        self._count(Counter(fire.class_path for fire in fires))
 
     def _count(self, paths: Counter[str]) -> None:
         second = self._clock.monotonic_us() // 1_000_000

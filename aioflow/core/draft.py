@@ -1,7 +1,6 @@
 """The net change of a turn, collected while it is decided.
 
-Steps are written down one by one for the journal; rows once each, from what is stored to
-what was last decided.
+Steps are written one by one for the journal; rows once each, from stored to last decided.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from aioflow.backfills import BackfillRow
 from aioflow.changes import ExpansionChange, RecordChange, RunChange, TaskChange, TriggerChange
 from aioflow.core import callbacks
 from aioflow.core.admitted import AdmittedChanges
-from aioflow.core.live import Group, Live, Run, WaitRecord
+from aioflow.core.live import Fire, Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.owing import Owing
@@ -68,8 +67,8 @@ class Draft:
         asset_events: What it tells of assets, to be taken by the DAGs that go by them.
         placed_dags: DAGs whose triggers were looked at: what these hold may start a run now.
         ended_tasks: Tasks that did, where the run behind may have waited for them.
-        held_dags: DAGs of which a task was found to wait for a live run before its own, or whose
-            line has lost a run: one that is queued may have to begin.
+        held_dags: DAGs whose queued run may have to begin: one before it is waited for, or went.
+        fires: The events it takes of triggers.
         pools_before: What the pools it changed were.
         was_drained: Whether the node was; ``None`` where that does not change.
         judged: How many children were judged in it for the first time since they expanded.
@@ -88,6 +87,7 @@ class Draft:
         self.effects: list[Effect] = []
         self.runs: dict[RunNo, Run] = {}
         self.ended_runs: list[Run] = []
+        self.fires: list[Fire] = []
         self.eased_dags: set[str] = set()
         self.asset_events: list[NamedEventRow] = []
         self.placed_dags: list[str] = []

@@ -18,6 +18,7 @@ from aioflow.core import dag
 from aioflow.core.cancel import cancel
 from aioflow.core.dag_triggers import fail, place, spec_of
 from aioflow.core.draft import Draft
+from aioflow.core.live import Fire
 from aioflow.core.memory import Memory
 from aioflow.core.quarantine import failure_of_culprit
 from aioflow.core.slots import Slots
@@ -114,6 +115,7 @@ def _store(
         fate, run_no, reason = start(one, spec, sequence, report.key, report.payload, draft, slots)
     else:
         _hold(one, spec.debounce_us, event_no, report, draft)
+    draft.fires.append(Fire(one.row.class_path, report.key))
     draft.batch.of_dags.events.append(
         DagEventRow(
             event_no=event_no,

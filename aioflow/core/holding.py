@@ -23,8 +23,12 @@ def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
     for worker in slots.workers:
         if worker.current is not None and worker.pool == pool:
             yield worker.current
-    for live in memory.live.objects.values():
-        if live.is_hosted and live.spec.sensor is None and live.spec.pool == pool:
+    hosted = (
+        live for live in memory.live.objects.values() if live.is_hosted and live.spec.sensor is None
+    )
+    # As many as there are, of all pools: who waits behind the last of them is not looked at.
+    for live in islice(hosted, slots.running_coroutines):
+        if live.spec.pool == pool:
             yield live
     for task_no, (where, _) in slots.kept.items():
         kept = memory.live.get(task_no) if where == pool else None

@@ -15,6 +15,7 @@ import re
 from array import array
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from aioflow.core.backlog import Given, Stream
 from aioflow.core.cleared import Cleared
@@ -41,6 +42,7 @@ from aioflow.rows import ExpansionRow, RunRow, TriggerRow
 
 __all__ = (
     "NOWHERE",
+    "Fire",
     "Group",
     "Live",
     "Run",
@@ -55,6 +57,15 @@ NOWHERE = (-1, False, False)
 _NO_STREAMS: Mapping[int, WaitRecord] = MappingProxyType({})
 
 _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
+
+
+class Fire(NamedTuple):
+    """An event that was taken of a trigger; of that of a DAG, no task waited for it."""
+
+    class_path: str
+    key: str | None
+    run_no: RunNo | None = None
+    task_no: TaskNo | None = None
 
 
 class WaitRecord:
@@ -86,6 +97,10 @@ class WaitRecord:
     def state(self) -> TriggerState:
         """Where it stands."""
         return self.row.state
+
+    def fire(self, key: str | None) -> Fire:
+        """Return what is told of an event that it takes now."""
+        return Fire(self.row.class_path, key, self.row.run_no, self.row.task_no)
 
     @property
     def is_handled(self) -> bool:

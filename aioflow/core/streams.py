@@ -56,6 +56,7 @@ def take(wait: WaitRecord, report: Fired, draft: Draft) -> None:
             payload=report.payload,
         )
         draft.batch.new_events.append(row)
+        draft.fires.append(wait.fire(report.key))
         stream.store(row.sequence, report.payload, report.key)
         stream.last = (report.payload, report.key)
         draft.memory.suspects.clear(wait.row.trigger_no)

@@ -166,6 +166,7 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
         if calls.is_after(live, wait) and calls.answer_next(live, wait, draft):
             requeue(live, draft, slots)
         return
+    draft.fires.append(wait.fire(report.key))
     if wait.row.ordinal < 0 and report.ends:
         _end_task(wait, live, report, draft, slots)
         return

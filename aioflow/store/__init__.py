@@ -6,6 +6,7 @@ for one of its databases, not before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -262,8 +263,13 @@ class Store(Browsed, Protocol):
     async def list_triggers(self, limit: int = 1000, after: TriggerNo = -1) -> list[TriggerRow]:
         """Return trigger rows by number, kwargs unsealed."""
 
-    async def list_dag_triggers(self) -> list[DagTriggerRow]:
-        """Return the triggers that start runs of DAGs, fields unsealed."""
+    async def list_dag_triggers(
+        self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize
+    ) -> list[DagTriggerRow]:
+        """Return the triggers that start runs of DAGs, of these numbers, fields unsealed."""
+
+    async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
+        """Return the trigger that starts runs of a DAG, if it has one, fields unsealed."""
 
     async def list_dag_events(
         self, trigger_no: int, *, before: int, limit: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from aioflow.secrets import Vault
 from aioflow.store import tables
 from aioflow.store.asking import Asking
 from aioflow.store.packing import encode, last_of_each
+from aioflow.store.rows import Values
 from aioflow.store.selects import number, text, whole
 
 __all__ = (
@@ -35,6 +37,15 @@ _TABLE = "dag_trigger"
 _event = tables.dag_event
 
 ALL_DAG_TRIGGERS = whole(tables.dag_trigger)
+_TRIGGERS_BETWEEN = (
+    select(tables.dag_trigger)
+    .where(
+        tables.dag_trigger.c.trigger_no > number("after"),
+        tables.dag_trigger.c.trigger_no <= number("upto"),
+    )
+    .order_by(tables.dag_trigger.c.trigger_no)
+)
+_TRIGGER_OF_DAG = select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id == text("dag_id"))
 HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
 _EVENTS = (
     select(_event)
@@ -136,11 +147,19 @@ class DagTriggerReader(Asking):
 
     _vault: Vault
 
-    async def list_dag_triggers(self) -> list[DagTriggerRow]:
+    async def list_dag_triggers(
+        self, *, after: int = -1, upto: int = sys.maxsize
+    ) -> list[DagTriggerRow]:
         """See ``Store``."""
-        return await self._all(
-            lambda values: dag_trigger_row(values, self._vault), ALL_DAG_TRIGGERS
-        )
+        return await self._all(self._unsealed, _TRIGGERS_BETWEEN, after=after, upto=upto)
+
+    async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
+        """See ``Store``."""
+        found = await self._all(self._unsealed, _TRIGGER_OF_DAG, dag_id=dag_id)
+        return found[0] if found else None
+
+    def _unsealed(self, values: Values) -> DagTriggerRow:
+        return dag_trigger_row(values, self._vault)
 
     async def list_dag_events(
         self, trigger_no: int, *, before: int, limit: int

@@ -42,6 +42,8 @@ __all__ = ("PostgresStore", "open_postgres")
 
 _COMMAND_SECONDS = 30
 _READERS = 4
+_ASKED = 3
+"""Connections of those who may have to wait, besides; opened when they are needed."""
 
 
 @asynccontextmanager
@@ -62,16 +64,18 @@ async def open_postgres(
             writer = Writer(dsn, where, durability)
             stack.push_async_callback(writer.close)
         with translated(where):
-            readers = await _open_readers(dsn)
+            readers = await _open_readers(dsn, least=1, most=_READERS)
         stack.push_async_callback(_close_readers, readers)
-        yield PostgresStore(where, vault, writer, readers)
+        asked = await _open_readers(dsn, least=0, most=_ASKED)
+        stack.push_async_callback(_close_readers, asked)
+        yield PostgresStore(where, vault, writer, readers, asked)
 
 
-async def _open_readers(dsn: str) -> asyncpg.Pool:
+async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         dsn,
-        min_size=1,
-        max_size=_READERS,
+        min_size=least,
+        max_size=most,
         timeout=CONNECT_SECONDS,
         command_timeout=_COMMAND_SECONDS,
         server_settings={
@@ -137,15 +141,26 @@ class Writer:
 
 
 class PostgresStore(Reading):
-    """See ``Store``."""
+    """See ``Store``.
+
+    Args:
+        readers: What the engine reads with, and whoever else is waited for.
+        asked: What those read with whose time is limited.
+    """
 
     def __init__(
-        self, where: str, vault: Vault, writer: Writer | None, readers: asyncpg.Pool
+        self,
+        where: str,
+        vault: Vault,
+        writer: Writer | None,
+        readers: asyncpg.Pool,
+        asked: asyncpg.Pool,
     ) -> None:
         super().__init__(POSTGRES, vault)
         self._where = where
         self._writer = writer
         self._readers = readers
+        self._asked = asked
         self._epoch: int | None = None
         self._seconds: float | None = None
 
@@ -153,6 +168,7 @@ class PostgresStore(Reading):
         """See ``Store``."""
         reader = copy(self)
         reader._seconds = seconds  # noqa: SLF001 - its own
+        reader._readers = self._asked  # noqa: SLF001
         return reader
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:

@@ -61,6 +61,9 @@ from aioflow.threads import in_thread
 __all__ = ("SqliteStore", "Writer", "open_sqlite")
 
 _READERS = 2
+_ASKED = 2
+"""Of those who may have to wait, besides."""
+
 _ROWS_AT_ONCE = 64
 _STEPS_BETWEEN_LOOKS = 20_000
 """Of SQLite's machine: some hundred microseconds."""
@@ -80,7 +83,11 @@ async def open_sqlite(
         if exclusive:
             writer = await stack.enter_async_context(_writing(path, durability))
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
-        yield SqliteStore(path, vault, writer, readers)
+        asked = [
+            await stack.enter_async_context(_reader(path))
+            for _ in range(_ASKED if exclusive else 0)
+        ]
+        yield SqliteStore(path, vault, writer, readers, asked=asked)
 
 
 @asynccontextmanager
@@ -196,6 +203,7 @@ class SqliteStore(Reading):
 
     Args:
         open_another: Opens a connection for one long answer; like ``readers`` by default.
+        asked: What those read with whose time is limited; ``readers`` if there are none.
     """
 
     def __init__(
@@ -205,11 +213,15 @@ class SqliteStore(Reading):
         writer: Writer | None,
         readers: Sequence[aiosqlite.Connection],
         open_another: Callable[[Path], AbstractAsyncContextManager[aiosqlite.Connection]] = _reader,
+        *,
+        asked: Sequence[aiosqlite.Connection] = (),
     ) -> None:
         super().__init__(SQLITE, vault)
         self._path = path
         self._writer = writer
         self._readers = cycle(readers)
+        self._free = list(asked or readers)
+        self._admitted = anyio.Semaphore(len(self._free))
         self._open_another = open_another
         self._epoch: int | None = None
         self._seconds: float | None = None
@@ -262,7 +274,12 @@ class SqliteStore(Reading):
             if self._seconds is None:
                 return await _in_thread(next(self._readers), partial(_answers, questions))
             answers = partial(_answers_within, questions, self._seconds)
-            return await _in_thread(next(self._readers), answers)
+            async with self._admitted:
+                connection = self._free.pop(0)
+                try:
+                    return await _in_thread(connection, answers)
+                finally:
+                    self._free.append(connection)
 
     @asynccontextmanager
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:

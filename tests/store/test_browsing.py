@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
+import anyio
 import pytest
 from msgspec.structs import replace
 from sqlalchemy.engine import make_url
@@ -161,6 +162,29 @@ async def test_a_question_that_takes_too_long_is_given_up_and_the_next_is_answer
 
     assert await patient.count_versions_of_dag("etl") == [("ab12", 2_999)]
     assert len(await store.list_runs(limit=5_000)) == 2_999
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+async def test_those_who_ask_much_take_no_reader_from_the_engine(store):
+    asking, given_up = store.limited(1), []
+
+    async def ask() -> None:
+        with pytest.raises(StoreSlow):
+            await asking._fetch([(ENDLESS, ())])
+        given_up.append(True)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(4):
+            assert await store.list_runs() == []
+        assert given_up == []
+
+    assert len(given_up) == 6
+    assert await asking.list_runs() == []
 
 
 PLANS = {

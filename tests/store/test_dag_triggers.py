@@ -60,6 +60,20 @@ async def test_a_trigger_made_of_other_fields_replaces_the_one_before(store):
     assert await store.list_dag_triggers() == [other]
 
 
+async def test_one_is_found_by_its_dag_and_by_its_number_without_reading_the_others(store):
+    others = [
+        replace(TRIGGER, trigger_no=number, dag_id=f"other-{number}") for number in (69, 71, 72)
+    ]
+    await store.commit(first())
+    await store.commit(then(2, triggers=others))
+
+    assert await store.find_dag_trigger(TRIGGER.dag_id) == TRIGGER
+    assert await store.find_dag_trigger("other-71") == others[1]
+    assert await store.find_dag_trigger("none") is None
+    assert await store.list_dag_triggers(after=69, upto=70) == [TRIGGER]
+    assert await store.list_dag_triggers(after=70) == others[1:]
+
+
 async def test_a_dag_has_one_trigger(store):
     await store.commit(first())
 

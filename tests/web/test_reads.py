@@ -299,7 +299,10 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
         woken = await read(web, f"/events/{emitted.event_id}/woke")
         unknown = await read(web, "/events/999999/woke", status=404)
 
+        summary = await read(web, "/overview")
+
     assert woken == [{"run_id": "r", "task_id": "first", "map_index": -1, "dag_id": "chain"}]
+    assert summary["fires_per_second"] == round(1 / 60, 3)
     assert unknown["code"] == "request.unknown_event"
 
 

@@ -1,0 +1,23 @@
+"""Who has a pool, found without a look at all who wait for it."""
+
+from __future__ import annotations
+
+from aioflow.core.holding import holders
+from aioflow.model import Body, TaskSpec
+from aioflow.requests import SetPool
+from tests.core.world import World
+
+
+def test_those_who_have_a_pool_are_told_and_nobody_behind_the_last_of_them_is_looked_at():
+    world = World()
+    world.ask(SetPool(name="p", slots=1))
+    world.ask(SetPool(name="q", slots=1))
+    pools = {"a": "p", "b": "q", "c": "q", "d": "p"}
+    world.begin(*(TaskSpec(task_id=t, body=Body.COROUTINE, pool=p) for t, p in pools.items()))
+    assert world.slots.running_coroutines == 2
+    *_, last = world.memory.live.objects.values()
+    del last.is_hosted  # a look at it would raise
+
+    for pool in ("p", "q"):
+        (holder,) = holders(pool, world.memory, world.slots, limit=10)
+        assert not holder.is_waiting
