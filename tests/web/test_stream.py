@@ -13,7 +13,6 @@ import pytest
 import structlog.testing
 
 from aioflow.access import HOME, Actor, Role
-from aioflow.api.commits import CLIENTS, QUEUED, Commits, Wanted
 from aioflow.api import commits as telling
 from aioflow.api import history, missed
 from aioflow.api.commits import CLIENTS, QUEUED, Commits, News, Sorted, Wanted
