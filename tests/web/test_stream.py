@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,7 @@ from aioflow.api import history, missed
 from aioflow.api.commits import CLIENTS, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
 from aioflow.model import TaskState
+from aioflow.store.journal import Entry, decode
 from aioflow.tasklog import LogKey
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -281,9 +283,12 @@ def _told(message: bytes) -> dict:
 async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeypatch):
     encoded: list[Wanted] = []
     encode = Sorted.encoded
-    monkeypatch.setattr(
-        Sorted, "encoded", lambda self, wanted: encoded.append(wanted) or encode(self, wanted)
-    )
+
+    def noted(self: Sorted, wanted: Wanted) -> bytes:
+        encoded.append(wanted)
+        return encode(self, wanted)
+
+    monkeypatch.setattr(Sorted, "encoded", noted)
     commits, scope = Commits(SystemClock()), anyio.CancelScope()
     with (
         commits.follow(Wanted(), 0, scope) as all_of_it,
@@ -291,7 +296,7 @@ async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeyp
         commits.follow(Wanted(None, "r1"), 0, scope),
     ):
         for number in range(1, 121):
-            turn = Turn(number, {f"r{number % 60}": 500})
+            turn: Any = Turn(number, {f"r{number % 60}": 500})
             commits.committed(turn, turn)
         in_commits = list(encoded)
         async with anyio.create_task_group() as group:
@@ -310,7 +315,7 @@ async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeyp
 
 def test_of_a_run_of_which_much_moves_only_counts_are_kept():
     news = News()
-    turn = Turn(1, {"much": 600, "little": 2})
+    turn: Any = Turn(1, {"much": 600, "little": 2})
     news.take(turn, turn)
     parts = news.sorted()
     much = _told(parts.encoded(Wanted("fan", "much")))
@@ -326,7 +331,7 @@ def test_of_a_run_of_which_much_moves_only_counts_are_kept():
 def test_of_very_many_runs_no_more_tasks_are_kept_than_there_is_room_for(monkeypatch):
     monkeypatch.setattr(telling, "_TASKS", 50)
     news = News()
-    turn = Turn(1, {f"r{number}": 2 for number in range(100)})
+    turn: Any = Turn(1, {f"r{number}": 2 for number in range(100)})
     news.take(turn, turn)
 
     assert sum(len(moves.tasks) for moves in news.moves.values()) <= 50
@@ -355,16 +360,18 @@ async def test_who_missed_more_than_can_be_told_reads_anew(tmp_path, monkeypatch
 
 async def test_what_was_missed_is_taken_in_a_thread_a_commit_at_a_time(tmp_path, monkeypatch):
     threads: list[int] = []
-    decode = missed.decode
-    monkeypatch.setattr(
-        missed, "decode", lambda body: threads.append(threading.get_ident()) or decode(body)
-    )
     take = missed._Taken._take
-    monkeypatch.setattr(
-        missed._Taken,
-        "_take",
-        lambda self, *row: threads.append(threading.get_ident()) or take(self, *row),
-    )
+
+    def decoded(body: bytes) -> Entry:
+        threads.append(threading.get_ident())
+        return decode(body)
+
+    def taken(self: Any, *row: Any) -> Any:
+        threads.append(threading.get_ident())
+        return take(self, *row)
+
+    monkeypatch.setattr("aioflow.api.missed.decode", decoded)
+    monkeypatch.setattr(missed._Taken, "_take", taken)
     async with app(tmp_path) as (n, watch):
         since = n.api.reads.commit_no
         await n.api.trigger("chain", run_id="r")
