@@ -10,7 +10,7 @@ command line needs none of them, and must answer at once.
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module as _import_module
 
 
 def __getattr__(name: str) -> object:
@@ -27,6 +27,6 @@ def __dir__() -> list[str]:
 
 
 def _load() -> None:
-    public = import_module("aioflow.author.public")
+    public = _import_module("aioflow.author.public")
     names = {name: getattr(public, name) for name in public.__all__}
     globals().update(names, __all__=public.__all__)

@@ -21,6 +21,7 @@ from aioflow.span_export import SpanMaker, ToldIds, open_export
 from aioflow.trace_ids import span_id, trace_id, traceparent
 from aioflow.tracing import Span, Traces
 from tests.executors.processes import running
+from tests.turns import until
 from tests.web.node import node
 
 TIMER = "aioflow_triggers.temporal:TimeTrigger"
@@ -70,9 +71,8 @@ async def ended(n):
 
 
 async def parked(n):
-    while not (found := await n.api.list_triggers()):
-        await n.engine.next_turn()
-    return found[0].trigger_id
+    await until(n.engine, n.api.list_triggers)
+    return (await n.api.list_triggers())[0].trigger_id
 
 
 def number(span):

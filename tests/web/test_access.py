@@ -15,6 +15,7 @@ from aioflow.errors import StoreUnavailable
 from aioflow.web.app import create_app
 from aioflow.web.tokens import Token
 from tests.store.samples import execute
+from tests.turns import until
 from tests.web.node import CHAIN, ask, node
 
 TOKEN = Token("t" * 43)
@@ -500,9 +501,12 @@ async def test_uses_and_refusals_are_written_down_soon_and_a_start_waits_for_its
             await services.start(n.api.access.run)
             await me(web, bearer)
             await ask(web, "POST", "/api/v1/dags/chain/pause", headers=bearer)
+
+            async def refused() -> bool:
+                return any(one.outcome == "refused" for one in await n.api.access.list_audit())
+
             with anyio.fail_after(20):
-                while not any(one.outcome == "refused" for one in await n.api.access.list_audit()):
-                    await n.engine.next_turn()
+                await until(n.engine, refused)
             services.cancel_scope.cancel()
         (row,) = await real()
         turns = n.engine.turns
