@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import time_machine
 
 from aioflow import DAG, Every, dag, latest_only, task
 from aioflow.author.binding import FromContext, Literal
@@ -14,7 +15,7 @@ from aioflow.author.latest import is_latest
 from aioflow.host.choices import skipped_by
 from aioflow.model import Chooses
 
-NOW = datetime.now(UTC)
+NOW = datetime(2026, 3, 5, 12, tzinfo=UTC)
 FAR = timedelta(days=4000)
 
 
@@ -41,7 +42,8 @@ def said(slot: datetime, *, schedule: Any = "@daily", cause: str = "schedule", l
     ],
 )
 def test_a_run_is_the_latest_until_the_next_slot_has_come(slot, options, expected):
-    assert said(slot, **options) is expected
+    with time_machine.travel(NOW, tick=False):
+        assert said(slot, **options) is expected
 
 
 def test_it_skips_its_children_alone_and_asks_the_run_for_its_slot():
