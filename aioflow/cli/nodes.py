@@ -6,7 +6,7 @@ import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.output import print_json, print_table, say
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
@@ -67,17 +67,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _drain(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("nodes", str(arguments.node), "drain")
-    return _say(arguments, answer, f"node {arguments.node} starts nothing more; what runs ends")
+    return say(arguments, answer, f"node {arguments.node} starts nothing more; what runs ends")
 
 
 def _undrain(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("nodes", str(arguments.node), "undrain")
-    return _say(arguments, answer, f"node {arguments.node} takes work")
-
-
-def _say(arguments: argparse.Namespace, answer: object, text: str) -> int:
-    if arguments.json:
-        print_json(answer)
-    else:
-        hint(text)
-    return 0
+    return say(arguments, answer, f"node {arguments.node} takes work")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ __all__ = (
     "progress_text",
     "safe",
     "safe_text",
+    "say",
     "state",
     "task_name",
     "wait_text",
@@ -152,3 +154,12 @@ def progress_text(counts: dict[str, int]) -> str:
     ended = sum(counts.get(name, 0) for name in _ENDED)
     others = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"{ended}/{total} tasks ended ({others})"
+
+
+def say(arguments: argparse.Namespace, answer: object, text: str) -> int:
+    """Tell what a command has done: the answer for machines, a text for people; it is done."""
+    if arguments.json:
+        print_json(answer)
+    else:
+        hint(text)
+    return 0

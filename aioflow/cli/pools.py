@@ -6,7 +6,7 @@ import argparse
 
 from aioflow.cli.arguments import Nouns, add_command, positive
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table
+from aioflow.cli.output import print_json, print_table, say
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
@@ -71,17 +71,9 @@ def _set(arguments: argparse.Namespace) -> int:
     body: dict[str, object] = {"slots": arguments.slots, "include_deferred": is_wide}
     answer = connect(arguments).put("pools", arguments.name, body=body)
     wide = ", also for deferred tasks" if is_wide else ""
-    return _say(arguments, answer, f"pool {arguments.name} has {arguments.slots} slots{wide}")
+    return say(arguments, answer, f"pool {arguments.name} has {arguments.slots} slots{wide}")
 
 
 def _delete(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).delete("pools", arguments.name)
-    return _say(arguments, answer, f"pool {arguments.name} has no limit")
-
-
-def _say(arguments: argparse.Namespace, answer: object, text: str) -> int:
-    if arguments.json:
-        print_json(answer)
-    else:
-        hint(text)
-    return 0
+    return say(arguments, answer, f"pool {arguments.name} has no limit")

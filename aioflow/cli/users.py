@@ -8,7 +8,7 @@ import sys
 
 from aioflow.cli.arguments import Nouns, add_command
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table, safe
+from aioflow.cli.output import print_json, print_table, safe, say
 from aioflow.cli.reading import read
 from aioflow.errors import SettingsError
 
@@ -64,7 +64,7 @@ def _create(arguments: argparse.Namespace) -> int:
         "role": arguments.role,
     }
     answer = connect(arguments).post("users", body=body)
-    return _say(arguments, answer, f"{safe(arguments.name)} may log in, as {arguments.role}")
+    return say(arguments, answer, f"{safe(arguments.name)} may log in, as {arguments.role}")
 
 
 def _set(arguments: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def _set(arguments: argparse.Namespace) -> int:
         raise SettingsError("say what to change: --role, --password, --disable or --enable")
     answer = connect(arguments).put("users", arguments.name, body=body)
     text = f"{safe(arguments.name)} is {answer['role']}"
-    return _say(arguments, answer, text + (", disabled" if answer["disabled"] else ""))
+    return say(arguments, answer, text + (", disabled" if answer["disabled"] else ""))
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -106,15 +106,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _delete(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).delete("users", arguments.name)
-    return _say(arguments, answer, f"{safe(arguments.name)} is deleted")
-
-
-def _say(arguments: argparse.Namespace, answer: object, text: str) -> int:
-    if arguments.json:
-        print_json(answer)
-    else:
-        hint(text)
-    return 0
+    return say(arguments, answer, f"{safe(arguments.name)} is deleted")
 
 
 def _password(name: str) -> str:
