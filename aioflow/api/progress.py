@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from aioflow.api.layout import Layout, absent_state
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import Cell, GridRunView, GridView, RunGraphView, RunTaskView
@@ -175,18 +177,7 @@ class Progress:
 
 
 def _column(run: RunRow, cells: list[Cell] | None) -> GridRunView:
-    return GridRunView(
-        run_id=run.run_id,
-        dag_id=run.dag_id,
-        state=run.state.label,
-        cause=run.cause,
-        logical_date=iso(run.logical_date),
-        created_at=iso(run.created_at),
-        started_at=iso(run.started_at),
-        ended_at=iso(run.ended_at),
-        version=run.version,
-        cells=cells,
-    )
+    return GridRunView(**msgspec.structs.asdict(summary(run)), cells=cells)
 
 
 def _slices(run: RunRow, layout: Layout) -> Iterable[tuple[TaskNo, TaskNo]]:
