@@ -11,7 +11,7 @@ from aioflow.tasklog import LogKey
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
-from tests.web.node import CHAIN, ask, node
+from tests.web.node import CHAIN, Node, ask, node
 
 ENDLESS = {"/api/v1/stream", "/api/v1/runs/{run_id}/tasks/{task_id}/logs/stream"}
 
@@ -79,27 +79,32 @@ def targets(described, text):
                 yield f"{sound}?{one['name']}={text}"
 
 
+async def printed(n: Node, text: bytes) -> None:
+    """Have the first task of the run print something, and wait until it can be read."""
+    start = (await n.outlets.next_start()).start
+    run = await n.api.run("r")
+    key = LogKey(
+        run_no=run.run_no,
+        position=0,
+        map_index=-1,
+        task_no=start.task_no,
+        start_no=start.start_no,
+        try_number=1,
+    )
+    log = n.api._tasklog.open(key)
+    await log.write(text)
+    log.close()
+    while not await n.api.logs("r", "first"):
+        await n.api.list_pools()
+
+
 async def test_a_link_among_the_logs_is_not_followed(tmp_path):
     async with node(tmp_path) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r")
-        start = (await n.outlets.next_start()).start
-        run = await n.api.run("r")
-        path = n.api._tasklog.path(run.run_no, 0)
-        key = LogKey(
-            run_no=run.run_no,
-            position=0,
-            map_index=-1,
-            task_no=start.task_no,
-            start_no=start.start_no,
-            try_number=1,
-        )
-        log = n.api._tasklog.open(key)
-        await log.write(b"secret of another")
-        log.close()
-        while not await n.api.logs("r", "first"):
-            await n.api.list_pools()
+        await printed(n, b"secret of another")
+        path = n.api._tasklog.path((await n.api.run("r")).run_no, 0)
         real = path.rename(tmp_path / "elsewhere.log")
         pathlib.Path(path).symlink_to(real)
         read = await n.api.logs("r", "first")
@@ -128,21 +133,7 @@ async def test_lines_of_a_log_are_found_by_what_they_contain(tmp_path):
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r")
-        start = (await n.outlets.next_start()).start
-        run = await n.api.run("r")
-        key = LogKey(
-            run_no=run.run_no,
-            position=0,
-            map_index=-1,
-            task_no=start.task_no,
-            start_no=start.start_no,
-            try_number=1,
-        )
-        log = n.api._tasklog.open(key)
-        await log.write(b"one\nERROR two\nthree\nerror four\nlast")
-        log.close()
-        while not await n.api.logs("r", "first"):
-            await n.api.list_pools()
+        await printed(n, b"one\nERROR two\nthree\nerror four\nlast")
         web = Trusted(create_app(n.api, Token("t" * 43)))
         path = "/api/v1/runs/r/tasks/first/logs?format=lines"
         found = (await ask(web, "GET", f"{path}&search=error")).json
