@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Coroutine
+from typing import Any, TypedDict
 
 from aioflow.author import codec
 from aioflow.author.dag import DAG
@@ -27,7 +28,7 @@ class RunOutcome(TypedDict):
     result: object
 
 
-async def run_dag(dag: DAG | str, /, **params: object) -> RunOutcome:
+def run_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, RunOutcome]:
     """Start a run of another DAG and wait for its end. Holds no slot meanwhile.
 
     A durable call: the run is made together with the record of the call, so it is one run,
@@ -47,12 +48,10 @@ async def run_dag(dag: DAG | str, /, **params: object) -> RunOutcome:
         RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
     """
     dag_id = _named(dag, "run_dag()")
-    made = current_calls("run_dag")
-    outcome: RunOutcome = await made.run_dag(Call("run_dag", dag_id, here()), dag_id, _conf(params))
-    return outcome
+    return _run_dag(Call("run_dag", dag_id, here()), dag_id, params, waits=True)
 
 
-async def start_dag(dag: DAG | str, /, **params: object) -> str:
+def start_dag(dag: DAG | str, /, **params: object) -> Coroutine[Any, Any, str]:
     """Start a run of another DAG and return its id, without waiting for its end.
 
     A durable call, as ``run_dag``: it is one run, however often this task runs again from the top.
@@ -68,10 +67,12 @@ async def start_dag(dag: DAG | str, /, **params: object) -> str:
         RuntimeError: Outside an ``async def`` task, or while another durable call is under way.
     """
     dag_id = _named(dag, "start_dag()")
-    call = Call("start_dag", dag_id, here())
-    made = current_calls("start_dag")
-    run_id: str = await made.run_dag(call, dag_id, _conf(params), waits=False)
-    return run_id
+    return _run_dag(Call("start_dag", dag_id, here()), dag_id, params, waits=False)
+
+
+async def _run_dag(call: Call, dag_id: str, params: dict[str, object], *, waits: bool) -> Any:
+    made = current_calls(call.kind)
+    return await made.run_dag(call, dag_id, _conf(params), waits=waits)
 
 
 def _named(dag: object, caller: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from uuid import UUID, uuid4
 
 from aioflow.author.annotations import hints
@@ -115,15 +115,21 @@ calls: ContextVar[Calls] = ContextVar("calls")
 """Set by the host around each ``async def`` task."""
 
 
+# Those that follow are plain functions which return what is to be awaited: the line that called
+# is known then, also where a task of asyncio does the awaiting.
+
+
 @overload
-async def wait(what: AnyOf[T], *, timeout: Duration | None = None) -> tuple[int, T]: ...
+def wait(
+    what: AnyOf[T], *, timeout: Duration | None = None
+) -> Coroutine[Any, Any, tuple[int, T]]: ...
 @overload
-async def wait(what: AllOf[T], *, timeout: Duration | None = None) -> list[T]: ...
+def wait(what: AllOf[T], *, timeout: Duration | None = None) -> Coroutine[Any, Any, list[T]]: ...
 @overload
-async def wait(what: Trigger[T], *, timeout: Duration | None = None) -> T: ...
-async def wait(
+def wait(what: Trigger[T], *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+def wait(
     what: Trigger[T] | AnyOf[T] | AllOf[T], *, timeout: Duration | None = None
-) -> T | tuple[int, T] | list[T]:
+) -> Coroutine[Any, Any, Any]:
     """Wait for a trigger's event and return its payload. Holds no slot meanwhile.
 
     Args:
@@ -140,17 +146,15 @@ async def wait(
     limit = None if timeout is None else microseconds(timeout, "timeout")
     match what:
         case AnyOf(triggers):
-            return tuple(await _await("any_of", triggers, limit))
+            return _first(_await("any_of", triggers, limit, here()))
         case AllOf(triggers):
-            answers: list[T] = await _await("all_of", triggers, limit)
-            return answers
+            return _await("all_of", triggers, limit, here())
         case Trigger():
-            answer: T = await _await("wait", (what,), limit)
-            return answer
+            return _await("wait", (what,), limit, here())
     raise TypeError(f"wait() takes a Trigger, any_of() or all_of(), not {type(what).__name__}")
 
 
-class stream(Generic[T]):  # noqa: N801 - it is called and iterated, like `range`
+class stream(AsyncIterator[T]):  # noqa: N801 - it is called and iterated, like `range`
     """Every event of a trigger, in order, each once: ``async for event in stream(trigger)``.
 
     The trigger goes on while the task works on an event, at most ``window`` events ahead of
@@ -177,25 +181,24 @@ class stream(Generic[T]):  # noqa: N801 - it is called and iterated, like `range
         self._window = window
         self._ordinal = -1
 
-    def __aiter__(self) -> AsyncIterator[T]:
+    def __aiter__(self) -> Self:
         """Iterate; a second time it goes on where the first left."""
-        return self._events()
+        return self
 
-    async def _events(self) -> AsyncIterator[T]:
-        while True:
-            taken = await self._next()
-            if not taken:
-                return
-            yield taken[0]
+    def __anext__(self) -> Coroutine[Any, Any, T]:
+        """Return the next event, to be awaited."""
+        return self._next(here())
 
-    async def _next(self) -> tuple[T, ...]:
+    async def _next(self, place: Place) -> T:
         made, name = current_calls("stream"), type(self._trigger).__qualname__
         if self._ordinal < 0:
-            opening = Call("stream", name, here())
+            opening = Call("stream", name, place)
             self._ordinal = await made.open_stream(opening, self._trigger, self._window)
-        call = Call("next", f"{name}#{self._ordinal}", here())
+        call = Call("next", f"{name}#{self._ordinal}", place)
         taken: tuple[T, ...] = await made.next_event(call, self._ordinal, self._timeout_us)
-        return taken
+        if not taken:
+            raise StopAsyncIteration
+        return taken[0]
 
 
 @overload
@@ -216,22 +219,22 @@ def all_of(*triggers: Trigger[Any]) -> AllOf[Any]:
     return AllOf(_several("all_of", triggers))
 
 
-async def sleep(duration: Duration) -> None:
+def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
     """Sleep through restarts: the length counts from the first call, whatever happens since.
 
     Raises:
         BadSchedule: If it is no duration.
     """
-    await _await("sleep", (), microseconds(duration, "duration"))
+    return _await("sleep", (), microseconds(duration, "duration"), here())
 
 
 @overload
-async def step(
+def step(
     fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-) -> R: ...
+) -> Coroutine[Any, Any, R]: ...
 @overload
-async def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-async def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
     """Call a function once: its result is recorded, and it does not run again after that.
 
     It may run again if the process dies between its end and its record. A ``def`` runs in a
@@ -246,19 +249,17 @@ async def step(fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> An
     in_thread = not inspect.iscoroutinefunction(fn)
     annotation = hints(fn).get("return", Any)
     work = functools.partial(fn, *args, **kwargs)
-    return await _record("step", name, work, annotation, in_thread=in_thread)
+    return _record("step", name, work, annotation, here(), in_thread=in_thread)
 
 
-async def now() -> datetime:
+def now() -> Coroutine[Any, Any, datetime]:
     """Return the time in UTC, the same whenever this call is made again."""
-    moment: datetime = await _record("now", "now", _utc_now, datetime)
-    return moment
+    return _record("now", "now", _utc_now, datetime, here())
 
 
-async def uuid() -> UUID:
+def uuid() -> Coroutine[Any, Any, UUID]:
     """Return a random UUID, the same whenever this call is made again."""
-    number: UUID = await _record("uuid", "uuid", uuid4, UUID)
-    return number
+    return _record("uuid", "uuid", uuid4, UUID, here())
 
 
 def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], ...]:
@@ -270,16 +271,28 @@ def _several(kind: str, triggers: tuple[Trigger[T], ...]) -> tuple[Trigger[T], .
     return triggers
 
 
-async def _await(kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None) -> Any:
+async def _await(
+    kind: str, triggers: tuple[Trigger[Any], ...], timeout_us: int | None, place: Place
+) -> Any:
     name = ", ".join(type(trigger).__qualname__ for trigger in triggers)
-    call = Call(kind, name, here())
+    call = Call(kind, name, place)
     return await current_calls(kind).await_triggers(call, triggers, timeout_us)
 
 
+async def _first(answer: Coroutine[Any, Any, list[Any]]) -> tuple[Any, ...]:
+    return tuple(await answer)
+
+
 async def _record(
-    kind: str, name: str, work: Callable[[], Any], annotation: Any, *, in_thread: bool = False
+    kind: str,
+    name: str,
+    work: Callable[[], Any],
+    annotation: Any,
+    place: Place,
+    *,
+    in_thread: bool = False,
 ) -> Any:
-    call = Call(kind, name, here())
+    call = Call(kind, name, place)
     return await current_calls(kind).record(call, work, annotation, in_thread=in_thread)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -507,6 +508,20 @@ def test_two_waits_at_once_fail_the_try_instead_of_waiting_for_ever(talk):
 
     assert host.child.expect(Awaiting).ordinal == 0
     assert "one durable call at a time" in host.child.expect(Failed).failure.message
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["wait(Never())", "sleep(9)", "step(plain)", "now()", "uuid()", "run_dag('a')", "emit('a')"],
+)
+def test_a_call_that_a_task_of_asyncio_awaits_is_named_by_the_line_that_made_it(talk, call):
+    host = talk(f"first = asyncio.create_task({call})\nawait asyncio.gather(now(), first)")
+    host.begin()
+
+    message = host.child.expect(Failed).failure.message
+
+    second, first = map(int, re.findall(r"flow\.py:(\d+)", message))
+    assert second == first + 1
 
 
 @pytest.mark.parametrize(
