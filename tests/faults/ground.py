@@ -56,6 +56,7 @@ class Begin(msgspec.Struct, frozen=True):
     run_id: str
     task_id: str
     map_index: int
+    pid: int
     at_us: int
 
 
@@ -276,9 +277,10 @@ class Ground:
         found = []
         for line in self.ledger.read_text().splitlines():
             words = line.split()
-            if len(words) == 5 and words[1] == run_id:
-                what, _, task_id, index, nanoseconds = words
-                found.append(Begin(what, run_id, task_id, int(index), int(nanoseconds) // 1000))
+            if len(words) == 6 and words[1] == run_id:
+                what, _, task_id, *numbers = words
+                index, pid, nanoseconds = map(int, numbers)
+                found.append(Begin(what, run_id, task_id, index, pid, nanoseconds // 1000))
         return found
 
     def begun(self, run_id: str) -> list[Begin]:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -41,24 +41,24 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
     victim more often than any task may be.
     """
     ground = Ground(folder)
-    count, seconds = {"slot": (4 * times, 0.1), "async": (2, 1.5)}[role]
+    count, seconds = {"slot": (4 * times, 0.2), "async": (2, 1.5)}[role]
     killed: list[int] = []
     replaced, began_all = 0.0, time.monotonic()
     with ground.daemon() as daemon:
         run_id = ground.ask_until_answered(daemon, count=count, seconds=seconds)
         for number in range(times):
-            pid = daemon.child(role, not_in=killed)
             if role == "slot":
                 _wait_for_ends(ground, run_id, 2)
+                pid = _at_work(ground, run_id, killed)
             else:
+                pid = daemon.child(role, not_in=killed)
                 _wait_for_naps(ground, run_id, number + 1)
+            standing = len(daemon.children(role))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
-            began = time.monotonic()
             if number + 1 < times:
-                daemon.child(role, not_in=killed)
-                replaced = max(replaced, time.monotonic() - began)
+                replaced = max(replaced, _until_replaced(daemon, role, killed, standing))
         ground.judge(daemon, count=count, timeout=120.0)
         assert len(killed) == times
         interruptions = sum(
@@ -66,7 +66,7 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
             for asked in ground.acknowledged.values()
             for task in daemon.run(asked)["tasks"]
         )
-        assert interruptions >= times // 4, "hardly anything was under way"
+        assert interruptions >= times // 2, "hardly anything was under way"
         lines = sum(daemon.judge_log(0, time.monotonic() - began_all).values())
     ground.judge_nobody_left()
     return {
@@ -78,12 +78,30 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
     }
 
 
+def _until_replaced(daemon: Victim, role: str, killed: Sequence[int], standing: int) -> float:
+    """Wait until as many processes of the role stand as before; return the seconds it took."""
+    began = time.monotonic()
+    eventually(lambda: len({*daemon.children(role)} - {*killed}) >= standing, 60.0)
+    return time.monotonic() - began
+
+
 def _wait_for_ends(ground: Ground, run_id: str, more: int) -> None:
     def ends() -> int:
         return sum(line.what == "end" for line in ground.lines(run_id))
 
     wanted = ends() + more
     eventually(lambda: ends() >= wanted, 30.0, lambda: f"{ends()} of {wanted} ends")
+
+
+def _at_work(ground: Ground, run_id: str, killed: Sequence[int]) -> int:
+    """Return a worker that has a body to run just now, as soon as there is one."""
+
+    def found() -> int | None:
+        last = {line.pid: line.what for line in ground.lines(run_id) if line.task_id == "square"}
+        busy = [pid for pid, what in last.items() if what == "begin" and pid not in killed]
+        return busy[0] if busy else None
+
+    return eventually(found, 30.0, look_seconds=0.01)
 
 
 def _wait_for_naps(ground: Ground, run_id: str, times: int) -> None:

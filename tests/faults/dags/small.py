@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ PATIENT = Retry(tries=3, delay="0.05s", jitter=False)
 def note(ledger: Path, *words: object) -> None:
     """Append one line, whole: this is what stands outside of any database."""
     with ledger.open("a") as file:
-        file.write(" ".join(map(str, (*words, time.time_ns()))) + "\n")
+        file.write(" ".join(map(str, (*words, os.getpid(), time.time_ns()))) + "\n")
 
 
 @task
