@@ -19,6 +19,7 @@ import os
 import struct
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,6 +46,9 @@ RESULT_LIMIT = 64 * 1024 * 1024
 _OPEN_LISTS_LIMIT = 8
 """Indexed files one process keeps open, those used last."""
 
+_PATHS_KEPT = 64
+"""Names worked out that are not again: the children of a fan-out read one file, each its item."""
+
 _OPEN_ATTEMPTS = 100
 
 _MAGIC = b"AFLIST1\n"
@@ -52,6 +56,7 @@ _COUNT = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 
 
+@lru_cache(maxsize=_PATHS_KEPT)
 def result_path(folder: Path, task_no: TaskNo, start_no: StartNo) -> Path:
     """Return where the result of one start is kept."""
     return folder / str(task_no // 4096) / f"{task_no}.{start_no}"

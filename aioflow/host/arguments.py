@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -56,12 +56,24 @@ class BadArgument(Exception):
 class KnownRun:
     """A run in this process: what it was started with, and its DAG."""
 
-    __slots__ = ("_context", "dag", "info")
+    __slots__ = ("_asking", "_context", "dag", "info")
 
     def __init__(self, info: RunInfo, dag: DAG) -> None:
         self.info = info
         self.dag = dag
         self._context: RunContext | None = None
+        self._asking: dict[int, bool] = {}
+
+    def asks_for_results(self, node: Node) -> bool:
+        """Whether a start of this task may take what others returned but for its own item.
+
+        Where it cannot, nobody has to look which results to fetch: so it is for most children of
+        a fan-out.
+        """
+        asks = self._asking.get(node.position)
+        if asks is None:
+            asks = self._asking[node.position] = _takes_results(self.dag, node)
+        return asks
 
     def context(self, node: Node, start: Start) -> RunContext:
         """Return what this try may know about itself and the run.
@@ -171,6 +183,28 @@ def wanted_children(node: Node, start: Start) -> list[tuple[int, int]]:
     return sorted(wanted)
 
 
+def _takes_results(dag: DAG, node: Node) -> bool:
+    leaves = [leaf for source in node.sources for leaf in source.leaves]
+    parents = [leaf.parent for leaf in leaves if leaf.parent is not None]
+    if any(parent.is_mapped or spec_of(parent).streams for parent in parents):
+        return True
+    return any(map(_may_take_results, node.arguments.values()))
+
+
+def _may_take_results(binding: object) -> bool:
+    match binding:
+        case FromTask() | FromRound():
+            return True
+        case Nested(value):
+            return _may_take_results(value)
+        case list() | tuple():
+            return any(map(_may_take_results, binding))
+        case dict():
+            return any(map(_may_take_results, binding.values()))
+        case _:
+            return False
+
+
 def _looks_back(node: Node, start: Start) -> Iterator[FromRound]:
     """Yield where it takes what the round before gave; nothing in the first one."""
     for argument in node.arguments.values():
@@ -217,25 +251,27 @@ class Arguments:
     Args:
         pages: Fetches results of a parent; called for those of ``wanted_parents`` only.
         results: Folder of the large results.
+
+    Raises:
+        BadConf: If the conf of the run does not fit the DAG's parameters.
     """
 
     def __init__(
-        self,
-        run: KnownRun,
-        node: Node,
-        start: Start,
-        context: RunContext,
-        pages: Pages,
-        results: Path,
+        self, run: KnownRun, node: Node, start: Start, pages: Pages, results: Path
     ) -> None:
         self._run = run
         self._node = node
         self._start = start
-        self._context = context
         self._pages = pages
         self._folder = results
+        run.own_context()  # does its conf fit? Also for a task that does not look at it
         self._templates = frozenset(getattr(node.operator, "template_fields", ()))
         self._render: Callable[[Any], Any] = _as_it_is
+
+    @cached_property
+    def context(self) -> RunContext:
+        """What the try may know of itself and the run; most children of a fan-out never ask."""
+        return self._run.context(self._node, self._start)
 
     def all(self) -> dict[str, Any]:
         """Return every argument of the task by name.
@@ -248,7 +284,7 @@ class Arguments:
         values: dict[str, Any] = {}
         for name, binding in self._node.arguments.items():
             is_template = name in self._templates
-            self._render = renderer(self._context) if is_template else _as_it_is
+            self._render = renderer(self.context) if is_template else _as_it_is
             try:
                 if isinstance(binding, Spread):
                     values.update(self._spread(binding))
@@ -274,9 +310,9 @@ class Arguments:
             case FromRound(first, keys):
                 return _inside(self._previous(first, Any if keys else annotation), keys)
             case FromParameter(name, keys):
-                return _inside(self._context.params[name], keys)
+                return _inside(self.context.params[name], keys)
             case FromContext(name):
-                return resolve(name, self._context)
+                return resolve(name, self.context)
             case FromSource(source, keys):
                 wanted = Any if keys else annotation
                 return _inside(self._items.item(source, wanted, self._fetch), keys)
@@ -388,7 +424,7 @@ class Arguments:
         if source.functions:
             return dict(item)
         if not any(source.parents):  # it has not travelled
-            render, templates = renderer(self._context), self._templates
+            render, templates = renderer(self.context), self._templates
             return {name: render(v) if name in templates else v for name, v in item.items()}
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
 from aioflow.host.items import Giver
 from aioflow.host.outcome import is_ignored, sensor_saw
-from aioflow.host.pages import FetchPage, fetch_ahead
-from aioflow.host.questions import ResultsPage
+from aioflow.host.pages import FetchPage, fetch_ahead, no_page
 from aioflow.messages import Labelled
 from aioflow.model import SensorSpec
 from aioflow.orders import Start
@@ -56,7 +55,7 @@ class Attempt:
         self._expire = expire
         self._tell = tell
         self._giver = giver
-        self._pages: PagesOfRun = _no_page
+        self._pages: PagesOfRun = no_page
         self._label: str | None = None
         self.operator: Any = None
 
@@ -69,11 +68,20 @@ class Attempt:
 
     async def _once(self) -> Any:
         body = self._begin()
-        with self._time_limit():
-            value = body.call()
-            if inspect.isasyncgen(value):
-                return await self._yielded(value)
-            return await value if inspect.isawaitable(value) else value
+        limit_us = self._limit_us()
+        if limit_us is None:
+            return await self._called(body)
+        timer = asyncio.get_running_loop().call_later(limit_us / 1_000_000, self._expire)
+        try:
+            return await self._called(body)
+        finally:
+            timer.cancel()
+
+    async def _called(self, body: Body) -> Any:
+        value = body.call()
+        if inspect.isasyncgen(value):
+            return await self._yielded(value)
+        return await value if inspect.isawaitable(value) else value
 
     async def _yielded(self, items: Any) -> Any:
         if self._giver is None:
@@ -111,23 +119,11 @@ class Attempt:
 
     # ── its time ────────────────────────────────────────────────────────────────────────
 
-    @contextmanager
-    def _time_limit(self) -> Iterator[None]:
+    def _limit_us(self) -> int | None:
         limit_us = spec_of(self._node).execution_timeout_us
         if limit_us is not None and self._node.sensor is None:
             limit_us = self._start.timeout_us or limit_us  # what is left of it
-        if limit_us is None:
-            yield
-            return
-        timer = asyncio.get_running_loop().call_later(limit_us / 1_000_000, self._expire)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-
-def _no_page(run_no: int, position: int, after: int) -> ResultsPage:
-    raise LookupError(f"results of {position} after {after} were not fetched")
+        return limit_us
 
 
 def interval_after(sensor: SensorSpec, looks: int) -> int:

@@ -49,13 +49,13 @@ def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: P
     is_check = node.sensor is not None and not start.method
     if not node.arguments and node.fn is not None:
         return Body(node.fn, None, is_check)
-    context = run.context(node, start)
-    arguments = Arguments(run, node, start, context, partial(pages, start.run_no), results).all()
+    resolved = Arguments(run, node, start, partial(pages, start.run_no), results)
+    arguments = resolved.all()
     label = label_of(node, start, arguments)
     if node.fn is not None:
         return Body(partial(node.fn, **arguments), None, is_check, label)
     operator = node.make_operator(arguments)
-    values = resolve("context", context)
+    values = resolve("context", resolved.context)
     values["task"] = operator
     if start.is_closing and not start.method:
         pages_of_run = partial(pages, start.run_no)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from aioflow.author import codec
@@ -75,16 +74,16 @@ class DurableCalls:
 
     Args:
         recorded: Those an earlier start of the task has made.
-        code: The folder of the task's version; places are told relative to it.
+        code: The folder of the task's version, with a slash; places are told relative to it.
     """
 
     def __init__(
-        self, talk: Conversation, recorded: list[RecordItem], threads: Executor, code: Path
+        self, talk: Conversation, recorded: list[RecordItem], threads: Executor, code: str
     ) -> None:
         self._talk = talk
         self._recorded = deque(recorded)
         self._threads = threads
-        self._code = f"{code}/"
+        self._code = code
         self._made = 0
         self._under_way: Call | None = None
         self._is_told = False

@@ -158,7 +158,7 @@ class CoroutineHost:
             box, CANCEL_SECONDS, self._forget, self._abandoned
         )
         self._shelf = shelf or CodeShelf(Path(welcome.code), exclusive=False)
-        self._code = Path(welcome.code)
+        self._code = welcome.code
         self._results = Path(welcome.results)
         self._traces = welcome.traces
         self._runs = Runs(self._shelf)
@@ -281,7 +281,7 @@ class CoroutineHost:
         hosted.began_at = now()
         if node.sensor is None:
             recorded = await self._records(start) if start.recorded else []
-            code = self._code / run.info.version
+            code = f"{self._code}/{run.info.version}/"
             hosted.calls = DurableCalls(hosted, recorded, self._steps, code)
             calls.set(hosted.calls)
         ended = await self._outcome(run, node, hosted)

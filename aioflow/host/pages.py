@@ -11,7 +11,7 @@ from aioflow.host.body import PagesOfRun
 from aioflow.host.questions import ResultsPage, only
 from aioflow.orders import Start
 
-__all__ = ("FetchPage", "fetch_ahead")
+__all__ = ("FetchPage", "fetch_ahead", "no_page")
 
 FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
 """``(run_no, position, after)`` to a page of results."""
@@ -19,6 +19,8 @@ FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
 
 async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage) -> PagesOfRun:
     """Fetch all pages of parents now: a sequence on a loop cannot wait when it is read."""
+    if not (start.is_closing or run.asks_for_results(node)):
+        return no_page
     pages: dict[tuple[int, int], ResultsPage] = {}
     for position in wanted_parents(run, node, start):
         after, more = (-2 if position >= 0 else -1), True
@@ -32,3 +34,12 @@ async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage)
         after = start.map_index - 1
         pages[source, after] = await fetch(start.run_no, source, after)
     return lambda _, position, after: pages[position, after]
+
+
+def no_page(run_no: int, position: int, after: int) -> ResultsPage:
+    """Give nothing: the pages of one that asked for none.
+
+    Raises:
+        LookupError: Always.
+    """
+    raise LookupError(f"results of {position} after {after} were not fetched")

@@ -55,10 +55,10 @@ async def start_trigger(
         Unserializable: If an argument cannot travel.
     """
     pages = await fetch_ahead(run, node, start, fetch)
-    context = run.context(node, start)
     read = partial(pages, start.run_no)
+    resolved = Arguments(run, node, start, read, results)
     try:
-        arguments = Arguments(run, node, start, context, read, results).all()
+        arguments = resolved.all()
     except Skip as exc:  # of a function given to map
         return Skipping, codec.encode_fields({"message": failure_of(exc).message}, "Skipping")
     own = arguments.pop(START_KWARGS, None) or {}
