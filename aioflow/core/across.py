@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from aioflow.core.live import Group, Live
-from aioflow.model import TaskSpec
 
 __all__ = ("Across", "Item", "Queue")
 
@@ -125,18 +124,14 @@ class Across:
                 yield from (item[3] for item in aside)
 
 
-def _spec(entry: Live | Group) -> TaskSpec:
-    return entry.run.spec.tasks[entry.position]
-
-
 def _limit(entry: Live | Group) -> int | None:
-    return _spec(entry).max_active_tis_per_dag
+    return entry.spec.max_active_tis_per_dag
 
 
 def _key(entry: Live | Group) -> _Key:
-    return entry.run.row.dag_id, _spec(entry).task_id
+    return entry.run.row.dag_id, entry.spec.task_id
 
 
 def _line(entry: Live | Group) -> _Line:
     """Where it waits: versions of a DAG may have a task in different pools."""
-    return _spec(entry).body.value, _spec(entry).pool
+    return entry.spec.body.value, entry.spec.pool

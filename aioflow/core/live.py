@@ -119,6 +119,7 @@ class Live:
     """A task between pending and its end.
 
     Attributes:
+        spec: What the author said of it.
         stored_state: What its row says; ``PENDING`` while it has none.
         stored_start: The ``start_no`` its row says.
         stored_place: ``(worker, is_claimed, is_hosted)`` when its row was last written.
@@ -159,6 +160,7 @@ class Live:
         "recorded",
         "resumed",
         "run",
+        "spec",
         "start_no",
         "started_at",
         "state",
@@ -174,6 +176,7 @@ class Live:
 
     def __init__(self, run: Run, task_no: TaskNo, position: int, map_index: int) -> None:
         self.run = run
+        self.spec: TaskSpec = run.spec.tasks[position]
         self.task_no = task_no
         self.position = position
         self.map_index = map_index
@@ -207,11 +210,6 @@ class Live:
     def wait(self) -> WaitRecord | None:
         """The first of ``waits``; all of them share their instants."""
         return self.waits[0] if self.waits else None
-
-    @property
-    def spec(self) -> TaskSpec:
-        """What the author said of it."""
-        return self.run.graph.spec.tasks[self.position]
 
     @property
     def waits_again(self) -> bool:
@@ -291,14 +289,19 @@ class RunTasks(Kept[Live]):
 
 
 class Group(Siblings):
-    """The children of one mapped task, and the run they belong to."""
+    """The children of one mapped task, and the run they belong to.
 
-    __slots__ = ("run",)
+    Attributes:
+        spec: What the author said of them.
+    """
+
+    __slots__ = ("run", "spec")
 
     def __init__(self, run: Run, expansion: ExpansionRow) -> None:
-        mapped = run.spec.tasks[expansion.position].mapped
-        super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
         self.run = run
+        self.spec: TaskSpec = run.spec.tasks[expansion.position]
+        mapped = self.spec.mapped
+        super().__init__(expansion, is_loop=mapped is not None and mapped.until >= 0)
 
 
 def run_info(row: RunRow, file: str) -> RunInfo:
@@ -330,6 +333,7 @@ class Run:
     """One live run.
 
     Attributes:
+        spec: What the author said.
         states: One byte per task of the DAG; of a mapped one ``RUNNING`` from its expansion
             until its last child has ended.
         tallies: ``TALLY`` words per task and group of parents: how their instances stand.
@@ -381,6 +385,7 @@ class Run:
         "running",
         "running_at",
         "source_starts",
+        "spec",
         "states",
         "tallies",
         "unfinished",
@@ -393,6 +398,7 @@ class Run:
         self.row = row
         self.plan = plan
         self.graph = graph
+        self.spec: DagSpec = graph.spec
         self.states = bytearray(size)
         self.tallies = array("q", bytes(8 * TALLY * graph.tallies))
         for looks in graph.judged:
@@ -436,11 +442,6 @@ class Run:
         """Among whose runs it waits for its turn, and counts: its DAG's, or its backfill's."""
         number = self.row.backfill
         return self.row.dag_id if number is None else backfill_queue(number)
-
-    @property
-    def spec(self) -> DagSpec:
-        """What the author said."""
-        return self.graph.spec
 
     def task_no(self, position: int, map_index: int) -> TaskNo:
         """Return the number of the row, whether it exists or not."""

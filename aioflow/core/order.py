@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from aioflow.core.growing import source_of
 from aioflow.core.live import Live, WaitRecord
 from aioflow.core.mapping import leaves
@@ -29,12 +31,15 @@ def order(live: Live, now: Instant, *, resumes: bool = True) -> Start:
     Args:
         resumes: Whether it goes on from an event; else it is told as from its beginning.
     """
-    run, spec = live.run, live.spec
     resumed = live.resumed if resumes else None
-    wait = None if resumed is None else resumed.row
-    events, upto = _events(live, resumed)
-    given = run.items.get(live.task_no)
-    at_hand = tuple(p for p in spec.argument_parents if run.known[p])
+    return _begins(live, now) if resumed is None else _goes_on(live, resumed, now)
+
+
+def _begins(live: Live, now: Instant) -> Start:
+    """As ``order``, of what runs from its beginning: so do the children of a fan-out."""
+    run, spec = live.run, live.spec
+    given = run.items.get(live.task_no) if run.items else None
+    at_hand = tuple([p for p in spec.argument_parents if run.known[p]])
     sources, widths = _NO_ITEMS if spec.mapped is None else _items(live, spec.mapped)
     return Start(
         run_no=run.run_no,
@@ -43,27 +48,34 @@ def order(live: Live, now: Instant, *, resumes: bool = True) -> Start:
         position=live.position,
         map_index=live.map_index,
         try_number=live.try_number,
-        method=_method(live, resumed, upto),
-        kwargs=None if wait is None else wait.next_kwargs,
-        event=None if wait is None or wait.window else wait.event,
         results={p: run.results[p] for p in at_hand if p in run.results},
         at_hand=at_hand,
         sources=sources,
         widths=widths,
         recorded=live.recorded,
         timeout_us=time_left(live, now),
-        events=events,
-        upto=upto,
-        is_closing=resumed is not None and resumed.is_handled and not upto,
         stored=0 if given is None else given.count,
-        item=_item(live),
+        item=_item(live) if run.items else None,
     )
 
 
-def _method(live: Live, resumed: WaitRecord | None, upto: int) -> str:
+def _goes_on(live: Live, resumed: WaitRecord, now: Instant) -> Start:
+    """As ``order``, of what goes on from an event."""
+    wait = resumed.row
+    events, upto = _events(live, resumed)
+    return replace(
+        _begins(live, now),
+        method=_method(live, resumed, upto),
+        kwargs=wait.next_kwargs,
+        event=None if wait.window else wait.event,
+        events=events,
+        upto=upto,
+        is_closing=resumed.is_handled and not upto,
+    )
+
+
+def _method(live: Live, resumed: WaitRecord, upto: int) -> str:
     """Return where it resumes: with events in what takes them, at their end in what comes then."""
-    if resumed is None:
-        return ""
     spec = live.spec.events
     if not resumed.is_handled or spec is None:
         return resumed.row.next_method
@@ -72,12 +84,10 @@ def _method(live: Live, resumed: WaitRecord | None, upto: int) -> str:
     return resumed.row.next_method if upto else ""
 
 
-def _events(
-    live: Live, resumed: WaitRecord | None
-) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
+def _events(live: Live, resumed: WaitRecord) -> tuple[tuple[tuple[bytes, str | None], ...], int]:
     """Return the events an operator takes in this start, and the number behind the last."""
     spec = live.spec.events
-    if resumed is None or resumed.stream is None or spec is None:
+    if resumed.stream is None or spec is None:
         return (), 0
     events: list[tuple[bytes, str | None]] = []
     upto, size = 0, 0
@@ -99,21 +109,22 @@ def _item(live: Live) -> bytes | None:
 
 def _items(live: Live, mapped: MapSpec) -> _Items:
     run, group = live.run, live.run.groups[live.position]
+    if group.origin is not None:
+        return group.origin
     if group.is_loop or source_of(run, live.position) >= 0:
         return _NO_ITEMS
-    if group.origin is None:
-        first = run.row.first_task_no
-        sources = tuple(
-            (leaf.position, first + leaf.position, run.source_starts[leaf.position])
-            for leaf in leaves(mapped.sources)
-            if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
-        )
-        widths = () if group.lockstep is None else group.lockstep.widths
-        widths = widths or tuple(
-            leaf.width if leaf.position < 0 else run.widths[leaf.position]
-            for leaf in leaves(mapped.sources)
-        )
-        group.origin = (sources, widths)
+    first = run.row.first_task_no
+    sources = tuple(
+        (leaf.position, first + leaf.position, run.source_starts[leaf.position])
+        for leaf in leaves(mapped.sources)
+        if leaf.position >= 0 and run.spec.tasks[leaf.position].mapped is None
+    )
+    widths = () if group.lockstep is None else group.lockstep.widths
+    widths = widths or tuple(
+        leaf.width if leaf.position < 0 else run.widths[leaf.position]
+        for leaf in leaves(mapped.sources)
+    )
+    group.origin = (sources, widths)
     return group.origin
 
 

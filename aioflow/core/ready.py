@@ -67,7 +67,7 @@ class Ready:
 
     def _placed(self, entry: Live | Group, age: int) -> Item:
         """Give it its place in the order."""
-        rank, priority, _, _ = self._ranked((0, -_spec(entry).priority, 0, entry))
+        rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
         turn = self._fairness.turn(_line(entry), rank, priority, dag_id, cost_us, age)
         return rank, priority, turn, entry
@@ -157,14 +157,17 @@ class Ready:
     def draw(self, queue: Queue) -> Live:
         """Take one task from the head; a group stays until its last fresh child is drawn."""
         rank, priority, turn, entry = queue[0]
-        self._fairness.served(_line(entry), rank, priority, turn, _expected(entry))
+        line, cost_us = _line(entry), _expected(entry)
+        self._fairness.served(line, rank, priority, turn, cost_us)
         self.across.passed(entry)
         if isinstance(entry, Live):
             heapq.heappop(queue)
             return entry
         live = fresh(entry.run, entry.position, entry.take_fresh())
-        if entry.has_fresh:
-            heapq.heapreplace(queue, self._placed(entry, age_of(turn)))
+        if entry.has_fresh:  # the next of it has the same rank, and a turn of its own
+            dag_id, age = entry.run.row.dag_id, age_of(turn)
+            turn = self._fairness.turn(line, rank, priority, dag_id, cost_us, age)
+            heapq.heapreplace(queue, (rank, priority, turn, entry))
         else:
             heapq.heappop(queue)
         return live
@@ -185,7 +188,7 @@ class Ready:
         for entry in (item[3] for queue in waiting for item in queue):
             if _still_waits(entry):
                 count = entry.fresh if isinstance(entry, Group) else 1
-                pool = _spec(entry).pool
+                pool = entry.spec.pool
                 found[pool] = found.get(pool, 0) + count
         return found
 
@@ -242,10 +245,10 @@ class Ready:
 
     def _is_too_wide(self, entry: Live | Group, lane: str, pool: PoolRow | None) -> bool:
         """Whether its pool never has room for it. What has its room already needs none."""
-        if pool is None or _spec(entry).slots <= pool.slots:
+        if pool is None or entry.spec.slots <= pool.slots:
             return False
         if lane == START_LANE:
-            return pool.include_deferred and not is_hosted_sensor(_spec(entry))
+            return pool.include_deferred and not is_hosted_sensor(entry.spec)
         return not (isinstance(entry, Live) and entry.task_no in self._kept)
 
     def _put_aside(self, item: Item) -> None:
@@ -266,11 +269,11 @@ def _expected(entry: Live | Group) -> float:
 
 
 def _line(entry: Live | Group) -> tuple[str, str]:
-    return _lane(entry), _spec(entry).pool
+    return _lane(entry), entry.spec.pool
 
 
 def _lane(entry: Live | Group) -> str:
-    spec = _spec(entry)
+    spec = entry.spec
     if is_start(entry):
         return START_LANE
     return SENSOR_LANE if is_hosted_sensor(spec) else spec.body.value
@@ -285,7 +288,7 @@ def is_start(entry: Live | Group) -> bool:
     """Whether what waits here begins with a wait of its own, for which no worker is touched."""
     if isinstance(entry, Live) and entry.resumed is not None:
         return entry.waits_again
-    return _spec(entry).start_trigger is not None
+    return entry.spec.start_trigger is not None
 
 
 def is_hosted_sensor(spec: TaskSpec) -> bool:
@@ -296,10 +299,6 @@ def is_hosted_sensor(spec: TaskSpec) -> bool:
 def head(queue: Queue) -> Live | Group:
     """Return what is next in a queue that is not empty."""
     return queue[0][3]
-
-
-def _spec(entry: Live | Group) -> TaskSpec:
-    return entry.run.spec.tasks[entry.position]
 
 
 def _still_waits(entry: Live | Group) -> bool:
@@ -326,10 +325,10 @@ def _is_full_at(entry: Live | Group) -> bool:
 
 
 def _is_past_window(entry: Live | Group) -> bool:
-    window = _spec(entry).window
+    window = entry.spec.window
     return isinstance(entry, Group) and window is not None and entry.unfinished >= window
 
 
 def _is_at_limit(entry: Live | Group) -> bool:
-    at_once = _spec(entry).max_active_tis_per_dagrun
+    at_once = entry.spec.max_active_tis_per_dagrun
     return at_once is not None and entry.run.running_at.get(entry.position, 0) >= at_once

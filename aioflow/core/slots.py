@@ -66,7 +66,7 @@ class Worker:
 
     def is_like(self, entry: Live | Group) -> bool:
         """Whether the task could follow there: nothing about the slot would change."""
-        spec = entry.run.spec.tasks[entry.position]
+        spec = entry.spec
         return (
             entry.run.row.version == self.version
             and spec.pool == self.pool
@@ -168,12 +168,12 @@ class Slots:
     def _may_start(self, entry: Live | Group) -> bool:
         if isinstance(entry, Live) and entry.task_no in self.kept:
             return True
-        spec = entry.run.spec.tasks[entry.position]
+        spec = entry.spec
         return self._has_room(spec.pool, spec.slots)
 
     def _may_wait(self, entry: Live | Group) -> bool:
         """Whether a task may wait straight from its start."""
-        spec = entry.run.spec.tasks[entry.position]
+        spec = entry.spec
         return not self.counts_deferred(spec) or self._has_room(spec.pool, spec.slots)
 
     def _take(self, pool: str, weight: int) -> None:
@@ -383,7 +383,7 @@ class Slots:
         """Claim behind a running try what is expected to fit into the horizon."""
 
         def room(entry: Live | Group) -> bool:
-            spec = entry.run.spec.tasks[entry.position]
+            spec = entry.spec
             inherits = spec.pool == worker.pool and spec.slots == worker.weight
             return inherits or self._may_start(entry)
 

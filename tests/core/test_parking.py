@@ -111,7 +111,7 @@ def test_a_task_that_waits_comes_back_as_it_was():
 
 
 def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
-    links = {"run", "waits", "task_no", "position", "state", "stored_state"}
+    links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
     folded = {"map_index", "try_number", "start_no", "stored_start", "parked_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
     folded |= {"recorded", "first_failed", "open_kind"}
