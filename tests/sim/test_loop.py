@@ -41,6 +41,7 @@ EMPTY = "--- a/aioflow/engine.py\n+++ b/aioflow/engine.py\n"
 ELSEWHERE = f"{EMPTY}@@ -1,2 +1,2 @@\n no such line\n-nor this\n+nor that\n"
 
 
+@pytest.mark.timeout(300)  # 28 lives, all computing
 def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     points = Counter[str]()
     for seed in range(28):
