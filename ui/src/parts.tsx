@@ -43,6 +43,29 @@ export function Head({ title, name, children }: { title: ComponentChildren; name
   );
 }
 
+/** One of several things that stand beside each other: its name and value stay together. */
+export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+/** What the columns of a list are: each a name, the class of its column, and what it means. */
+export function Heads({ of }: { of: [name: string, column: string, meaning?: string][] }) {
+  return (
+    <div class="row heads" aria-hidden="true">
+      {of.map(([name, column, meaning]) => (
+        <span key={column} class={column} title={meaning}>
+          {name}
+        </span>
+      ))}
+    </div>
+  );
+}
+
 export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
@@ -50,7 +73,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
 /** What went wrong, and what can be done about it. */
 export function Trouble({ problem, again }: { problem: Problem; again?: () => void }) {
   const advice = problem.isAbsent
-    ? "It may have been deleted, or this daemon is older than the page."
+    ? "It may have been deleted, or the address is not quite right."
     : problem.status === 403
       ? "Your role does not allow that; an admin can change it."
       : problem.status === 0 || problem.status === 503
@@ -59,7 +82,7 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   return (
     <div class="trouble" role="alert">
       <p>
-        <strong>{problem.message}</strong>
+        <strong class="break">{problem.message}</strong>
       </p>
       <p class="soft">
         {advice} {problem.code && <code>{problem.code}</code>}
@@ -112,7 +135,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   return (
     <span class="wait">
       <b>{wait.kind.replaceAll("_", " ")}</b>
-      {wait.detail && <span> {wait.detail}</span>}
+      {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
           {" "}
