@@ -9,6 +9,8 @@ import { onChange } from "./live";
 const PIECE = 256 * 1024;
 const SHOWN_BYTES = 4 * 1024 * 1024;
 const LOOK_MS = 2000;
+/** Whoever prints much is not shown more often than that. */
+const SHOW_MS = 100;
 
 export interface Printed {
   run: string;
@@ -63,6 +65,9 @@ class Follower {
   private isLive = false;
   private source: EventSource | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private problem: Problem | undefined;
+  private telling: ReturnType<typeof setTimeout> | undefined;
+  private toldAt = -Infinity;
 
   constructor(
     private readonly printed: Printed,
@@ -91,6 +96,7 @@ class Follower {
   end(): void {
     this.control.abort();
     this.rest();
+    clearTimeout(this.telling);
     for (const stop of this.stops) stop();
   }
 
@@ -162,8 +168,12 @@ class Follower {
   }
 
   private tell(problem?: Problem): void {
-    if (this.control.signal.aborted) return;
-    this.show({ lines: this.lines, from: this.from, end: this.at ?? 0, isLive: this.isLive, problem });
+    this.problem = problem;
+    this.telling ??= setTimeout(() => {
+      this.telling = undefined;
+      this.toldAt = performance.now();
+      this.show({ lines: this.lines, from: this.from, end: this.at ?? 0, isLive: this.isLive, problem: this.problem });
+    }, Math.max(0, this.toldAt + SHOW_MS - performance.now()));
   }
 
   private path(offset: number, limit: number): string {

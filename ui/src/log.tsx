@@ -10,22 +10,16 @@ import { bytes } from "./parts";
 const ROW = 18;
 const TYPING_MS = 250;
 
-interface Line {
-  index: number;
-  text: string;
-}
-
 export function Log(props: Printed) {
   const [start, setStart] = useState<number | null>(null);
   const [follows, setFollows] = useState(true);
   const [search, setSearch] = useState("");
   const [wanted, setWanted] = useState<number>();
   const log = useLog(props, start);
-  const found = useMemo((): Line[] => {
-    const text = search.toLowerCase();
-    const all = log?.lines.all.map((line, index) => ({ index, text: line })) ?? [];
-    return text === "" ? all : all.filter((line) => line.text.toLowerCase().includes(text));
-  }, [log, search]);
+  const all = useMemo(() => log?.lines.all ?? [], [log]);
+  // Which of them contain it; without a search nobody makes a list as long as the log.
+  const hits = useMemo(() => (search === "" ? null : indexesOf(all, search.toLowerCase())), [all, search]);
+  const count = (hits ?? all).length;
   if (!log) return <p class="loading soft">Loading …</p>;
   function jump(index: number | undefined): void {
     setSearch("");
@@ -48,7 +42,7 @@ export function Log(props: Printed) {
           </button>
         )}
         <span class="soft">
-          {search === "" ? `${found.length.toLocaleString("en")} lines, ${bytes(log.end - log.from)}` : `${found.length.toLocaleString("en")} of them`}
+          {hits ? `${count.toLocaleString("en")} of them` : `${count.toLocaleString("en")} lines, ${bytes(log.end - log.from)}`}
           {log.isLive && (
             <>
               {" "}
@@ -72,39 +66,48 @@ export function Log(props: Printed) {
       {log.from > 0 && search !== "" && <Before printed={props} upto={log.from} search={search} show={setStart} />}
       {log.lines.first > 0 && <p class="soft note">Of what was read the first {log.lines.first.toLocaleString("en")} lines are no longer here.</p>}
       {log.problem && !log.problem.isAbsent && <p class="wrong">{log.problem.message}</p>}
-      {found.length === 0 ? (
+      {count === 0 ? (
         <p class="empty">{search ? "No line contains that." : props.isGoingOn ? "Nothing printed yet. What it prints appears here at once." : "It printed nothing."}</p>
       ) : (
-        <VirtualList
+        <VirtualList<string | number>
           class="lines"
-          items={found}
+          items={hits ?? all}
           height={ROW}
           label="Log"
-          first={search === "" ? log.lines.first : 0}
-          follow={follows && search === ""}
-          onFollow={search === "" ? setFollows : undefined}
-          at={search === "" && wanted !== undefined ? wanted : undefined}
-          keyOf={(line) => line.index + log.lines.first}
-          row={(line) => (
-            <code>
-              {numbered && (
-                <span class="soft" aria-hidden="true">
-                  {line.index + log.lines.first + 1}
-                </span>
-              )}
-              {search === "" ? (
-                line.text
-              ) : (
-                <button type="button" class="found" title="Show it among the others" onClick={() => jump(line.index)}>
-                  <Marked text={line.text} search={search} />
-                </button>
-              )}
-            </code>
-          )}
+          first={hits ? 0 : log.lines.first}
+          follow={follows && hits === null}
+          onFollow={hits ? undefined : setFollows}
+          at={hits ? undefined : wanted}
+          keyOf={(_, index) => (hits?.[index] ?? index) + log.lines.first}
+          row={(_, index) => {
+            const at = hits?.[index] ?? index;
+            return (
+              <code>
+                {numbered && (
+                  <span class="soft" aria-hidden="true">
+                    {at + log.lines.first + 1}
+                  </span>
+                )}
+                {hits ? (
+                  <button type="button" class="found" title="Show it among the others" onClick={() => jump(at)}>
+                    <Marked text={all[at] ?? ""} search={search} />
+                  </button>
+                ) : (
+                  all[at]
+                )}
+              </code>
+            );
+          }}
         />
       )}
     </div>
   );
+}
+
+function indexesOf(lines: readonly string[], wanted: string): number[] {
+  const found: number[] = [];
+  for (const [index, line] of lines.entries()) if (line.toLowerCase().includes(wanted)) found.push(index);
+  return found;
 }
 
 /** A text with what was looked for in it. */

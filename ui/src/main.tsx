@@ -83,7 +83,7 @@ function Known({ me }: { me: Me | undefined }) {
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         To the content
       </a>
-      <Rail at={place.parts[0] ?? ""} broken={overview.data?.import_errors ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
+      <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
         <Routed parts={place.parts} me={me} />
@@ -136,6 +136,7 @@ function Routed({ parts, me }: { parts: string[]; me: Me | undefined }) {
 
 interface RailProps {
   at: string;
+  me: Me | undefined;
   /** How many files cannot be read. */
   broken: number;
   fold: () => void;
@@ -144,7 +145,7 @@ interface RailProps {
   search: () => void;
 }
 
-function Rail({ at, broken, fold, isFolded, help, search }: RailProps) {
+function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
   const [mode, setMode] = useState<Mode>(currentMode());
   const [dark, setDark] = useState(isDark);
@@ -183,13 +184,20 @@ function Rail({ at, broken, fold, isFolded, help, search }: RailProps) {
         </li>
       </ul>
       <div class="rail-foot">
+        {me && (
+          <a class="who" href="/settings" title={`You are ${me.name}, ${me.role}`}>
+            <span class="cut">{me.name}</span> <span class="soft">{me.role}</span>
+          </a>
+        )}
         <span class={`mode m-${mode}`} title={MODES[mode]} role="status">
           <i aria-hidden="true" />
           <span>{MODES[mode]}</span>
         </span>
         <div class="rail-buttons">
           <button type="button" class="plain" aria-label="Search" title="Search (Ctrl K)" onClick={search}>
-            ⌕
+            <svg width="14" height="14" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.7" stroke-linecap="round" aria-hidden="true">
+              <path d="M7 2.2a4.8 4.8 0 1 1 0 9.6 4.8 4.8 0 0 1 0-9.6zM10.6 10.6 14 14" />
+            </svg>
           </button>
           <button type="button" class="plain" aria-label={dark ? "Light look" : "Dark look"} title={dark ? "Light" : "Dark"} onClick={change}>
             {dark ? "☀" : "☾"}

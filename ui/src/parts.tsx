@@ -3,10 +3,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import type { Problem } from "./api";
-import type { Data } from "./data";
+import { type Problem, query } from "./api";
+import { type Data, useData } from "./data";
 import { here, usePlace } from "./router";
-import type { Wait } from "./types";
+import type { Dag, Wait } from "./types";
 import { When } from "./time";
 
 interface PanelProps {
@@ -194,26 +194,54 @@ export function childName(task: string, map: number, round: number, label?: stri
   return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;
 }
 
+interface FilterProps {
+  name: string;
+  label: string;
+  onValue: (value: string) => void;
+  /** What may be meant, to choose from. */
+  options?: string[];
+  onTyped?: (text: string) => void;
+}
+
 /** A text field whose value goes into the address once typing rests. */
-export function Filter({ name, label, onValue }: { name: string; label: string; onValue: (value: string) => void }) {
+export function Filter({ name, label, onValue, options, onTyped }: FilterProps) {
   const place = usePlace();
   const [value, setValue] = useState(place.query.get(name) ?? "");
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   return (
-    <input
-      type="search"
-      data-search
-      placeholder={label}
-      aria-label={label}
-      value={value}
-      onInput={(event) => {
-        const given = event.currentTarget.value;
-        setValue(given);
-        clearTimeout(timer.current);
-        timer.current = setTimeout(() => onValue(given), 150);
-      }}
-    />
+    <>
+      <input
+        type="search"
+        data-search
+        placeholder={label}
+        aria-label={label}
+        list={options && `for-${name}`}
+        value={value}
+        onInput={(event) => {
+          const given = event.currentTarget.value;
+          setValue(given);
+          onTyped?.(given);
+          clearTimeout(timer.current);
+          timer.current = setTimeout(() => onValue(given), 150);
+        }}
+      />
+      {options && (
+        <datalist id={`for-${name}`}>
+          {options.map((option) => (
+            <option key={option} value={option} />
+          ))}
+        </datalist>
+      )}
+    </>
   );
+}
+
+/** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
+export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
+  const [text, setText] = useState("");
+  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
+  return <Filter name="dag" label="Of DAG (its whole id)" options={ids} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

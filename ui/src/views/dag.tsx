@@ -180,6 +180,21 @@ interface CodeOf {
   made_at: string | null;
 }
 
+/** A text with the numbers of its lines beside it. */
+function Text({ text }: { text: string }) {
+  const count = text.replace(/\n$/, "").split("\n").length;
+  return (
+    <div class="numbered">
+      <pre class="code numbers" aria-hidden="true">
+        {Array.from({ length: count }, (_, index) => index + 1).join("\n")}
+      </pre>
+      <pre class="code" tabIndex={0}>
+        {text}
+      </pre>
+    </div>
+  );
+}
+
 interface Version {
   version: string;
   made_at: string | null;
@@ -207,9 +222,7 @@ function Code({ dag }: { dag: DagDetail }) {
           <>
             {data.files.map((file) => (
               <Panel key={file.name} title={file.name}>
-                <pre class="code" tabIndex={0}>
-                  {file.text}
-                </pre>
+                <Text text={file.text} />
               </Panel>
             ))}
           </>

@@ -228,7 +228,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
   return (
     <div class="fill-column">
       <div class="bar-of-filters">
-        <Filter name="of" label="Of task (its whole id)" onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
+        <Filter name="of" label="Of task (its whole id)" options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
         <Choice
           label="State"
           value={state}

@@ -1,7 +1,7 @@
 import { query } from "../api";
 import { type Concerns, usePages } from "../data";
 import { VirtualList } from "../list";
-import { Choice, Empty, Filter, Head, Heads, Shown, dagHref, runHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, Heads, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { State } from "../states";
 import { At, Took, When } from "../time";
@@ -32,7 +32,7 @@ export function Runs() {
   return (
     <>
       <Head title="Runs" name="Runs">
-        <Filter name="dag" label="Of DAG (its whole id)" onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
+        <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
         <Choice label="State" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
       </Head>
       <RunList dag={dag} state={state} />

@@ -2,7 +2,7 @@ import { fire, unquarantine } from "../actions";
 import { query } from "../api";
 import { type Concerns, useData, usePages } from "../data";
 import { VirtualList } from "../list";
-import { Choice, Empty, Filter, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { When, span } from "../time";
@@ -34,7 +34,7 @@ export function Triggers() {
         class="fill-column least"
         actions={
           <>
-            <Filter name="dag" label="Of DAG (its whole id)" onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
+            <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
             {kinds.length > 0 && (
               <Choice label="Kind" value={kind} options={[["", "all kinds"], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
             )}
