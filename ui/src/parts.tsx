@@ -106,10 +106,9 @@ interface ShownProps<T> {
 /** The data if it is there, else why it is not. */
 export function Shown<T>({ of, children, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
-    const isStale = of.problem !== undefined && !of.problem.isAbsent;
     return (
       <>
-        {isStale && of.problem && <p class="stale">{of.problem.message} What follows is from before.</p>}
+        {of.problem && <p class="stale">{of.problem.isAbsent ? "It is gone by now: what follows is how it was." : `${of.problem.message} What follows is from before.`}</p>}
         {children(of.data)}
       </>
     );
@@ -132,6 +131,13 @@ export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, s
 
 export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (!wait) return null;
+  if (wait.kind === "retry_at") {
+    return (
+      <span class="wait">
+        <b>next try</b> <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
+      </span>
+    );
+  }
   return (
     <span class="wait">
       <b>{wait.kind.replaceAll("_", " ")}</b>

@@ -111,6 +111,12 @@ export function slot(at: string | null | undefined): string {
   return local(at).replace(/:00$/, "") || "–";
 }
 
+/** From a day to a day; with the time where it does not begin or end with one. */
+export function Range({ first, last }: { first: string; last: string }) {
+  const text = `${local(first).replace(/ 00:00:00$/, "")} to ${local(last).replace(/ (23:59:59|00:00:00)$/, "")}`;
+  return <span title={`${instants(first)}\nto ${instants(last)}`}>{text}</span>;
+}
+
 export function When({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
   const found = millis(at);
   const now = useNow(found !== null);
@@ -139,5 +145,9 @@ export function Took({ from, to }: { from: string | null | undefined; to: string
   const now = useNow(begun !== null && ended === null);
   if (begun === null) return <span class="soft">–</span>;
   const title = `from ${instants(from)}${ended === null ? "" : `\nto ${instants(to)}`}`;
-  return <span title={title}>{ended === null ? whole(now - begun) : span(Math.max(0, ended - begun))}</span>;
+  return (
+    <span class="took" title={title}>
+      {ended === null ? whole(now - begun) : span(Math.max(0, ended - begun))}
+    </span>
+  );
 }

@@ -8,6 +8,7 @@ import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
 import { Choice, Empty, Fact, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { named } from "../states";
 import { At, When, slot } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
@@ -78,6 +79,14 @@ function Top({ dag }: { dag: DagDetail }) {
             </>
           )}
         </Fact>
+        {dag.trigger && (
+          <Fact name="Started by">
+            <a href={`/triggers?dag=${enc(dag.dag_id)}`} title={dag.trigger.detail}>
+              {dag.trigger.kind}
+            </a>{" "}
+            {named(dag.trigger.state)}, since <When at={dag.trigger.since} />
+          </Fact>
+        )}
         <Fact name="Runs at once">{dag.max_active_runs || "no limit"}</Fact>
         <Fact name="File">
           <span class="break">{dag.file}</span>

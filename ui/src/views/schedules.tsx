@@ -5,7 +5,7 @@ import { VirtualList } from "../list";
 import { Choice, Empty, Head, Heads, Panel, Shown, dagHref, number } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, State } from "../states";
-import { At, When } from "../time";
+import { At, Range, When } from "../time";
 import type { Backfill } from "../types";
 
 interface Firing {
@@ -74,7 +74,7 @@ const SHOWN_AS: Record<string, string> = { running: "running", done: "success", 
 const BACKFILL_COLUMNS: [string, string, string?][] = [
   ["State", "state-cell"],
   ["DAG", "c-who"],
-  ["For the time from", "grow"],
+  ["For the time from", "grow", "Both ends included"],
   ["Its runs", "share"],
   ["Made", "c-percent num", "How much of its range has its runs"],
   ["", "c-made wide-only"],
@@ -112,7 +112,7 @@ export function Backfills() {
                       </a>
                     </span>
                     <span class="grow soft">
-                      <At at={one.first} /> to <At at={one.last} />
+                      <Range first={one.first} last={one.last} />
                       {one.reverse ? ", newest first" : ""}
                       {one.failure && <span class="bad break"> {one.failure}</span>}
                     </span>

@@ -147,7 +147,7 @@ function Summary({ data }: { data: TriggerSummary }) {
                   Fired
                 </th>
                 <th class="num" title="Events per second, over the last minute">
-                  Per second
+                  Per s
                 </th>
               </tr>
             </thead>
