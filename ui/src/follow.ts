@@ -8,6 +8,8 @@ import { onChange } from "./live";
 
 const PIECE = 256 * 1024;
 const SHOWN_BYTES = 4 * 1024 * 1024;
+/** From a place in the middle so much is read, and no more: else what was looked for is pushed out. */
+const PAGE = { bytes: 3 * 1024 * 1024, lines: 40_000 };
 const LOOK_MS = 2000;
 /** Whoever prints much is not shown more often than that. */
 const SHOW_MS = 100;
@@ -27,6 +29,8 @@ export interface Log {
   from: number;
   end: number;
   isLive: boolean;
+  /** Whether more follows that is not read. */
+  isCut: boolean;
   problem?: Problem;
 }
 
@@ -63,6 +67,7 @@ class Follower {
   private isBusy = false;
   private isGoingOn: boolean;
   private isLive = false;
+  private isCut = false;
   private source: EventSource | null = null;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private problem: Problem | undefined;
@@ -71,7 +76,7 @@ class Follower {
 
   constructor(
     private readonly printed: Printed,
-    start: number | null,
+    private readonly start: number | null,
     private readonly show: (log: Log) => void,
   ) {
     this.at = start;
@@ -109,7 +114,7 @@ class Follower {
 
   /** Read what is there, and then listen if more may come. */
   goOn(): void {
-    if (this.isBusy || this.source !== null || this.control.signal.aborted || document.hidden) return;
+    if (this.isBusy || this.isCut || this.source !== null || this.control.signal.aborted || document.hidden) return;
     clearTimeout(this.timer);
     void this.read();
   }
@@ -140,8 +145,16 @@ class Follower {
       this.at = at;
       this.isLive = answer.headers.get("x-log-live") === "1";
       if (body.length < PIECE) return;
+      if (this.isFull) {
+        [this.isCut, this.isLive] = [true, false];
+        return;
+      }
       this.tell();
     }
+  }
+
+  private get isFull(): boolean {
+    return this.start !== null && (this.at! - this.start >= PAGE.bytes || this.lines.kept.length >= PAGE.lines);
   }
 
   private listen(at: number): void {
@@ -172,7 +185,7 @@ class Follower {
     this.telling ??= setTimeout(() => {
       this.telling = undefined;
       this.toldAt = performance.now();
-      this.show({ lines: this.lines, from: this.from, end: this.at ?? 0, isLive: this.isLive, problem: this.problem });
+      this.show({ lines: this.lines, from: this.from, end: this.at ?? 0, isLive: this.isLive, isCut: this.isCut, problem: this.problem });
     }, Math.max(0, this.toldAt + SHOW_MS - performance.now()));
   }
 

@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
+import { many } from "./actions";
 import { useData } from "./data";
 import { type Printed, logPath, useLog } from "./follow";
 import { VirtualList } from "./list";
@@ -26,6 +27,10 @@ export function Log(props: Printed) {
     setFollows(index === undefined);
     setWanted(index);
   }
+  function show(offset: number): void {
+    setStart(offset);
+    jump(0);
+  }
   // Of a part nobody knows which line of the whole it begins with.
   const numbered = log.from === 0;
   return (
@@ -36,7 +41,7 @@ export function Log(props: Printed) {
           <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? jump(undefined) : setFollows(false))} />
           <span>follow</span>
         </label>
-        {!follows && (
+        {!follows && !log.isCut && (
           <button type="button" class="small" onClick={() => jump(undefined)}>
             To the end ↓
           </button>
@@ -56,15 +61,36 @@ export function Log(props: Printed) {
       </div>
       {log.from > 0 && (
         <p class="soft note">
-          {search === "" ? "The last of it: " : ""}
-          {bytes(log.from)} come before.{" "}
-          <button type="button" class="small" onClick={() => setStart(0)}>
+          {bytes(log.from)} of it come before what is shown.{" "}
+          <button type="button" class="small" onClick={() => show(0)}>
             Show it from its beginning
           </button>
         </p>
       )}
-      {log.from > 0 && search !== "" && <Before printed={props} upto={log.from} search={search} show={setStart} />}
-      {log.lines.first > 0 && <p class="soft note">Of what was read the first {log.lines.first.toLocaleString("en")} lines are no longer here.</p>}
+      {log.isCut && (
+        <p class="soft note">
+          More follows.{" "}
+          <button
+            type="button"
+            class="small"
+            onClick={() => {
+              setStart(null);
+              jump(undefined);
+            }}
+          >
+            Show its end
+          </button>
+        </p>
+      )}
+      {log.from > 0 && search !== "" && <Before printed={props} upto={log.from} search={search} show={show} />}
+      {log.lines.first > 0 && (
+        <p class="soft note">
+          Of what was read the first {log.lines.first.toLocaleString("en")} lines are no longer here.{" "}
+          <button type="button" class="small" onClick={() => show(0)}>
+            Show it from its beginning
+          </button>
+        </p>
+      )}
       {log.problem && !log.problem.isAbsent && <p class="wrong">{log.problem.message}</p>}
       {count === 0 ? (
         <p class="empty">{search ? "No line contains that." : props.isGoingOn ? "Nothing printed yet. What it prints appears here at once." : "It printed nothing."}</p>
@@ -148,8 +174,8 @@ function Before({ printed, upto, search, show }: { printed: Printed; upto: numbe
   return (
     <details class="note">
       <summary>
-        {lines.length}
-        {answer.data?.next_offset ? " or more" : ""} lines of what comes before contain it
+        In what comes before: {many(lines.length, "line")}
+        {answer.data?.next_offset ? ", or more" : ""}
       </summary>
       <ol class="before" tabIndex={0} aria-label="Lines of what comes before">
         {lines.map((line) => (
