@@ -8,7 +8,7 @@ import { ofRun, useData } from "./data";
 import { Log } from "./log";
 import { Json, Shown, Waits, childName, runHref, taskHref } from "./parts";
 import { go, withQuery } from "./router";
-import { Bar, Legend, State, isLive, sum } from "./states";
+import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
 import { Took, When } from "./time";
 import type { Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
 
@@ -81,8 +81,38 @@ function Children({ run, task, group }: { run: string; task: string; group: RunG
           All {sum(group.counts).toLocaleString("en")} of them
         </a>
       </p>
+      {(group.counts["failed"] ?? 0) > 0 && <Failures run={run} task={task} />}
       <Why run={run} task={task} map={-1} round={0} isGoingOn={Object.keys(group.counts).some(isLive)} />
     </>
+  );
+}
+
+const FAILURES = 20;
+
+/** The first of those that failed, and why: most failures of many have one cause. */
+function Failures({ run, task }: { run: string; task: string }) {
+  const failed = useData<Task[]>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
+  return (
+    <section>
+      <h3>Failed</h3>
+      <Shown of={failed}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={`${row.map_index} ${row.round}`}>
+                <a class="row" href={taskHref(run, row.task_id, row.map_index, row.round)}>
+                  <Glyph state={row.state} />
+                  <span class="cut">{childName(row.task_id, row.map_index, row.round, row.map_label)}</span>
+                  <span class="cut grow soft" title={row.error?.message}>
+                    {row.error && `${row.error.type || row.error.reason}: ${row.error.message}`}
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )}
+      </Shown>
+    </section>
   );
 }
 

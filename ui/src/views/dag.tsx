@@ -19,7 +19,11 @@ export function DagPage({ id, view }: { id: string; view: string }) {
   const at = view === "" ? "grid" : view;
   return (
     <>
-      {dag.problem && !dag.data && <Head title={id} name={id} />}
+      {dag.problem && !dag.data && (
+        <Head title={id} name={id}>
+          <a href="/dags">All DAGs</a>
+        </Head>
+      )}
       <Shown of={dag}>
         {(data) => (
           <>

@@ -26,7 +26,11 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   const base = runHref(id);
   return (
     <>
-      {run.problem && !run.data && <Head title={id} name={id} />}
+      {run.problem && !run.data && (
+        <Head title={id} name={id}>
+          <a href="/runs">All runs</a>
+        </Head>
+      )}
       <Shown of={run}>
         {(data) => (
           <>

@@ -81,7 +81,7 @@ export function Settings({ me }: { me: Me | undefined }) {
 function Clock() {
   const now = new Date(useNow()).toISOString();
   return (
-    <span class="soft num" title={utc(now)}>
+    <span class="soft" title={utc(now)}>
       now {local(now)}
     </span>
   );
