@@ -94,9 +94,12 @@ function Row({ row }: { row: Trigger }) {
       <span class="kind cut" title={row.kind}>
         {row.kind}
       </span>
-      <a class="c-who cut" data-row href={href}>
-        {name}
-      </a>
+      <span class="c-who cut" title={row.run_id ?? undefined}>
+        <a data-row href={href}>
+          {name}
+        </a>{" "}
+        {row.task_id !== null && <span class="soft">{row.dag_id}</span>}
+      </span>
       <span class="cut grow soft narrow-hide" title={row.detail}>
         {row.detail}
       </span>
