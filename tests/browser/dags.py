@@ -71,6 +71,11 @@ def note() -> None:
 def daily(region: str = "north", limit: int = 5, full: bool = False) -> None:
     """Books of each day."""
     note()
+
+
+@dag(schedule="@daily", catchup=False)
+def nightly() -> None:
+    note()
 '''
 
 WIDE = """
