@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ("MANY", "PAYLOADS", "WIDE", "WORKS", "hostile")
+__all__ = ("MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
 
 WORKS = '''
 """Work of all sorts."""
@@ -71,6 +71,11 @@ def note() -> None:
 def daily(region: str = "north", limit: int = 5, full: bool = False) -> None:
     """Books of each day."""
     note()
+
+
+@dag(schedule="@daily", catchup=False)
+def nightly() -> None:
+    note()
 '''
 
 WIDE = """
@@ -115,6 +120,145 @@ for number in range(5_000):
         work()
 
     globals()[f"made_{number}"] = made
+"""
+
+STEERED = '''
+"""What is steered by hand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from aioflow import Param, dag, task, wait
+from aioflow_triggers.events import EventTrigger
+from aioflow_triggers.temporal import TimeDeltaTrigger
+
+
+@task
+async def rests() -> None:
+    await wait(TimeDeltaTrigger("1h"))
+
+
+@task
+def after(nothing: None) -> None:
+    """Comes after."""
+
+
+@dag
+def patient() -> None:
+    after(rests())
+
+
+@task
+def at_once() -> None:
+    """Has nothing to wait for."""
+
+
+@dag
+def brief() -> None:
+    at_once()
+
+
+@task(pool="desk")
+async def sits() -> None:
+    await wait(TimeDeltaTrigger("1h"))
+
+
+@dag
+def sitting() -> None:
+    sits()
+
+
+@task
+async def hears() -> object:
+    return (await wait(EventTrigger("doors/opened")))["data"]
+
+
+@dag
+def listening() -> None:
+    hears()
+
+
+@task(retries=0)
+def part(number: int, flag: str) -> int:
+    if number == 1 and not Path(flag).exists():
+        raise ValueError("not yet")
+    return number
+
+
+@dag
+def parts(flag: str) -> None:
+    part.partial(flag=flag).expand(number=[0, 1, 2])
+
+
+@dag(params={"size": Param(type="string", enum=["small", "large"])})
+def shaped(
+    count: int = Param(3, type="integer", minimum=1, maximum=9),
+    full: bool = Param(False, type="boolean", description="Whether all of it"),
+    code: str = Param("ab", type="string", pattern="^[a-z]+$"),
+) -> None:
+    at_once()
+
+
+@task
+def prints(folder: str) -> None:
+    for number in range(5_000):
+        print(f"line {number} of many")
+    sys.stdout.flush()
+    while not Path(folder, "go").exists():
+        time.sleep(0.02)
+    print("and a last one, with \\N{LATIN SMALL LETTER A WITH DIAERESIS}")
+
+
+@dag
+def printing(folder: str) -> None:
+    prints(folder)
+
+
+@task
+def chatters() -> None:
+    for number in range(60_000):
+        print(f"line {number:05} {'x' * 88}")
+
+
+@dag
+def chatting() -> None:
+    chatters()
+'''
+
+STALLS = """
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aioflow import Trigger, TriggerEvent, dag, task, wait
+
+
+@dataclass
+class Slow(Trigger[int]):
+    folder: str
+
+    async def run(self):
+        while not Path(self.folder, "gate").exists():
+            if not Path(self.folder, "mended").exists():
+                time.sleep(0.3)
+            await asyncio.sleep(0.05)
+        yield TriggerEvent(1)
+
+
+@task
+async def waits(folder: str) -> None:
+    await wait(Slow(folder))
+
+
+@dag
+def stalling(folder: str) -> None:
+    waits(folder)
 """
 
 PAYLOADS = (

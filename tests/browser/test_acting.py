@@ -158,6 +158,20 @@ def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
     assert (made["made"], made["state"]) == (5, "done")
 
 
+def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.go("/backfills")
+        page.press("Backfill …")
+        asked = page.page.get_by_role("dialog")
+        asked.get_by_label("DAG", exact=True).fill("nightly")
+        asked.get_by_label("From", exact=True).fill("2026-03-01")
+        asked.get_by_label("To", exact=True).fill("2026-03-02")
+        page.confirm("Start the backfill")
+
+        page.see("2026-03-01 to 2026-03-02", within="main")
+        page.clean()
+
+
 def test_a_trigger_is_fired_by_hand(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:

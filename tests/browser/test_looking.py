@@ -89,7 +89,7 @@ def test_ten_thousand_children_scroll_smoothly(browser, daemon):
         page.see(f"each[{CHILDREN - 1}]")
         assert deepest < MOST_ELEMENTS
         page.go(f"/runs/{run}")
-        page.see(f"{CHILDREN} of {CHILDREN}", within=".graph")
+        page.see(f"{CHILDREN:,} of {CHILDREN:,}", within=".graph")
         page.clean()
 
 
@@ -133,11 +133,13 @@ def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
         port = address(daemon).rpartition(":")[2]
         daemon.kill()
         page.see("daemon away", within=".rail", timeout=20)
+        page.see("The daemon has not answered", within=".banner")
         page.see("running", within="main h1")
         command = daemon._command
         command[command.index("--port") + 1] = port
         daemon.start()
         page.see("live", within=".rail", timeout=30)
+        page.page.wait_for_selector(".banner", state="detached")
         daemon.request("POST", "/api/v1/runs/parked/cancel")
         page.see("cancelled", within="main h1")
 

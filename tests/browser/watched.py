@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-__all__ = ("SIZES", "Watched", "address", "chromium", "serious", "watched")
+__all__ = ("SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
 
 AXE = Path(__file__).with_name("axe.min.js")
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
@@ -56,14 +56,25 @@ class Watched:
         context: Of its own: cookies and storage.
         base: The daemon's address.
         lacks: Paths that this daemon does not serve; the page asks for them once, and does without.
+        refusals: Statuses that the page is answered with on purpose.
+
+    Attributes:
+        asked: The address of every request, in their order.
     """
 
-    def __init__(self, context: BrowserContext, base: str, lacks: frozenset[str]) -> None:
+    def __init__(
+        self,
+        context: BrowserContext,
+        base: str,
+        lacks: frozenset[str],
+        refusals: tuple[int, ...] = (),
+    ) -> None:
         self.base = base
         self._lacks = lacks
-        self.hosts: set[str] = set()
+        self._refusals = tuple(f"status of {status} " for status in refusals)
+        self.asked: list[str] = []
         self.complaints: list[str] = []
-        context.on("request", lambda asked: self.hosts.add(urlsplit(asked.url).netloc))
+        context.on("request", lambda request: self.asked.append(request.url))
         context.add_init_script(_WITNESS)
         self.page: Page = context.new_page()
         self.page.on("console", self._listen)
@@ -72,6 +83,8 @@ class Watched:
 
     def _listen(self, message: Any) -> None:
         url = message.location.get("url", "")
+        if any(refusal in message.text for refusal in self._refusals):
+            return
         if message.type in {"error", "warning"} and urlsplit(url).path not in self._lacks:
             self.complaints.append(f"{message.text} {url}")
 
@@ -114,7 +127,8 @@ class Watched:
 
     def clean(self) -> None:
         """Nothing left the machine, nothing was refused, nothing complained."""
-        assert self.hosts == {urlsplit(self.base).netloc}
+        hosts = {urlsplit(url).netloc for url in self.asked}
+        assert hosts == {urlsplit(self.base).netloc}
         assert self.complaints == []
         assert self.page.evaluate("window.broken") == []
 
@@ -135,23 +149,45 @@ class Watched:
 
 @contextmanager
 def watched(
-    browser: Browser, daemon: DaemonProcess, *, theme: str = "light", size: str = "desk"
+    browser: Browser,
+    daemon: DaemonProcess,
+    *,
+    theme: str = "light",
+    size: str = "desk",
+    timezone: str = "UTC",
+    refusals: tuple[int, ...] = (),
 ) -> Iterator[Watched]:
     """Sign in by the banner's link."""
-    base = address(daemon)
+    with stranger(
+        browser, daemon, theme=theme, size=size, timezone=timezone, refusals=refusals
+    ) as watch:
+        token = (daemon.home / "token").read_text().strip()
+        watch.page.goto(f"{watch.base}/?token={token}", wait_until="load")
+        watch.settle()
+        yield watch
+
+
+@contextmanager
+def stranger(
+    browser: Browser,
+    daemon: DaemonProcess,
+    *,
+    theme: str = "light",
+    size: str = "desk",
+    timezone: str = "UTC",
+    refusals: tuple[int, ...] = (401,),
+) -> Iterator[Watched]:
+    """Open a window of somebody who has not signed in."""
     width, height = SIZES[size]
     context = browser.new_context(
         color_scheme=theme,  # type: ignore[arg-type]
         viewport={"width": width, "height": height},
         reduced_motion="reduce",
+        timezone_id=timezone,
     )
     try:
         served = daemon.get("/api/v1/openapi.json")[1]["paths"]
-        watch = Watched(context, base, _OPTIONAL - served.keys())
-        token = (daemon.home / "token").read_text().strip()
-        watch.page.goto(f"{base}/?token={token}", wait_until="load")
-        watch.settle()
-        yield watch
+        yield Watched(context, address(daemon), _OPTIONAL - served.keys(), refusals)
     finally:
         context.close()
 

@@ -3,13 +3,14 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { enc, filled, get, newKey, send } from "./api";
+import { enc, filled, get, newKey, query, send } from "./api";
+import { useData } from "./data";
 import { act, ask, reason, tell } from "./dialog";
-import { Conf, ConfFields, fieldsOf } from "./form";
+import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { childName, runHref } from "./parts";
 import { go } from "./router";
 import { slot } from "./time";
-import type { DagDetail, Slot } from "./types";
+import type { Dag, DagDetail, Slot } from "./types";
 
 interface Answer {
   state: string;
@@ -17,7 +18,7 @@ interface Answer {
   marked?: number;
 }
 
-const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+export const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
 export async function trigger(dagId: string): Promise<void> {
   try {
@@ -87,6 +88,7 @@ const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childNa
 
 export function clear(which: Which): void {
   const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0 };
+  const isRound = (which.round ?? 0) > 0;
   const key = newKey();
   ask({
     title: `Clear ${nameOf(which)}?`,
@@ -99,7 +101,7 @@ export function clear(which: Which): void {
           first. An ended run goes on.
         </p>
         {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
-        <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />
+        {isRound ? <p>Its loop goes back to that round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
         {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
       </>
     ),
@@ -107,6 +109,7 @@ export function clear(which: Which): void {
       const body = {
         tasks: which.task ? [which.task] : [],
         map_index: wanted.map ? (which.map ?? -1) : -1,
+        ...(isRound ? { round: which.round } : {}),
         downstream: wanted.downstream,
         failed: wanted.failed,
       };
@@ -179,7 +182,7 @@ export function fire(triggerId: number, what: string): void {
       </>
     ),
     act: async () => {
-      const body = { payload: JSON.parse(wanted.payload || "null"), key: wanted.key || null };
+      const body = { payload: parsed("the payload", wanted.payload || "null"), key: wanted.key || null };
       await send("POST", `/triggers/${triggerId}/fire`, body);
       return `Fired trigger ${triggerId}`;
     },
@@ -273,7 +276,7 @@ export function emit(): void {
     act: async () => {
       const key = wanted.key ? `?key=${enc(wanted.key)}` : "";
       const path = `/events/${wanted.name.split("/").map(enc).join("/")}${key}`;
-      const made = await send<{ event_id: number }>("POST", path, JSON.parse(wanted.data || "null"), once);
+      const made = await send<{ event_id: number }>("POST", path, parsed("the data", wanted.data || "null"), once);
       return `Event ${made.event_id} is stored`;
     },
   });
@@ -292,14 +295,21 @@ export function cancelBackfill(id: number): void {
   });
 }
 
-export function backfill(dagId: string): void {
+/** Start one; without a DAG it is asked for first. */
+export function backfill(given: string | null): void {
+  const of = { dag: given ?? "" };
   const wanted = { from: "", to: "", reprocess: "none", max_active: 0, reverse: false };
   ask({
-    title: `Backfill ${dagId}`,
+    title: given === null ? "Start a backfill" : `Backfill ${given}`,
     verb: "Start the backfill",
-    body: <BackfillFields dagId={dagId} wanted={wanted} />,
+    body: (
+      <>
+        {given === null && <DagText onValue={(text) => (of.dag = text)} />}
+        <BackfillFields of={of} wanted={wanted} />
+      </>
+    ),
     act: async () => {
-      const made = await send<{ backfill_id: number }>("POST", `/dags/${enc(dagId)}/backfills`, wanted);
+      const made = await send<{ backfill_id: number }>("POST", `/dags/${enc(of.dag)}/backfills`, wanted);
       go("/backfills");
       return `Backfill ${made.backfill_id} makes its runs`;
     },
@@ -308,16 +318,40 @@ export function backfill(dagId: string): void {
 
 type Range = { from: string; to: string; reprocess: string; max_active: number; reverse: boolean };
 
-function BackfillFields({ dagId, wanted }: { dagId: string; wanted: Range }) {
+/** The id of a DAG, with those that begin as it is typed. */
+function DagText({ onValue }: { onValue: (text: string) => void }) {
+  const [text, setText] = useState("");
+  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  return (
+    <label>
+      <span>DAG</span>
+      <input
+        list="dags"
+        required
+        autocomplete="off"
+        spellcheck={false}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          onValue(event.currentTarget.value);
+        }}
+      />
+      <datalist id="dags">
+        {found.data?.map((dag) => dag.dag_id !== null && <option key={dag.dag_id} value={dag.dag_id} />)}
+      </datalist>
+    </label>
+  );
+}
+
+function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) {
   const [seen, setSeen] = useState<Slot[] | null>(null);
   const [wrong, setWrong] = useState("");
   async function look(): Promise<void> {
     try {
-      setSeen(await send<Slot[]>("POST", `/dags/${enc(dagId)}/backfills`, { ...wanted, dry_run: true }));
+      setSeen(await send<Slot[]>("POST", `/dags/${enc(of.dag)}/backfills`, { ...wanted, dry_run: true }));
       setWrong("");
     } catch (error) {
       setSeen(null);
-      setWrong(error instanceof Error ? error.message : String(error));
+      setWrong(reason(error));
     }
   }
   const runs = seen?.filter((one) => one.action === "run") ?? [];

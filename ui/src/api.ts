@@ -25,6 +25,14 @@ export function onSignedOut(told: () => void): () => void {
   return () => signedOut.delete(told);
 }
 
+const reached = new Set<(isThere: boolean) => void>();
+
+/** Be told of each request whether the daemon has answered it at all. */
+export function onReached(told: (isThere: boolean) => void): () => void {
+  reached.add(told);
+  return () => reached.delete(told);
+}
+
 export const enc = encodeURIComponent;
 
 /** A path below /api/v1 with its query; what is empty is left out. */
@@ -40,8 +48,11 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
     answer = await fetch(`/api/v1${path}`, { credentials: "same-origin", cache: "no-store", ...init });
   } catch (error) {
     if (init.signal?.aborted) throw error;
+    for (const told of reached) told(false);
     throw new Problem(0, UNREACHABLE, "The daemon does not answer. Is it running?");
   }
+  // A proxy in between answers for a daemon that is gone.
+  for (const told of reached) told(answer.status !== 502 && answer.status !== 504);
   if (answer.ok) return answer;
   if (answer.status === 401 && path !== "/sessions") for (const told of signedOut) told();
   throw await problemOf(answer);

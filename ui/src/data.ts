@@ -23,6 +23,8 @@ interface Options {
   on?: Concerns;
   /** It is asked for at most once in as many milliseconds. */
   gap?: number;
+  /** It changes without a commit, too, and is asked for each so many milliseconds. */
+  every?: number;
 }
 
 function asProblem(error: unknown): Problem {
@@ -30,7 +32,7 @@ function asProblem(error: unknown): Problem {
 }
 
 /** The answer to a GET; none while the path is null. */
-export function useData<T>(path: string | null, { on = always, gap = 250 }: Options = {}): Data<T> {
+export function useData<T>(path: string | null, { on = always, gap = 250, every }: Options = {}): Data<T> {
   const [shown, setShown] = useState<{ path: string | null; data?: T; problem?: Problem }>({ path });
   const text = useRef("");
   const concerns = useRef(on);
@@ -55,8 +57,9 @@ export function useData<T>(path: string | null, { on = always, gap = 250 }: Opti
       },
       concerns,
       asking,
+      every,
     );
-  }, [path, gap]);
+  }, [path, gap, every]);
 
   const reload = useCallback(() => asking.current(), []);
   const current = shown.path === path ? shown : { path };
@@ -76,6 +79,7 @@ function keepAsking<A>(
   fail: (problem: Problem) => void,
   concerns: { current: Concerns },
   asking: { current: () => void },
+  every?: number,
 ): () => void {
   const control = new AbortController();
   let isBusy = false;
@@ -116,9 +120,11 @@ function keepAsking<A>(
   const stop = onChange((change) => {
     if (change.all ? !isAbsent || isBusy : !isAbsent && concerns.current(change)) again();
   });
+  const clock = every === undefined ? undefined : setInterval(() => document.hidden || isAbsent || again(), every);
   void run();
   return () => {
     stop();
+    clearInterval(clock);
     clearTimeout(timer);
     control.abort();
   };

@@ -6,9 +6,9 @@ import { clear, fire, mark } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData } from "./data";
 import { Log } from "./log";
-import { Json, Shown, Waits, childName, taskHref } from "./parts";
+import { Json, Shown, Waits, childName, runHref, taskHref } from "./parts";
 import { go, withQuery } from "./router";
-import { Bar, Legend, State, isLive, sum } from "./states";
+import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
 import { Took, When } from "./time";
 import type { Chain, RunGraphTask, Task, TaskShown, Try } from "./types";
 
@@ -75,14 +75,44 @@ function Children({ run, task, group }: { run: string; task: string; group: RunG
     <>
       <h3>Children</h3>
       <Bar counts={group.counts} />
-      <Legend counts={group.counts} />
+      <Legend counts={group.counts} hrefOf={(state) => `${runHref(run)}/tasks?of=${enc(task)}&state=${state}`} />
       <p>
-        <a href={`/runs/${encodeURIComponent(run)}/tasks?of=${encodeURIComponent(task)}`}>
+        <a href={`${runHref(run)}/tasks?of=${enc(task)}`}>
           All {sum(group.counts).toLocaleString("en")} of them
         </a>
       </p>
+      {(group.counts["failed"] ?? 0) > 0 && <Failures run={run} task={task} />}
       <Why run={run} task={task} map={-1} round={0} isGoingOn={Object.keys(group.counts).some(isLive)} />
     </>
+  );
+}
+
+const FAILURES = 20;
+
+/** The first of those that failed, and why: most failures of many have one cause. */
+function Failures({ run, task }: { run: string; task: string }) {
+  const failed = useData<Task[]>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
+  return (
+    <section>
+      <h3>Failed</h3>
+      <Shown of={failed}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={`${row.map_index} ${row.round}`}>
+                <a class="row" href={taskHref(run, row.task_id, row.map_index, row.round)}>
+                  <Glyph state={row.state} />
+                  <span class="cut">{childName(row.task_id, row.map_index, row.round, row.map_label)}</span>
+                  <span class="cut grow soft" title={row.error?.message}>
+                    {row.error && `${row.error.type || row.error.reason}: ${row.error.message}`}
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )}
+      </Shown>
+    </section>
   );
 }
 
@@ -98,16 +128,16 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
         </dd>
         <dt>Try</dt>
         <dd>
-          {shown.try_number} of {shown.max_tries}
+          {shown.try_number > 0 ? `${shown.try_number} of ${shown.max_tries}` : `none yet, of ${shown.max_tries}`}
           {shown.interruptions > 0 && `, interrupted ${shown.interruptions} times`}
         </dd>
         <dt>Started</dt>
         <dd>
           <When at={shown.started_at} />
         </dd>
-        <dt>Took</dt>
+        <dt>{live ? "Takes" : "Took"}</dt>
         <dd>
-          <Took from={shown.started_at} to={shown.ended_at} />
+          <Took from={shown.started_at} to={live ? null : shown.ended_at} />
         </dd>
       </dl>
       {shown.error && (
@@ -120,16 +150,35 @@ function One({ run, task, map, round, shown }: Props & { shown: TaskShown }) {
       {trigger && (
         <>
           <h3>Trigger</h3>
-          <p>
-            <a href="/triggers">{trigger.trigger_id}</a> {trigger.kind}, {trigger.state.replaceAll("_", " ")}, since <When at={trigger.since} />
+          <dl class="facts">
+            <dt>Kind</dt>
+            <dd>
+              {trigger.kind}, <a href={`/triggers?kind=${enc(trigger.kind)}`}>all of them</a>
+            </dd>
+            <dt>For what</dt>
+            <dd class="break">{trigger.detail}</dd>
+            <dt>State</dt>
+            <dd>{trigger.state.replaceAll("_", " ")}</dd>
+            <dt>Since</dt>
+            <dd>
+              <When at={trigger.since} />
+            </dd>
             {trigger.deadline && (
               <>
-                , until <When at={trigger.deadline} />
+                <dt>At the latest</dt>
+                <dd>
+                  <When at={trigger.deadline} />
+                </dd>
               </>
             )}
-          </p>
-          <p class="soft break">{trigger.detail}</p>
-          <button type="button" data-needs="operator" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
+            {trigger.shared_with !== null && trigger.shared_with > 0 && (
+              <>
+                <dt>Shares its watch</dt>
+                <dd>with {trigger.shared_with} others</dd>
+              </>
+            )}
+          </dl>
+          <button type="button" class="apart" data-needs="operator" onClick={() => fire(trigger.trigger_id, childName(task, map, round))}>
             Fire …
           </button>
         </>
@@ -242,7 +291,8 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: { run: string
   const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
   const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
   const chain = useData<Chain>(isGoingOn ? path : null, { gap: 1000 });
-  const causes = chain.data?.causes ?? [];
+  // What just runs waits for nothing.
+  const causes = (chain.data?.causes ?? []).filter((cause) => cause.waiting_on !== null || cause.run_id !== run);
   if (!isGoingOn || causes.length === 0) return null;
   return (
     <section class="why">

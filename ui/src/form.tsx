@@ -14,10 +14,11 @@ interface Field {
   hint: string;
 }
 
-function kindOf(schema: Schema | undefined): Kind {
-  if (!schema) return "json";
-  if (schema.enum) return "choice";
-  const types = ([] as string[]).concat(schema.type ?? []).filter((type) => type !== "null");
+/** By its schema; one that says no type has that of its default. */
+function kindOf(known: { schema: Schema; default?: unknown } | undefined): Kind {
+  if (!known) return "json";
+  if (known.schema.enum) return "choice";
+  const types = ([] as string[]).concat(known.schema.type ?? typeof known.default).filter((type) => type !== "null");
   if (types.length !== 1) return "json";
   const kinds: Record<string, Kind> = { string: "text", number: "number", integer: "integer", boolean: "boolean" };
   return kinds[types[0]!] ?? "json";
@@ -29,10 +30,10 @@ export function fieldsOf(dag: DagDetail): Field[] {
     const preset = known && "default" in known ? JSON.stringify(known.default) : "";
     return {
       name,
-      kind: kindOf(known?.schema),
+      kind: kindOf(known),
       schema: known?.schema ?? {},
       isRequired: dag.required.includes(name),
-      hint: preset ? `default ${preset}` : dag.required.includes(name) ? "required" : "as its DAG says",
+      hint: preset ? `default ${preset}` : dag.required.includes(name) ? "required" : "optional",
     };
   });
 }
@@ -47,6 +48,7 @@ function valueOf(field: Field, text: string): unknown {
     case "integer": {
       const value = Number(text);
       if (Number.isNaN(value)) throw new Error(`${field.name} is a number, not ${text}`);
+      if (field.kind === "integer" && !Number.isInteger(value)) throw new Error(`${field.name} is a whole number, not ${text}`);
       return value;
     }
     case "boolean":
@@ -59,11 +61,11 @@ function valueOf(field: Field, text: string): unknown {
 }
 
 /** JSON; a text without quotes is meant as one where it can be nothing else. */
-function parsed(name: string, text: string): unknown {
+export function parsed(name: string, text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    if (/^[\[{"]/.test(text.trim())) throw new Error(`${name} is no JSON`);
+    if (/^[\[{"]/.test(text.trim())) throw new Error(`${name} is no JSON: a bracket or a quote is missing`);
     return text;
   }
 }
@@ -77,7 +79,7 @@ export class Conf {
   /** The conf, or an error that says which field does not fit. */
   value(): Record<string, unknown> | null {
     if (this.raw !== null) {
-      const given: unknown = this.raw.trim() === "" ? {} : JSON.parse(this.raw);
+      const given: unknown = this.raw.trim() === "" ? {} : parsed("the conf", this.raw);
       if (given === null || typeof given !== "object" || Array.isArray(given)) throw new Error("the conf is a JSON object");
       return given as Record<string, unknown>;
     }

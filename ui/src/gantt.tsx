@@ -3,7 +3,7 @@
 import { VirtualList } from "./list";
 import { childName, taskHref } from "./parts";
 import { Glyph } from "./states";
-import { millis, span, useNow, utc } from "./time";
+import { At, instants, local, millis, span, useNow } from "./time";
 import type { GanttRow } from "./types";
 
 export const SPAN_NAMES: Record<string, string> = {
@@ -18,18 +18,21 @@ const TICKS = 6;
 interface Props {
   rows: readonly (GanttRow | undefined)[];
   run: string;
+  /** Of the run: what is not loaded yet must not change the scale. */
+  from?: string | null;
+  to?: string | null;
   onRange?: (first: number, end: number) => void;
 }
 
-export function Gantt({ rows: all, run, onRange }: Props) {
+export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props) {
   const rows = all.filter((row) => row !== undefined);
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
   if (starts.length === 0) return all.length > rows.length ? <p class="loading soft">Loading …</p> : <p class="empty">Nothing has begun yet. Once a task is queued, its time is drawn here.</p>;
-  const from = starts.reduce((least, one) => Math.min(least, one), Infinity);
+  const from = starts.reduce((least, one) => Math.min(least, one), millis(begun) ?? Infinity);
   const ends = rows.flatMap((row) => row.spans.map((one) => millis(one.to) ?? now));
-  const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), 0));
+  const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), millis(over) ?? 0));
   const share = (at: number) => (100 * (at - from)) / (to - from);
   const ticks = Array.from({ length: TICKS + 1 }, (_, index) => (index * (to - from)) / TICKS);
   return (
@@ -49,8 +52,10 @@ export function Gantt({ rows: all, run, onRange }: Props) {
         keyOf={(_, index) => index}
         onRange={onRange}
         head={
-          <div class="gantt-row axis" title={`From ${utc(new Date(from).toISOString())}`}>
-            <span />
+          <div class="gantt-row axis" title={`From ${instants(new Date(from).toISOString())}`}>
+            <span class="soft cut">
+              from <At at={new Date(from).toISOString()} />
+            </span>
             <span class="lane">
               {ticks.map((tick, index) => (
                 <small key={index} style={{ left: `${(100 * index) / TICKS}%` }} class={index === TICKS ? "last" : ""}>
@@ -73,7 +78,7 @@ export function Gantt({ rows: all, run, onRange }: Props) {
                   <i
                     key={index}
                     class={`g-${one.kind}`}
-                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${utc(one.from)}`}
+                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${local(one.from)}`}
                     style={{ left: `${share(begun)}%`, width: `max(2px, ${share(over) - share(begun)}%)` }}
                   />
                 );

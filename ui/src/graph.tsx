@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import type { Placed } from "./layout";
+import { number } from "./parts";
 import { go } from "./router";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
 import type { Counts, DagDetail, Graph, GraphNode } from "./types";
@@ -99,7 +100,7 @@ function Drawn({ graph, counts, hrefOf, picked }: Props) {
           +
         </button>
       </div>
-      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label="Graph of tasks">
+      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label="Graph of tasks" data-boxes="">
         {placed && (
           <svg width={placed.width * scale} height={placed.height * scale} viewBox={`0 0 ${placed.width} ${placed.height}`} role="group" aria-label={`${placed.nodes.length} tasks`}>
             <defs>
@@ -177,7 +178,7 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
   const state = counts && all > 0 ? worst(counts) : null;
   const below =
     counts && node.is_mapped
-      ? all === 0 ? "not yet expanded" : `${ended(counts)} of ${all}`
+      ? all === 0 ? "not yet expanded" : `${number(ended(counts))} of ${number(all)}`
       : state ? named(state) : `${named(kindOf(node))}${node.is_mapped ? ", mapped" : ""}`;
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
   const inner = (
@@ -202,6 +203,7 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
     <a
       href={href}
       data-task={node.task_id}
+      data-box=""
       data-state={state ?? ""}
       onClick={(event) => {
         // An SVG link has no plain address to follow.

@@ -39,7 +39,7 @@ export function listenToKeys({ search, help }: Wanted): () => void {
       if (event.key === "Escape") target.blur();
       return;
     }
-    if (act(event.key, search, help)) event.preventDefault();
+    if (step(target, event.key) || act(event.key, search, help)) event.preventDefault();
   }
   document.addEventListener("keydown", pressed);
   return () => document.removeEventListener("keydown", pressed);
@@ -72,6 +72,33 @@ function act(key: string, search: () => void, help: () => void): boolean {
     default:
       return false;
   }
+}
+
+const ARROWS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ASIDE = 3;
+
+/** From one box of a grid or a graph to the next one in that direction. */
+function step(from: HTMLElement, key: string): boolean {
+  const way = ARROWS[key];
+  const around = from.closest("[data-boxes]");
+  if (!way || !around || !from.matches("[data-box]")) return false;
+  const [x, y] = centre(from);
+  let next: HTMLElement | null = null;
+  let least = Infinity;
+  for (const box of around.querySelectorAll<HTMLElement>("[data-box]")) {
+    const [left, top] = [centre(box)[0] - x, centre(box)[1] - y];
+    const along = left * way[0] + top * way[1];
+    const away = along + ASIDE * Math.abs(left * way[1] + top * way[0]);
+    if (along > 1 && away < least) [next, least] = [box, away];
+  }
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  return true;
+}
+
+function centre(box: Element): [number, number] {
+  const { left, top, width, height } = box.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
 }
 
 function move(by: 1 | -1): boolean {

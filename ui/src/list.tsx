@@ -16,24 +16,39 @@ interface Props<T> {
   onRange?: (first: number, end: number) => void;
   /** Keep the last row in view as rows come. */
   follow?: boolean;
+  /** Told false when somebody scrolls away from the last row, and true when back. */
+  onFollow?: (follow: boolean) => void;
+  /** How many rows were taken away before the first: what is in view stays where it is. */
+  first?: number;
+  /** A row to bring into view. */
+  at?: number;
   class?: string;
   head?: ComponentChildren;
+  /** Whether arrow keys go from one `data-box` to the next. */
+  hasBoxes?: boolean;
 }
 
 export function VirtualList<T>(props: Props<T>) {
-  const { items, height, label, row, keyOf, onEnd, onRange, follow } = props;
+  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at } = props;
+  const told = useRef(onFollow);
+  told.current = onFollow;
+  const before = useRef({ gone, top: 0 });
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 800 });
 
   useLayoutEffect(() => {
     const node = box.current;
     if (!node) return undefined;
-    const see = () =>
-      setView((before) =>
-        before.top === node.scrollTop && before.height === node.clientHeight
-          ? before
-          : { top: node.scrollTop, height: node.clientHeight },
+    const see = () => {
+      const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - height;
+      // Rows that come move the end away: only who scrolls back has had enough of it.
+      if (isAtEnd) told.current?.(true);
+      else if (node.scrollTop < before.current.top) told.current?.(false);
+      before.current.top = node.scrollTop;
+      setView((seen) =>
+        seen.top === node.scrollTop && seen.height === node.clientHeight ? seen : { top: node.scrollTop, height: node.clientHeight },
       );
+    };
     const watch = new ResizeObserver(see);
     watch.observe(node);
     node.addEventListener("scroll", see, { passive: true });
@@ -52,11 +67,19 @@ export function VirtualList<T>(props: Props<T>) {
     if (onEnd && end >= items.length) onEnd();
   }, [first, end, items.length]);
   useLayoutEffect(() => {
-    if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [follow, items.length]);
+    const node = box.current;
+    if (!node) return;
+    const lost = gone - before.current.gone;
+    before.current.gone = gone;
+    if (follow) node.scrollTop = node.scrollHeight;
+    else if (lost > 0) before.current.top = node.scrollTop = node.scrollTop - lost * height;
+  }, [follow, items.length, gone]);
+  useLayoutEffect(() => {
+    if (at !== undefined && box.current) box.current.scrollTop = Math.max(0, at * height - box.current.clientHeight / 2);
+  }, [at]);
 
   return (
-    <div ref={box} class={`virtual ${props.class ?? ""}`} tabIndex={0} role="region" aria-label={label}>
+    <div ref={box} class={`virtual ${props.class ?? ""}`} tabIndex={0} role="region" aria-label={label} data-boxes={props.hasBoxes ? "" : undefined}>
       {props.head && <div class="virtual-head">{props.head}</div>}
       <div role="list" class="virtual-rows" style={{ height: `${items.length * height}px` }}>
         {items.slice(first, end).map((item, offset) => (

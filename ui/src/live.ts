@@ -1,6 +1,8 @@
 // What has changed, as it is committed: one stream for the whole page, given on at most four times
 // a second. Where there is no stream, everything shown is asked for again every three seconds.
 
+import { onReached } from "./api";
+
 export interface Change {
   all: boolean;
   runs: Set<string>;
@@ -19,6 +21,8 @@ const AGAIN_MS = 2000;
 const listeners = new Set<Told>();
 const modes = new Set<(mode: Mode) => void>();
 let mode: Mode = "off";
+let awaySince: number | null = null;
+let backAt = -Infinity;
 let source: EventSource | null = null;
 let pending: Change = nothing();
 let flushing: ReturnType<typeof setTimeout> | undefined;
@@ -45,9 +49,16 @@ export function currentMode(): Mode {
   return mode;
 }
 
+/** Since when the daemon does not answer; null while it does. */
+export function goneSince(): number | null {
+  return awaySince;
+}
+
 function setMode(next: Mode): void {
   if (mode === next) return;
   mode = next;
+  if (next === "away") awaySince ??= Date.now();
+  else if (next !== "off") awaySince = null;
   for (const told of modes) told(next);
 }
 
@@ -56,6 +67,10 @@ export function start(): void {
   if (opened) return;
   opened = true;
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  onReached((isThere) => {
+    if (mode === "polling" && !isThere) setMode("away");
+    else if (mode === "away" && isThere) back();
+  });
   if (!document.hidden) open();
 }
 
@@ -76,7 +91,7 @@ function open(): void {
       source = null;
       poll();
     } else {
-      setMode("away");
+      void probe();
     }
   });
 }
@@ -90,9 +105,29 @@ function close(): void {
   setMode("off");
 }
 
+/** The stream was cut, and the browser looks for it by itself: is there anybody to look for? */
+async function probe(): Promise<void> {
+  const began = source;
+  try {
+    await fetch("/health/live", { cache: "no-store", signal: AbortSignal.timeout(POLL_MS) });
+  } catch {
+    if (source !== null && source === began && source.readyState === EventSource.CONNECTING) setMode("away");
+  }
+}
+
+/** It answers again, and the browser may take its time to look for the stream. */
+function back(): void {
+  if (performance.now() - backAt < AGAIN_MS) return;
+  backAt = performance.now();
+  setMode("polling");
+  source?.close();
+  source = null;
+  open();
+}
+
 /** The daemon has no stream, or refuses one more: ask instead, and look for it now and then. */
 function poll(): void {
-  setMode("polling");
+  if (mode !== "away") setMode("polling");
   if (polling === undefined) polling = setInterval(refreshAll, POLL_MS);
   again = setTimeout(open, AGAIN_MS * 15);
 }

@@ -1,170 +1,191 @@
-// What a task printed, as it prints it. Nothing of it is interpreted.
+// What a task printed, as it prints it.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 
-import { Problem, enc, getResponse, query } from "./api";
-import { onChange } from "./live";
+import { many } from "./actions";
+import { useData } from "./data";
+import { type Printed, logPath, useLog } from "./follow";
 import { VirtualList } from "./list";
 import { bytes } from "./parts";
 
-const PIECE = 256 * 1024;
-const KEPT = 4 * 1024 * 1024;
-const LOOK_MS = 1000;
-// Colours and cursor moves of a terminal, and what else is no text.
-const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-_])/g;
-const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+const ROW = 18;
+const TYPING_MS = 250;
 
-export function plain(text: string): string {
-  return text.replace(ESCAPES, "").replace(CONTROLS, "\u00b7");
-}
-
-interface Shown {
-  text: string;
-  from: number;
-  end: number;
-  isLive: boolean;
-  problem?: Problem;
-}
-
-interface Props {
-  run: string;
-  task: string;
-  map?: number;
-  round?: number;
-  tryNumber?: number | null;
-  isGoingOn: boolean;
-}
-
-function useLog({ run, task, map = -1, round = 0, tryNumber, isGoingOn }: Props, start: number | null): Shown | null {
-  const [shown, setShown] = useState<Shown | null>(null);
-  const goesOn = useRef(isGoingOn);
-  goesOn.current = isGoingOn;
-  useEffect(() => {
-    const control = new AbortController();
-    const decoder = new TextDecoder();
-    let at = start ?? 0;
-    let from = at;
-    let text = "";
-    let isBusy = false;
-    const path = (offset: number, limit: number) =>
-      query(`/runs/${enc(run)}/tasks/${enc(task)}/logs`, {
-        map: map >= 0 ? map : null,
-        round: round > 0 ? round : null,
-        try: tryNumber,
-        offset,
-        limit,
-      });
-
-    async function isBeyond(offset: number): Promise<boolean> {
-      const answer = await getResponse(path(offset, 1), control.signal);
-      return (await answer.arrayBuffer()).byteLength > 0;
-    }
-
-    /** Of a very long log the end is what one wants to see: look for it, byte by byte. */
-    async function begin(): Promise<void> {
-      if (start !== null || !(await isBeyond(KEPT))) return;
-      let [least, most] = [KEPT, KEPT * 2];
-      while (await isBeyond(most)) [least, most] = [most, most * 2];
-      while (most - least > PIECE) {
-        const middle = Math.floor((least + most) / 2);
-        if (await isBeyond(middle)) least = middle;
-        else most = middle;
-      }
-      at = least - PIECE;
-      from = at;
-    }
-
-    async function look(): Promise<void> {
-      if (isBusy || control.signal.aborted) return;
-      isBusy = true;
-      try {
-        for (;;) {
-          const answer = await getResponse(path(at, PIECE), control.signal);
-          const body = new Uint8Array(await answer.arrayBuffer());
-          at += body.length;
-          text += decoder.decode(body, { stream: true });
-          if (text.length > KEPT) {
-            from += text.length - KEPT;
-            text = text.slice(-KEPT);
-          }
-          const isLive = answer.headers.get("x-log-live") === "1" || (answer.headers.get("x-log-live") === null && goesOn.current);
-          setShown({ text, from, end: at, isLive });
-          if (body.length < PIECE) break;
-        }
-      } catch (error) {
-        if (control.signal.aborted) return;
-        const problem = error instanceof Problem ? error : new Problem(0, "page.defect", String(error));
-        setShown({ text, from, end: at, isLive: false, problem });
-      } finally {
-        isBusy = false;
-      }
-    }
-
-    void begin().then(look, look);
-    const stop = onChange((change) => {
-      if (change.all || change.runs.has(run)) void look();
-    });
-    const timer = setInterval(() => goesOn.current && !document.hidden && void look(), LOOK_MS);
-    return () => {
-      stop();
-      clearInterval(timer);
-      control.abort();
-    };
-  }, [run, task, map, round, tryNumber, start]);
-  return shown;
-}
-
-export function Log(props: Props) {
+export function Log(props: Printed) {
   const [start, setStart] = useState<number | null>(null);
   const [follows, setFollows] = useState(true);
   const [search, setSearch] = useState("");
-  const shown = useLog(props, start);
-  const lines = useMemo(() => {
-    if (!shown || shown.text === "") return [];
-    const all = plain(shown.text).replace(/\n$/, "").split("\n");
-    const wanted = search.toLowerCase();
-    return wanted === "" ? all : all.filter((line) => line.toLowerCase().includes(wanted));
-  }, [shown?.text, search]);
-  if (!shown) return <p class="loading soft">Loading …</p>;
+  const [wanted, setWanted] = useState<number>();
+  const log = useLog(props, start);
+  const all = useMemo(() => log?.lines.all ?? [], [log]);
+  // Which of them contain it; without a search nobody makes a list as long as the log.
+  const hits = useMemo(() => (search === "" ? null : indexesOf(all, search.toLowerCase())), [all, search]);
+  const count = (hits ?? all).length;
+  if (!log) return <p class="loading soft">Loading …</p>;
+  function jump(index: number | undefined): void {
+    setSearch("");
+    setFollows(index === undefined);
+    setWanted(index);
+  }
+  function show(offset: number): void {
+    setStart(offset);
+    jump(0);
+  }
+  // Of a part nobody knows which line of the whole it begins with.
+  const numbered = log.from === 0;
   return (
     <div class="log">
       <div class="log-head">
-        <input type="search" placeholder="Lines that contain" aria-label="Lines that contain" onInput={(event) => setSearch(event.currentTarget.value)} />
-        <label class="check">
-          <input type="checkbox" checked={follows} onChange={(event) => setFollows(event.currentTarget.checked)} />
+        <input type="search" placeholder="Lines that contain" aria-label="Lines that contain" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+        <label class="check" title="Keep the newest line in view">
+          <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? jump(undefined) : setFollows(false))} />
           <span>follow</span>
         </label>
-        <span class="soft">
-          {bytes(shown.end)}
-          {shown.isLive ? ", live" : ""}
-        </span>
-        {shown.from > 0 && (
-          <button type="button" class="plain" onClick={() => setStart(0)}>
-            from its beginning
+        {!follows && !log.isCut && (
+          <button type="button" class="small" onClick={() => jump(undefined)}>
+            To the end ↓
           </button>
         )}
-      </div>
-      {shown.problem && !shown.problem.isAbsent && <p class="wrong">{shown.problem.message}</p>}
-      {lines.length === 0 ? (
-        <p class="empty">{search ? "No line contains that." : props.isGoingOn ? "Nothing printed yet." : "It printed nothing."}</p>
-      ) : (
-        <VirtualList
-          class="lines"
-          items={lines}
-          height={18}
-          label="Log"
-          follow={follows && search === ""}
-          keyOf={(_, index) => index}
-          row={(line, index) => (
-            <code>
-              <span class="soft" aria-hidden="true">
-                {index + 1}
-              </span>
-              {line}
-            </code>
+        <span class="soft">
+          {hits ? `${count.toLocaleString("en")} of them` : `${count.toLocaleString("en")} lines, ${bytes(log.end - log.from)}`}
+          {log.isLive && (
+            <>
+              {" "}
+              <b class="live">live</b>
+            </>
           )}
+        </span>
+        <a class="soft" href={`/api/v1${logPath(props, "", { download: true, offset: log.from })}`} download="task.log">
+          as a file
+        </a>
+      </div>
+      {log.from > 0 && (
+        <p class="soft note">
+          {bytes(log.from)} of it come before what is shown.{" "}
+          <button type="button" class="small" onClick={() => show(0)}>
+            Show it from its beginning
+          </button>
+        </p>
+      )}
+      {log.isCut && (
+        <p class="soft note">
+          More follows.{" "}
+          <button
+            type="button"
+            class="small"
+            onClick={() => {
+              setStart(null);
+              jump(undefined);
+            }}
+          >
+            Show its end
+          </button>
+        </p>
+      )}
+      {log.from > 0 && search !== "" && <Before printed={props} upto={log.from} search={search} show={show} />}
+      {log.lines.first > 0 && (
+        <p class="soft note">
+          Of what was read the first {log.lines.first.toLocaleString("en")} lines are no longer here.{" "}
+          <button type="button" class="small" onClick={() => show(0)}>
+            Show it from its beginning
+          </button>
+        </p>
+      )}
+      {log.problem && !log.problem.isAbsent && <p class="wrong">{log.problem.message}</p>}
+      {count === 0 ? (
+        <p class="empty">{search ? "No line contains that." : props.isGoingOn ? "Nothing printed yet. What it prints appears here at once." : "It printed nothing."}</p>
+      ) : (
+        <VirtualList<string | number>
+          class="lines"
+          items={hits ?? all}
+          height={ROW}
+          label="Log"
+          first={hits ? 0 : log.lines.first}
+          follow={follows && hits === null}
+          onFollow={hits ? undefined : setFollows}
+          at={hits ? undefined : wanted}
+          keyOf={(_, index) => (hits?.[index] ?? index) + log.lines.first}
+          row={(_, index) => {
+            const at = hits?.[index] ?? index;
+            return (
+              <code>
+                {numbered && (
+                  <span class="soft" aria-hidden="true">
+                    {at + log.lines.first + 1}
+                  </span>
+                )}
+                {hits ? (
+                  <button type="button" class="found" title="Show it among the others" onClick={() => jump(at)}>
+                    <Marked text={all[at] ?? ""} search={search} />
+                  </button>
+                ) : (
+                  all[at]
+                )}
+              </code>
+            );
+          }}
         />
       )}
     </div>
+  );
+}
+
+function indexesOf(lines: readonly string[], wanted: string): number[] {
+  const found: number[] = [];
+  for (const [index, line] of lines.entries()) if (line.toLowerCase().includes(wanted)) found.push(index);
+  return found;
+}
+
+/** A text with what was looked for in it. */
+function Marked({ text, search }: { text: string; search: string }) {
+  const [low, wanted] = [text.toLowerCase(), search.toLowerCase()];
+  // Some letters have another length in lower case: then nothing is marked.
+  if (low.length !== text.length) return <>{text}</>;
+  const parts = [];
+  let from = 0;
+  for (let at = low.indexOf(wanted); at !== -1; at = low.indexOf(wanted, from)) {
+    parts.push(text.slice(from, at), <mark key={at}>{text.slice(at, at + wanted.length)}</mark>);
+    from = at + wanted.length;
+  }
+  return (
+    <>
+      {parts}
+      {text.slice(from)}
+    </>
+  );
+}
+
+interface Found {
+  lines: { offset: number; text: string }[];
+  next_offset: number | null;
+}
+
+/** Lines of what is not shown, found by the daemon. */
+function Before({ printed, upto, search, show }: { printed: Printed; upto: number; search: string; show: (offset: number) => void }) {
+  const [wanted, setWanted] = useState("");
+  useEffect(() => {
+    const timer = setTimeout(() => setWanted(search), TYPING_MS);
+    return () => clearTimeout(timer);
+  }, [search]);
+  const answer = useData<Found>(wanted === "" ? null : logPath(printed, "", { format: "lines", search: wanted, limit: 200 }), { on: () => false });
+  const lines = (answer.data?.lines ?? []).filter((line) => line.offset < upto);
+  if (answer.problem) return <p class="wrong">{answer.problem.message}</p>;
+  if (lines.length === 0) return null;
+  return (
+    <details class="note">
+      <summary>
+        In what comes before: {many(lines.length, "line")}
+        {answer.data?.next_offset ? ", or more" : ""}
+      </summary>
+      <ol class="before" tabIndex={0} aria-label="Lines of what comes before">
+        {lines.map((line) => (
+          <li key={line.offset}>
+            <button type="button" class="found cut" title="Show the log from here" onClick={() => show(line.offset)}>
+              <Marked text={line.text.slice(0, 400)} search={search} />
+            </button>
+          </li>
+        ))}
+      </ol>
+    </details>
   );
 }

@@ -7,6 +7,7 @@ import { onSignedOut, query } from "./api";
 import { useData } from "./data";
 import { Dialogs } from "./dialog";
 import { PLACES, listenToKeys } from "./keys";
+import { Banner } from "./banner";
 import { type Mode, currentMode, onMode, start } from "./live";
 import { Empty, Head, dagHref, runHref } from "./parts";
 import { followLinks, go, usePlace } from "./router";
@@ -56,9 +57,9 @@ function Page() {
   useEffect(() => onSignedOut(() => setOut(true)), []);
   const me = useData<Me>("/me", { on: () => false });
   useEffect(() => {
-    if (me.data || me.problem?.isAbsent) start();
-  }, [me.data, me.problem]);
-  if (isOut) return <Login />;
+    if (!me.isLoading && !isOut) start();
+  }, [me.isLoading, isOut]);
+  if (isOut) return <Login wasIn={me.data !== undefined} />;
   if (me.isLoading) return <p class="loading soft">Loading …</p>;
   return <Known me={me.data} />;
 }
@@ -68,6 +69,7 @@ function Known({ me }: { me: Me | undefined }) {
   const [help, setHelp] = useState(false);
   const [search, setSearch] = useState(false);
   const [isFolded, setFolded] = useState(localStorage.getItem("aioflow.folded") === "1");
+  const overview = useData<Overview>("/overview", { gap: 5000, every: 15_000 });
   const main = useRef<HTMLElement>(null);
   const key = place.parts.slice(0, 3).join("/");
   useEffect(() => listenToKeys({ search: () => setSearch(true), help: () => setHelp(true) }), []);
@@ -81,8 +83,9 @@ function Known({ me }: { me: Me | undefined }) {
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         To the content
       </a>
-      <Rail at={place.parts[0] ?? ""} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
+      <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
+        <Banner overview={overview.data} />
         <Routed parts={place.parts} me={me} />
       </main>
       <Dialogs />
@@ -133,20 +136,21 @@ function Routed({ parts, me }: { parts: string[]; me: Me | undefined }) {
 
 interface RailProps {
   at: string;
+  me: Me | undefined;
+  /** How many files cannot be read. */
+  broken: number;
   fold: () => void;
   isFolded: boolean;
   help: () => void;
   search: () => void;
 }
 
-function Rail({ at, fold, isFolded, help, search }: RailProps) {
+function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
   const [mode, setMode] = useState<Mode>(currentMode());
   const [dark, setDark] = useState(isDark);
-  const overview = useData<Overview>("/overview", { gap: 5000 });
   useEffect(() => onMode(setMode), []);
   useEffect(() => setOpen(false), [at]);
-  const broken = overview.data?.import_errors ?? 0;
   function change(): void {
     setTheme(dark ? "light" : "dark");
     setDark(!dark);
@@ -180,13 +184,20 @@ function Rail({ at, fold, isFolded, help, search }: RailProps) {
         </li>
       </ul>
       <div class="rail-foot">
+        {me && (
+          <a class="who" href="/settings" title={`You are ${me.name}, ${me.role}`}>
+            <span class="cut">{me.name}</span> <span class="soft">{me.role}</span>
+          </a>
+        )}
         <span class={`mode m-${mode}`} title={MODES[mode]} role="status">
           <i aria-hidden="true" />
           <span>{MODES[mode]}</span>
         </span>
         <div class="rail-buttons">
           <button type="button" class="plain" aria-label="Search" title="Search (Ctrl K)" onClick={search}>
-            ⌕
+            <svg width="14" height="14" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.7" stroke-linecap="round" aria-hidden="true">
+              <path d="M7 2.2a4.8 4.8 0 1 1 0 9.6 4.8 4.8 0 0 1 0-9.6zM10.6 10.6 14 14" />
+            </svg>
           </button>
           <button type="button" class="plain" aria-label={dark ? "Light look" : "Dark look"} title={dark ? "Light" : "Dark"} onClick={change}>
             {dark ? "☀" : "☾"}
@@ -218,6 +229,7 @@ function Help({ close }: { close: () => void }) {
     ["Ctrl K", "find a DAG or a run"],
     ["j k", "next, previous row"],
     ["Enter", "open it"],
+    ["← ↑ ↓ →", "in a grid or a graph: the next box"],
     ["Esc", "close"],
     ["?", "these keys"],
     ...PLACES.map(([letter, name]): [string, string] => [`g ${letter}`, name]),
@@ -248,6 +260,7 @@ function Help({ close }: { close: () => void }) {
 function Search({ close }: { close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
+  const [at, setAt] = useState(0);
   const dags = useData<Dag[]>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
   useEffect(() => box.current?.showModal(), []);
   const wanted = text.toLowerCase();
@@ -261,18 +274,32 @@ function Search({ close }: { close: () => void }) {
   ];
   function submit(event: Event): void {
     event.preventDefault();
-    const first = found[0];
-    if (first) go(first[1]);
+    const chosen = found[Math.min(at, found.length - 1)];
+    if (chosen) go(chosen[1]);
     close();
+  }
+  function pressed(event: KeyboardEvent): void {
+    const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (by === 0) return;
+    event.preventDefault();
+    const next = Math.max(0, Math.min(found.length - 1, at + by));
+    setAt(next);
+    box.current?.querySelectorAll("li")[next]?.scrollIntoView({ block: "nearest" });
   }
   return (
     <dialog ref={box} class="search" onClose={close} aria-label="Search">
       <form onSubmit={submit}>
-        <input type="search" autofocus placeholder="A DAG, a run's id, a place" aria-label="A DAG, a run's id, a place" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+        <input type="search" autofocus placeholder="A DAG, a run's id, a place" aria-label="A DAG, a run's id, a place" value={text}
+          onKeyDown={pressed}
+          onInput={(event) => {
+            setText(event.currentTarget.value);
+            setAt(0);
+          }}
+        />
       </form>
       <ul class="rows">
-        {found.map(([name, href]) => (
-          <li key={href}>
+        {found.map(([name, href], index) => (
+          <li key={href} class={index === at ? "chosen" : ""}>
             <a class="row" href={href} onClick={() => setTimeout(close)}>
               {name}
             </a>

@@ -3,10 +3,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import type { Problem } from "./api";
-import type { Data } from "./data";
+import { type Problem, query } from "./api";
+import { type Data, useData } from "./data";
 import { here, usePlace } from "./router";
-import type { Wait } from "./types";
+import type { Dag, Wait } from "./types";
 import { When } from "./time";
 
 interface PanelProps {
@@ -43,6 +43,29 @@ export function Head({ title, name, children }: { title: ComponentChildren; name
   );
 }
 
+/** One of several things that stand beside each other: its name and value stay together. */
+export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+/** What the columns of a list are: each a name, the class of its column, and what it means. */
+export function Heads({ of }: { of: [name: string, column: string, meaning?: string][] }) {
+  return (
+    <div class="row heads" aria-hidden="true">
+      {of.map(([name, column, meaning]) => (
+        <span key={column} class={column} title={meaning}>
+          {name}
+        </span>
+      ))}
+    </div>
+  );
+}
+
 export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
@@ -50,7 +73,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
 /** What went wrong, and what can be done about it. */
 export function Trouble({ problem, again }: { problem: Problem; again?: () => void }) {
   const advice = problem.isAbsent
-    ? "It may have been deleted, or this daemon is older than the page."
+    ? "It may have been deleted, or the address is not quite right."
     : problem.status === 403
       ? "Your role does not allow that; an admin can change it."
       : problem.status === 0 || problem.status === 503
@@ -59,7 +82,7 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   return (
     <div class="trouble" role="alert">
       <p>
-        <strong>{problem.message}</strong>
+        <strong class="break">{problem.message}</strong>
       </p>
       <p class="soft">
         {advice} {problem.code && <code>{problem.code}</code>}
@@ -83,10 +106,9 @@ interface ShownProps<T> {
 /** The data if it is there, else why it is not. */
 export function Shown<T>({ of, children, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
-    const isStale = of.problem !== undefined && !of.problem.isAbsent;
     return (
       <>
-        {isStale && of.problem && <p class="stale">{of.problem.message} What follows is from before.</p>}
+        {of.problem && <p class="stale">{of.problem.isAbsent ? "It is gone by now: what follows is how it was." : `${of.problem.message} What follows is from before.`}</p>}
         {children(of.data)}
       </>
     );
@@ -109,10 +131,17 @@ export function Tabs({ at, tabs, label }: { at: string; tabs: [string, string, s
 
 export function Waits({ wait }: { wait: Wait | null | undefined }) {
   if (!wait) return null;
+  if (wait.kind === "retry_at") {
+    return (
+      <span class="wait">
+        <b>next try</b> <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
+      </span>
+    );
+  }
   return (
     <span class="wait">
       <b>{wait.kind.replaceAll("_", " ")}</b>
-      {wait.detail && <span> {wait.detail}</span>}
+      {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
           {" "}
@@ -171,26 +200,54 @@ export function childName(task: string, map: number, round: number, label?: stri
   return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;
 }
 
+interface FilterProps {
+  name: string;
+  label: string;
+  onValue: (value: string) => void;
+  /** What may be meant, to choose from. */
+  options?: string[];
+  onTyped?: (text: string) => void;
+}
+
 /** A text field whose value goes into the address once typing rests. */
-export function Filter({ name, label, onValue }: { name: string; label: string; onValue: (value: string) => void }) {
+export function Filter({ name, label, onValue, options, onTyped }: FilterProps) {
   const place = usePlace();
   const [value, setValue] = useState(place.query.get(name) ?? "");
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   return (
-    <input
-      type="search"
-      data-search
-      placeholder={label}
-      aria-label={label}
-      value={value}
-      onInput={(event) => {
-        const given = event.currentTarget.value;
-        setValue(given);
-        clearTimeout(timer.current);
-        timer.current = setTimeout(() => onValue(given), 150);
-      }}
-    />
+    <>
+      <input
+        type="search"
+        data-search
+        placeholder={label}
+        aria-label={label}
+        list={options && `for-${name}`}
+        value={value}
+        onInput={(event) => {
+          const given = event.currentTarget.value;
+          setValue(given);
+          onTyped?.(given);
+          clearTimeout(timer.current);
+          timer.current = setTimeout(() => onValue(given), 150);
+        }}
+      />
+      {options && (
+        <datalist id={`for-${name}`}>
+          {options.map((option) => (
+            <option key={option} value={option} />
+          ))}
+        </datalist>
+      )}
+    </>
   );
+}
+
+/** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
+export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
+  const [text, setText] = useState("");
+  const found = useData<Dag[]>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
+  return <Filter name="dag" label="Of DAG (its whole id)" options={ids} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

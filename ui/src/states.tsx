@@ -70,11 +70,11 @@ export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
   );
 }
 
-export function State({ state }: { state: string }) {
+export function State({ state, name }: { state: string; name?: string }) {
   return (
     <span class={`state s-${state}`}>
       <Glyph state={state} />
-      {named(state)}
+      <span>{name ?? named(state)}</span>
     </span>
   );
 }
@@ -116,14 +116,30 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   );
 }
 
-export function Legend({ counts }: { counts: Counts }) {
+interface LegendProps {
+  counts: Counts;
+  isBare?: boolean;
+  hrefOf?: (state: string) => string;
+  children?: ComponentChildren;
+}
+
+/** What the shapes mean, and how many there are of each unless that is beside the point. */
+export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
   return (
     <ul class="legend">
       {ordered(counts).map(([state, count]) => (
         <li key={state}>
-          <Glyph state={state} size={12} /> {count.toLocaleString("en")} {named(state)}
+          <Glyph state={state} size={12} />{" "}
+          {hrefOf ? (
+            <a href={hrefOf(state)}>
+              {count.toLocaleString("en")} {named(state)}
+            </a>
+          ) : (
+            `${isBare ? "" : `${count.toLocaleString("en")} `}${named(state)}`
+          )}
         </li>
       ))}
+      {children}
     </ul>
   );
 }

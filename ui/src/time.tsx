@@ -1,22 +1,41 @@
-// Instants as people read them: relative, with UTC on hover.
+// Instants as people read them: relative, or by the clock of who reads; UTC stands in the tooltip.
 
 import { useEffect, useState } from "preact/hooks";
 
+export type Zone = "local" | "utc";
+
+const KEY = "aioflow.zone";
 const listeners = new Set<() => void>();
+
+function tick(): void {
+  for (const told of listeners) told();
+}
+
 setInterval(() => {
-  if (!document.hidden) for (const told of listeners) told();
+  if (!document.hidden) tick();
 }, 1000);
+document.addEventListener("visibilitychange", () => document.hidden || tick());
+
+export const ownZone = (): string => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+export const zone = (): Zone => (localStorage.getItem(KEY) === "utc" ? "utc" : "local");
+
+export function setZone(wanted: Zone): void {
+  if (wanted === "local") localStorage.removeItem(KEY);
+  else localStorage.setItem(KEY, wanted);
+  tick();
+}
 
 /** Now, each second. */
 export function useNow(isTicking = true): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
     if (!isTicking) return undefined;
-    const tick = () => setNow(Date.now());
-    listeners.add(tick);
-    return () => void listeners.delete(tick);
+    const told = () => setNow(Date.now());
+    listeners.add(told);
+    return () => void listeners.delete(told);
   }, [isTicking]);
-  return isTicking ? Math.max(now, 0) : Date.now();
+  return isTicking ? now : Date.now();
 }
 
 export function millis(at: string | null | undefined): number | null {
@@ -35,7 +54,7 @@ const UNITS: [number, string][] = [
 export function span(ms: number): string {
   const seconds = Math.abs(ms) / 1000;
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   for (const [index, [size, unit]] of UNITS.entries()) {
     if (seconds < size) continue;
@@ -47,15 +66,55 @@ export function span(ms: number): string {
   return "";
 }
 
+/** What is counted as it grows: in whole seconds, so that it does not flicker. */
+export function whole(ms: number): string {
+  const seconds = Math.floor(Math.max(0, ms) / 1000);
+  return seconds < 60 ? `${seconds} s` : span(seconds * 1000);
+}
+
 export function ago(at: number, now: number): string {
   const gone = now - at;
   if (Math.abs(gone) < 1000) return "now";
-  return gone > 0 ? `${span(Math.floor(gone / 1000) * 1000)} ago` : `in ${span(Math.floor(-gone / 1000) * 1000)}`;
+  return gone > 0 ? `${whole(gone)} ago` : `in ${whole(-gone)}`;
+}
+
+const formats = new Map<string, Intl.DateTimeFormat>();
+
+function clock(at: number, timeZone: string): string {
+  let format = formats.get(timeZone);
+  if (!format) {
+    // The one locale whose dates sort: 2026-01-31 03:00:00.
+    format = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "medium" });
+    formats.set(timeZone, format);
+  }
+  return format.format(at);
+}
+
+/** By the clock of who reads, or by UTC for who chose that. */
+export function local(at: string | null | undefined): string {
+  const found = millis(at);
+  return found === null ? "" : clock(found, zone() === "utc" ? "UTC" : ownZone());
 }
 
 export function utc(at: string | null | undefined): string {
   const found = millis(at);
-  return found === null ? "" : `${new Date(found).toISOString().replace("T", " ").slice(0, 19)} UTC`;
+  return found === null ? "" : `${clock(found, "UTC")} UTC`;
+}
+
+/** By both clocks, for a tooltip. */
+export function instants(at: string | null | undefined): string {
+  return ["UTC", "Etc/UTC", "GMT"].includes(ownZone()) || zone() === "utc" ? utc(at) : `${local(at)} ${ownZone()}\n${utc(at)}`;
+}
+
+/** By the minute where it has no seconds: a logical date mostly has none. */
+export function slot(at: string | null | undefined): string {
+  return local(at).replace(/:00$/, "") || "–";
+}
+
+/** From a day to a day; with the time where it does not begin or end with one. */
+export function Range({ first, last }: { first: string; last: string }) {
+  const text = `${local(first).replace(/ 00:00:00$/, "")} to ${local(last).replace(/ (23:59:59|00:00:00)$/, "")}`;
+  return <span title={`${instants(first)}\nto ${instants(last)}`}>{text}</span>;
 }
 
 export function When({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
@@ -63,8 +122,18 @@ export function When({ at, none = "–" }: { at: string | null | undefined; none
   const now = useNow(found !== null);
   if (found === null) return <span class="soft">{none}</span>;
   return (
-    <time dateTime={at ?? ""} title={utc(at)}>
+    <time dateTime={at ?? ""} title={instants(at)}>
       {ago(found, now)}
+    </time>
+  );
+}
+
+/** An instant by the clock. */
+export function At({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
+  if (millis(at) === null) return <span class="soft">{none}</span>;
+  return (
+    <time dateTime={at ?? ""} title={instants(at)}>
+      {slot(at)}
     </time>
   );
 }
@@ -75,12 +144,10 @@ export function Took({ from, to }: { from: string | null | undefined; to: string
   const ended = millis(to);
   const now = useNow(begun !== null && ended === null);
   if (begun === null) return <span class="soft">–</span>;
-  const title = `${utc(from)} – ${ended === null ? "now" : utc(to)}`;
-  const long = Math.max(0, (ended ?? now) - begun);
-  return <span title={title}>{span(ended === null ? Math.floor(long / 1000) * 1000 : long)}</span>;
-}
-
-/** A logical date: by the minute where it has no seconds. */
-export function slot(at: string | null): string {
-  return at === null ? "–" : at.replace("T", " ").replace(/:00(\.0+)?Z$/, "").replace(/Z$/, "");
+  const title = `from ${instants(from)}${ended === null ? "" : `\nto ${instants(to)}`}`;
+  return (
+    <span class="took" title={title}>
+      {ended === null ? whole(now - begun) : span(Math.max(0, ended - begun))}
+    </span>
+  );
 }

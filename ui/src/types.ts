@@ -63,6 +63,8 @@ export interface DagDetail {
   timezone: string;
   next_run_at: string | null;
   import_error: string | null;
+  /** What starts its runs, where that is events. */
+  trigger?: Trigger | null;
   catchup: boolean;
   max_active_runs: number;
   parameters: string[];

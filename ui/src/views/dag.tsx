@@ -6,9 +6,10 @@ import { ofDag, useData } from "../data";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
-import { Choice, Empty, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
+import { Choice, Empty, Fact, Head, Panel, Shown, Tabs, dagHref, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { When, utc } from "../time";
+import { named } from "../states";
+import { At, When, slot } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
@@ -17,25 +18,32 @@ export function DagPage({ id, view }: { id: string; view: string }) {
   const base = dagHref(id);
   const at = view === "" ? "grid" : view;
   return (
-    <Shown of={dag}>
-      {(data) => (
-        <>
-          <Top dag={data} />
-          <Tabs
-            label="Views of the DAG"
-            at={at}
-            tabs={[
-              ["grid", "Grid", base],
-              ["graph", "Graph", `${base}/graph`],
-              ["gantt", "Gantt", `${base}/gantt`],
-              ["code", "Code", `${base}/code`],
-              ["runs", "Runs", `${base}/runs`],
-            ]}
-          />
-          <View dag={data} at={at} />
-        </>
+    <>
+      {dag.problem && !dag.data && (
+        <Head title={id} name={id}>
+          <a href="/dags">All DAGs</a>
+        </Head>
       )}
-    </Shown>
+      <Shown of={dag}>
+        {(data) => (
+          <>
+            <Top dag={data} />
+            <Tabs
+              label="Views of the DAG"
+              at={at}
+              tabs={[
+                ["grid", "Grid", base],
+                ["graph", "Graph", `${base}/graph`],
+                ["gantt", "Gantt", `${base}/gantt`],
+                ["code", "Code", `${base}/code`],
+                ["runs", "Runs", `${base}/runs`],
+              ]}
+            />
+            <View dag={data} at={at} />
+          </>
+        )}
+      </Shown>
+    </>
   );
 }
 
@@ -60,24 +68,39 @@ function Top({ dag }: { dag: DagDetail }) {
       )}
       {dag.doc && <p class="doc">{dag.doc}</p>}
       <dl class="facts inline">
-        <dt>Schedule</dt>
-        <dd>{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</dd>
-        <dt>Next run</dt>
-        <dd>{dag.paused ? "paused" : <When at={dag.next_run_at} />}</dd>
-        <dt>Active at once</dt>
-        <dd>{dag.max_active_runs || "no limit"}</dd>
-        <dt>File</dt>
-        <dd class="break">{dag.file}</dd>
-        <dt>Version</dt>
-        <dd>
-          <code>{dag.version.slice(0, 12)}</code>
-        </dd>
-        {dag.tags.length > 0 && (
-          <>
-            <dt>Tags</dt>
-            <dd>{dag.tags.join(", ")}</dd>
-          </>
+        <Fact name="Schedule">{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</Fact>
+        <Fact name="Next run">
+          {dag.paused ? (
+            "paused"
+          ) : (
+            <>
+              <When at={dag.next_run_at} none="none" />
+              {dag.next_run_at && (
+                <span class="soft narrow-hide">
+                  , <At at={dag.next_run_at} />
+                </span>
+              )}
+            </>
+          )}
+        </Fact>
+        {dag.trigger && (
+          <Fact name="Started by">
+            <a href={`/triggers?dag=${enc(dag.dag_id)}`} title={dag.trigger.detail}>
+              {dag.trigger.kind}
+            </a>{" "}
+            {named(dag.trigger.state)}, since <When at={dag.trigger.since} />
+          </Fact>
         )}
+        <Fact name="Runs at once">{dag.max_active_runs || "no limit"}</Fact>
+        <Fact name="File">
+          <span class="break">{dag.file}</span>
+        </Fact>
+        <Fact name="Version">
+          <a href={`${dagHref(dag.dag_id)}/code`}>
+            <code>{dag.version.slice(0, 12)}</code>
+          </a>
+        </Fact>
+        {dag.tags.length > 0 && <Fact name="Tags">{dag.tags.join(", ")}</Fact>}
       </dl>
     </>
   );
@@ -143,6 +166,7 @@ function LastGantt({ dag }: { dag: DagDetail }) {
   const runs = useData<RunSummary[]>(query("/runs", { dag: dag.dag_id, limit: 20 }), { on: ofDag(dag.dag_id), gap: 1000 });
   const place = usePlace();
   const wanted = place.query.get("run") ?? runs.data?.[0]?.run_id ?? null;
+  const shown = runs.data?.find((run) => run.run_id === wanted);
   const rows = useData<GanttRow[]>(wanted && query(`/runs/${enc(wanted)}/gantt`, { limit: 1000 }), { gap: 1000 });
   return (
     <Shown of={runs}>
@@ -155,7 +179,7 @@ function LastGantt({ dag }: { dag: DagDetail }) {
               <Choice label="Run" value={wanted} options={found.map((run) => [run.run_id, run.run_id])} onValue={(run) => go(withQuery({ run }), { replace: true })} />
               <a href={runHref(wanted)}>this run</a>
             </div>
-            <Shown of={rows}>{(data) => <Gantt rows={data} run={wanted} />}</Shown>
+            <Shown of={rows}>{(data) => <Gantt rows={data} run={wanted} from={shown?.started_at} to={shown?.ended_at} />}</Shown>
           </div>
         )
       }
@@ -167,6 +191,21 @@ interface CodeOf {
   version: string;
   files: { name: string; text: string }[];
   made_at: string | null;
+}
+
+/** A text with the numbers of its lines beside it. */
+function Text({ text }: { text: string }) {
+  const count = text.replace(/\n$/, "").split("\n").length;
+  return (
+    <div class="numbered">
+      <pre class="code numbers" aria-hidden="true">
+        {Array.from({ length: count }, (_, index) => index + 1).join("\n")}
+      </pre>
+      <pre class="code" tabIndex={0}>
+        {text}
+      </pre>
+    </div>
+  );
 }
 
 interface Version {
@@ -182,7 +221,7 @@ function Code({ dag }: { dag: DagDetail }) {
   const versions = useData<Version[]>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
   const options = (versions.data ?? []).map((one): [string, string] => [
     one.version,
-    `${one.version.slice(0, 12)}, ${utc(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
+    `${one.version.slice(0, 12)}, ${slot(one.made_at)}, ${one.runs} runs${one.version === dag.version ? " (newest)" : ""}`,
   ]);
   return (
     <>
@@ -196,9 +235,7 @@ function Code({ dag }: { dag: DagDetail }) {
           <>
             {data.files.map((file) => (
               <Panel key={file.name} title={file.name}>
-                <pre class="code" tabIndex={0}>
-                  {file.text}
-                </pre>
+                <Text text={file.text} />
               </Panel>
             ))}
           </>

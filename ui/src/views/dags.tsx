@@ -6,7 +6,7 @@ import { usePages } from "../data";
 import { heights } from "../grid";
 import { VirtualList } from "../list";
 import { onChange } from "../live";
-import { Choice, Empty, Filter, Head, Shown, dagHref } from "../parts";
+import { Choice, Empty, Filter, Head, Heads, Shown, dagHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { When } from "../time";
@@ -61,6 +61,7 @@ export function Dags() {
               keyOf={(dag) => dag.dag_id ?? dag.file}
               onEnd={dags.more}
               onRange={(first, end) => setSeen([first, end])}
+              head={<Heads of={COLUMNS} />}
               row={(dag) => <Row dag={dag} recent={dag.dag_id === null ? undefined : recent[dag.dag_id]} />}
             />
           )
@@ -69,6 +70,15 @@ export function Dags() {
     </>
   );
 }
+
+const COLUMNS: [string, string, string?][] = [
+  ["", "c-glyph"],
+  ["DAG", "grow"],
+  ["Last runs", "recent", "The newest at the right; the taller, the longer it took"],
+  ["Schedule", "schedule wide-only"],
+  ["Next run", "c-when num wide-only"],
+  ["", "c-buttons"],
+];
 
 function filtered(dags: Dag[], search: string, state: string): Dag[] {
   const wanted = search.toLowerCase();
@@ -105,14 +115,18 @@ function Row({ dag, recent }: { dag: Dag; recent?: RecentRun[] }) {
         </a>
       )}
       <Recent runs={recent ?? []} />
-      <span class="cut soft wide-only schedule">{dag.schedule ?? "no schedule"}</span>
-      <span class="num soft wide-only">{dag.paused ? "paused" : <When at={dag.next_run_at} none="" />}</span>
-      <button type="button" data-needs="operator" class="small narrow-hide" aria-pressed={dag.paused} aria-label={`${dag.paused ? "Resume" : "Pause"} ${id}`} onClick={() => void pause(id, !dag.paused)}>
-        {dag.paused ? "Resume" : "Pause"}
-      </button>
-      <button type="button" data-needs="operator" class="small" aria-label={`Trigger ${id}`} onClick={() => void trigger(id)}>
-        Trigger
-      </button>
+      <span class="cut soft wide-only schedule" title={dag.schedule ?? undefined}>
+        {dag.schedule ?? "no schedule"}
+      </span>
+      <span class="c-when num soft wide-only">{dag.paused ? "paused" : <When at={dag.next_run_at} none="" />}</span>
+      <span class="c-buttons">
+        <button type="button" data-needs="operator" class="small narrow-hide" aria-pressed={dag.paused} aria-label={`${dag.paused ? "Resume" : "Pause"} ${id}`} onClick={() => void pause(id, !dag.paused)}>
+          {dag.paused ? "Resume" : "Pause"}
+        </button>
+        <button type="button" data-needs="operator" class="small" aria-label={`Trigger ${id}`} onClick={() => void trigger(id)}>
+          Trigger …
+        </button>
+      </span>
     </div>
   );
 }

@@ -2,13 +2,13 @@ import { Empty, Head, Panel, Shown, Waits, childName, dagHref, number, runHref, 
 import { enc, query } from "../api";
 import { ofRun, useData } from "../data";
 import { Bar, State, ended, sum } from "../states";
-import { Took, When, span } from "../time";
+import { Took, When, whole } from "../time";
 import type { Overview, Run, RunSummary, Trigger } from "../types";
 
 const SHOWN = 12;
 
 export function Home() {
-  const overview = useData<Overview>("/overview", { gap: 1000 });
+  const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
   const live = useData<RunSummary[]>(query("/runs", { state: "running", limit: SHOWN }));
   const isOld = overview.problem?.isAbsent === true;
   return (
@@ -54,13 +54,8 @@ function Figures({ now }: { now: Overview }) {
     .join(", ");
   return (
     <>
-      {now.is_store_away && (
-        <p class="wrong" role="alert">
-          The database does not answer: nothing moves until it is back. See the daemon's log, and that its disk has room.
-        </p>
-      )}
       <dl class="figures">
-        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={now.status} below={`up ${span(now.uptime_seconds * 1000)}, lag ${span(now.loop_lag_seconds * 1000)}`} />
+        <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={now.status} below={`up ${whole(now.uptime_seconds * 1000)}`} />
         <Figure name="Live runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks run`} />
         <Figure name="Waiting" href="/triggers" text={number(parked)} below={kinds || "no slot held"} />
         <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
@@ -79,7 +74,7 @@ function Figure({ name, text, below, isBad, href }: { name: string; text: string
       <dt>{name}</dt>
       <dd>
         <a href={href}>{text}</a>
-        <small>{below}</small>
+        <small title={below}>{below}</small>
       </dd>
     </div>
   );
@@ -91,7 +86,9 @@ function InFlight({ run }: { run: RunSummary }) {
   return (
     <li>
       <a class="row" data-row href={runHref(run.run_id)}>
-        <span class="cut grow">{run.run_id}</span>
+        <span class="cut grow" title={run.run_id}>
+          {run.run_id}
+        </span>
         <span class="share">
           <Bar counts={counts} label={run.run_id} />
         </span>
@@ -116,7 +113,9 @@ function Failed({ runs }: { runs: RunSummary[] }) {
       {runs.map((run) => (
         <li key={run.run_id}>
           <a class="row" data-row href={runHref(run.run_id)}>
-            <State state={run.state} />
+            <span class="state-cell short">
+              <State state={run.state} />
+            </span>
             <span class="cut grow">{run.run_id}</span>
             <span class="num soft">
               <When at={run.ended_at} />
@@ -135,9 +134,11 @@ function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
       {rows.map((row) => (
         <li key={`${row.run_id} ${row.task_id} ${row.map_index} ${row.round}`}>
           <a class="row" data-row href={taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
-            <State state={row.state} />
-            <span class="cut">{childName(row.task_id, row.map_index, row.round)}</span>
-            <span class="cut soft">{row.run_id}</span>
+            <span class="state-cell">
+              <State state={row.state} />
+            </span>
+            <span class="c-task cut">{childName(row.task_id, row.map_index, row.round)}</span>
+            <span class="c-run cut soft narrow-hide">{row.run_id}</span>
             <span class="cut grow">
               <Waits wait={row.waiting_on} />
             </span>

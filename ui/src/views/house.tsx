@@ -3,12 +3,14 @@
 import { drain } from "../actions";
 import { query } from "../api";
 import { useData, usePages } from "../data";
-import { Empty, Head, Json, Panel, Shown } from "../parts";
-import { When } from "../time";
-import type { AuditRow, Node } from "../types";
+import { Empty, Head, Json, Panel, Shown, number } from "../parts";
+import { State } from "../states";
+import { When, span } from "../time";
+import type { AuditRow, Node, Overview } from "../types";
 
 export function Nodes() {
-  const nodes = useData<Node[]>("/nodes", { gap: 2000 });
+  const nodes = useData<Node[]>("/nodes", { gap: 2000, every: 5000 });
+  const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
   return (
     <>
       <Head title="Nodes" name="Nodes" />
@@ -19,7 +21,7 @@ export function Nodes() {
           ) : (
             <div class="columns">
               {rows.map((node) => (
-                <One key={node.node} node={node} />
+                <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} />
               ))}
             </div>
           )
@@ -29,7 +31,7 @@ export function Nodes() {
   );
 }
 
-function One({ node }: { node: Node }) {
+function One({ node, now }: { node: Node; now: Overview | undefined }) {
   const isDrained = node.state.startsWith("drain");
   return (
     <Panel
@@ -46,7 +48,10 @@ function One({ node }: { node: Node }) {
     >
       <dl class="facts">
         <dt>State</dt>
-        <dd>{node.state.replaceAll("_", " ")}</dd>
+        <dd>
+          <State state={SHOWN_AS[node.state] ?? "pending"} name={node.state.replaceAll("_", " ")} />{" "}
+          <span class="soft">{MEANINGS[node.state] ?? ""}</span>
+        </dd>
         <dt>Started</dt>
         <dd>
           <When at={node.started_at} />
@@ -64,11 +69,37 @@ function One({ node }: { node: Node }) {
         <dt>Epoch</dt>
         <dd>{node.epoch}</dd>
         <dt>Triggers</dt>
-        <dd>{node.triggers ?? "–"}</dd>
+        <dd>
+          <a href="/triggers">{number(node.triggers)}</a>
+        </dd>
         <dt>Slots</dt>
-        <dd>{node.slots ?? "–"}</dd>
+        <dd>{now ? Object.entries(now.slots).map(([lane, slot]) => <Lane key={lane} name={lane} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
+        {now && (
+          <>
+            <dt title="How late the daemon's own loop is at most">Loop lag</dt>
+            <dd>{span(now.loop_lag_seconds * 1000)}</dd>
+          </>
+        )}
       </dl>
     </Panel>
+  );
+}
+
+const SHOWN_AS: Record<string, string> = { up: "success", drained: "paused", away: "failed" };
+const MEANINGS: Record<string, string> = {
+  drained: "starts no task and hosts no further trigger",
+  away: "this daemon cannot see it",
+};
+
+function Lane({ name, used, all }: { name: string; used: number; all: number }) {
+  const text = `${number(used)} of ${number(all)} for ${name} tasks`;
+  return (
+    <div class="lane-of-slots">
+      <span class="bar" role="img" aria-label={text}>
+        <i class="b-running" style={{ width: `${(100 * used) / Math.max(1, all)}%` }} />
+      </span>
+      <span class="soft">{text}</span>
+    </div>
   );
 }
 
@@ -138,8 +169,8 @@ export function Audit() {
                   <li key={row.audit_id}>
                     <details>
                       <summary class="row" data-row>
-                        <b class="cut">{row.actor}</b>
-                        <span class="cut">{row.action}</span>
+                        <b class="c-actor cut">{row.actor || "nobody known"}</b>
+                        <span class="c-action cut">{row.action}</span>
                         <span class="cut grow soft">{row.target}</span>
                         {row.outcome !== "done" && (
                           <span class="bad">

@@ -1,12 +1,15 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { send } from "../api";
 import { reason } from "../dialog";
 
-/** What somebody sees who has no rights here yet. */
-export function Login() {
+/** What somebody sees who has no rights here, or none any more; then they are back where they were. */
+export function Login({ wasIn }: { wasIn: boolean }) {
   const [wrong, setWrong] = useState("");
   const [isBusy, setBusy] = useState(false);
+  useEffect(() => {
+    document.title = "Sign in · aioflow";
+  }, []);
   async function submit(event: SubmitEvent): Promise<void> {
     event.preventDefault();
     const given = new FormData(event.currentTarget as HTMLFormElement);
@@ -22,6 +25,11 @@ export function Login() {
   return (
     <main class="login">
       <h1>aioflow</h1>
+      {wasIn && (
+        <p class="banner" role="alert">
+          Your session has ended. Sign in, and this page is shown again.
+        </p>
+      )}
       <p>
         Open the link that the daemon printed when it started: it has a token in it, and signs you in. The file{" "}
         <code>token</code> in the home of the daemon has the token alone: put it behind <code>/?token=</code>.
@@ -30,7 +38,7 @@ export function Login() {
         <h2>Or sign in</h2>
         <label>
           <span>Name</span>
-          <input name="name" autocomplete="username" required />
+          <input name="name" autocomplete="username" autofocus required />
         </label>
         <label>
           <span>Password</span>

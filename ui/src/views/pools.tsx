@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 
-import { liftPool, setPool } from "../actions";
+import { liftPool, many, setPool } from "../actions";
 import { enc } from "../api";
 import { useData } from "../data";
 import { Empty, Head, Panel, Shown, childName, number, taskHref } from "../parts";
@@ -13,6 +13,7 @@ interface Holder {
   map_index: number;
   weight: number;
   since: string | null;
+  is_waiting?: boolean;
 }
 
 export function Pools() {
@@ -85,7 +86,8 @@ function One({ pool }: { pool: Pool }) {
                         <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
                           <span class="cut">{childName(one.task_id, one.map_index, 0)}</span>
                           <span class="cut grow soft">{one.run_id}</span>
-                          <span class="num">{one.weight}</span>
+                          {one.is_waiting && <span class="soft">waits for a trigger</span>}
+                          <span class="num">{many(one.weight, "slot")}</span>
                           <span class="num soft">
                             <When at={one.since} />
                           </span>

@@ -8,10 +8,10 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { VirtualList } from "../list";
 import { Log } from "../log";
-import { Choice, Empty, Filter, Head, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, runHref, taskHref } from "../parts";
+import { Choice, Empty, Fact, Filter, Head, Heads, Json, Panel, Shown, Tabs, Trouble, Waits, childName, dagHref, number, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, named, sum, worst } from "../states";
-import { Took, When, slot } from "../time";
+import { At, Took, When } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
 
 const PAGE = 500;
@@ -26,6 +26,11 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   const base = runHref(id);
   return (
     <>
+      {run.problem && !run.data && (
+        <Head title={id} name={id}>
+          <a href="/runs">All runs</a>
+        </Head>
+      )}
       <Shown of={run}>
         {(data) => (
           <>
@@ -82,37 +87,34 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
       </Head>
       <div class="run-top">
         <dl class="facts inline">
-          <dt>DAG</dt>
-          <dd>
+          <Fact name="DAG">
             <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
-          </dd>
+          </Fact>
           {run.logical_date && (
-            <>
-              <dt>For</dt>
-              <dd>{slot(run.logical_date)}</dd>
-            </>
+            <Fact name="For">
+              <At at={run.logical_date} />
+            </Fact>
           )}
-          {cause && (
-            <>
-              <dt>Cause</dt>
-              <dd>{cause}</dd>
-            </>
-          )}
-          <dt>Started</dt>
-          <dd>
+          {cause && <Fact name="Cause">{cause}</Fact>}
+          <Fact name="Started">
             <When at={run.started_at} />
-          </dd>
-          <dt>Took</dt>
-          <dd>
+          </Fact>
+          <Fact name={live ? "Takes" : "Took"}>
             <Took from={run.started_at} to={run.ended_at} />
-          </dd>
-          <dt>Tasks</dt>
-          <dd data-progress>
-            {ended(run.counts)} of {all}
-          </dd>
+          </Fact>
+          <Fact name="Tasks">
+            <span data-progress>
+              {number(ended(run.counts))} of {number(all)}
+            </span>
+          </Fact>
+          <Fact name="Version">
+            <a href={`${dagHref(run.dag_id)}/code?version=${enc(run.version)}`}>
+              <code>{run.version.slice(0, 12)}</code>
+            </a>
+          </Fact>
         </dl>
         <Bar counts={run.counts} label="Tasks" />
-        <Legend counts={run.counts} />
+        <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
     </>
   );
@@ -183,7 +185,7 @@ function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined,
 function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
   return (
     <Panel title="Tasks">
-      <ul class="rows">
+      <ul class="rows by-task">
         {tasks.slice(0, 300).map((task) => (
           <li key={task.task_id}>
             <a class="row" data-row href={taskHref(run.run_id, task.task_id)}>
@@ -192,10 +194,10 @@ function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
               <span class="share">
                 <Bar counts={task.counts} label={task.task_id} />
               </span>
-              <span class="num wide-only">
-                {ended(task.counts)} of {sum(task.counts)}
+              <span class="c-count num wide-only">
+                {number(ended(task.counts))} of {number(sum(task.counts))}
               </span>
-              <span class="num soft">
+              <span class="c-took num soft">
                 <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} />
               </span>
             </a>
@@ -213,7 +215,7 @@ function RunGantt({ run }: { run: Run }) {
     gap: 1000,
   });
   if (rows.problem) return <Trouble problem={rows.problem} />;
-  return <Gantt rows={rows.items} run={run.run_id} onRange={rows.onRange} />;
+  return <Gantt rows={rows.items} run={run.run_id} from={run.started_at} to={run.ended_at} onRange={rows.onRange} />;
 }
 
 function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
@@ -230,7 +232,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
   return (
     <div class="fill-column">
       <div class="bar-of-filters">
-        <Filter name="of" label="Of task (its whole id)" onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
+        <Filter name="of" label="Of task (its whole id)" options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
         <Choice
           label="State"
           value={state}
@@ -248,6 +250,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
           label={`${rows.items.length} tasks`}
           keyOf={(_, index) => index}
           onRange={rows.onRange}
+          head={<Heads of={COLUMNS} />}
           row={(task) => task && <TaskRow run={run.run_id} task={task} />}
         />
       )}
@@ -255,6 +258,14 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
     </div>
   );
 }
+
+const COLUMNS: [string, string, string?][] = [
+  ["State", "state-cell"],
+  ["Task", "grow"],
+  ["Waits for", "c-waits wide-only"],
+  ["Try", "c-try narrow-hide"],
+  ["Took", "c-took num"],
+];
 
 function TaskRow({ run, task }: { run: string; task: Task }) {
   return (
@@ -266,11 +277,11 @@ function TaskRow({ run, task }: { run: string; task: Task }) {
         {childName(task.task_id, task.map_index, task.round, task.map_label)}
         {task.error && <span class="bad"> {task.error.message}</span>}
       </span>
-      <span class="cut wide-only">
+      <span class="c-waits cut wide-only">
         <Waits wait={task.waiting_on} />
       </span>
-      {task.try_number > 1 && <span class="soft">try {task.try_number}</span>}
-      <span class="num soft">
+      <span class="c-try soft narrow-hide">{task.try_number > 1 ? `${task.try_number} of ${task.max_tries}` : ""}</span>
+      <span class="c-took num soft">
         <Took from={task.started_at} to={task.ended_at} />
       </span>
     </a>

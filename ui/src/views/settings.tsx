@@ -4,9 +4,10 @@ import { Text } from "../actions";
 import { enc, send } from "../api";
 import { useData } from "../data";
 import { act, ask } from "../dialog";
+import { parsed } from "../form";
 import { Choice, Empty, Head, Panel, Shown } from "../parts";
 import { type Theme, setTheme, theme } from "../theme";
-import { When } from "../time";
+import { type Zone, When, local, ownZone, setZone, useNow, utc, zone } from "../time";
 import type { Me } from "../types";
 
 interface Value {
@@ -25,6 +26,7 @@ type Kind = (typeof KINDS)[number][0];
 
 export function Settings({ me }: { me: Me | undefined }) {
   const [look, setLook] = useState<Theme>(theme());
+  const [times, setTimes] = useState<Zone>(zone());
   function change(value: string): void {
     setTheme(value as Theme);
     setLook(value as Theme);
@@ -35,30 +37,53 @@ export function Settings({ me }: { me: Me | undefined }) {
       <div class="columns">
         <Panel title="You">
           <p>{me ? `${me.name}, ${me.role} (${me.kind})` : "This daemon has one token, and who knows it may do everything."}</p>
-          {me && me.kind !== "token" && (
+          {me?.kind === "session" && (
             <button type="button" onClick={() => void act(signOut)}>
               Sign out
             </button>
           )}
-          <p>
-            <label>
-              <span>Look </span>
-              <Choice
-                label="Look"
-                value={look}
-                options={[
-                  ["auto", "as the system"],
-                  ["light", "light"],
-                  ["dark", "dark"],
-                ]}
-                onValue={change}
-              />
-            </label>
-          </p>
+          <div class="choices">
+            <span>Look</span>
+            <Choice
+              label="Look"
+              value={look}
+              options={[
+                ["auto", "as the system"],
+                ["light", "light"],
+                ["dark", "dark"],
+              ]}
+              onValue={change}
+            />
+            <span>Times</span>
+            <Choice
+              label="Times"
+              value={times}
+              options={[
+                ["local", `of this computer (${ownZone()})`],
+                ["utc", "in UTC"],
+              ]}
+              onValue={(value) => {
+                setZone(value as Zone);
+                setTimes(value as Zone);
+              }}
+            />
+            <span />
+            <Clock />
+          </div>
+          <p class="soft">Both are kept by this browser. Every instant has its UTC in a tooltip.</p>
         </Panel>
         {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
       </div>
     </>
+  );
+}
+
+function Clock() {
+  const now = new Date(useNow()).toISOString();
+  return (
+    <span class="soft" title={utc(now)}>
+      now {local(now)}
+    </span>
   );
 }
 
@@ -123,7 +148,7 @@ function set(kind: Kind, name: string, hint: string): void {
       </>
     ),
     act: async () => {
-      const value: unknown = kind === "variable" ? JSON.parse(wanted.value) : wanted.value;
+      const value: unknown = kind === "variable" ? parsed("the value", wanted.value) : wanted.value;
       await send("PUT", path(kind, wanted.name), { value });
       return `${wanted.name} is set`;
     },

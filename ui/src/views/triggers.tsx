@@ -2,7 +2,7 @@ import { fire, unquarantine } from "../actions";
 import { query } from "../api";
 import { type Concerns, useData, usePages } from "../data";
 import { VirtualList } from "../list";
-import { Choice, Empty, Filter, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { When, span } from "../time";
@@ -20,7 +20,7 @@ export function Triggers() {
   const kind = place.query.get("kind") ?? "";
   const state = place.query.get("state") ?? "";
   const dag = place.query.get("dag") ?? "";
-  const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000 });
+  const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000, every: 5000 });
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
   return (
     <>
@@ -34,7 +34,7 @@ export function Triggers() {
         class="fill-column least"
         actions={
           <>
-            <Filter name="dag" label="Of DAG (its whole id)" onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
+            <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
             {kinds.length > 0 && (
               <Choice label="Kind" value={kind} options={[["", "all kinds"], ...kinds]} onValue={(value) => go(withQuery({ kind: value }), { replace: true })} />
             )}
@@ -66,6 +66,7 @@ function List({ kind, state, dag }: { kind: string; state: string; dag: string }
             label={`${data.length}${rows.isWhole ? "" : " or more"} parked waits`}
             keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
             onEnd={rows.more}
+            head={<Heads of={COLUMNS} />}
             row={(row) => <Row row={row} />}
           />
         )
@@ -74,34 +75,49 @@ function List({ kind, state, dag }: { kind: string; state: string; dag: string }
   );
 }
 
+const COLUMNS: [string, string, string?][] = [
+  ["", "c-glyph"],
+  ["Kind", "kind"],
+  ["Who waits", "c-who"],
+  ["For what", "grow narrow-hide"],
+  ["At the latest", "c-when num wide-only", "Its deadline"],
+  ["Since", "c-when num"],
+  ["", "c-fire narrow-hide"],
+];
+
 function Row({ row }: { row: Trigger }) {
   const name = row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round);
   const href = row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id);
   return (
     <div class="row">
       <Glyph state="deferred" />
-      <span class="kind">{row.kind}</span>
-      <a class="cut" data-row href={href}>
-        {name}
-      </a>
+      <span class="kind cut" title={row.kind}>
+        {row.kind}
+      </span>
+      <span class="c-who cut" title={row.run_id ?? undefined}>
+        <a data-row href={href}>
+          {name}
+        </a>{" "}
+        {row.task_id !== null && <span class="soft">{row.dag_id}</span>}
+      </span>
       <span class="cut grow soft narrow-hide" title={row.detail}>
         {row.detail}
       </span>
       {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
       {row.shared_with !== null && row.shared_with > 0 && <span class="soft wide-only">shares its watch with {row.shared_with}</span>}
-      {row.deadline && (
-        <span class="soft wide-only">
-          until <When at={row.deadline} />
-        </span>
-      )}
-      <span class="num">
+      <span class="c-when num soft wide-only">
+        <When at={row.deadline} none="" />
+      </span>
+      <span class="c-when num">
         <When at={row.since} />
       </span>
-      {row.run_id !== null && (
-        <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
-          Fire
-        </button>
-      )}
+      <span class="c-fire narrow-hide">
+        {row.run_id !== null && (
+          <button type="button" data-needs="operator" class="small" aria-label={`Fire ${name}`} onClick={() => fire(row.trigger_id, name)}>
+            Fire …
+          </button>
+        )}
+      </span>
     </div>
   );
 }
@@ -124,9 +140,18 @@ function Summary({ data }: { data: TriggerSummary }) {
                 <th>Kind</th>
                 <th class="num">Parked</th>
                 <th class="num">Oldest</th>
-                <th class="num">Watches</th>
-                <th class="num">Next look</th>
-                <th class="num">Fires/s</th>
+                <th class="num" title="Waits for the same thing share one watch: so many things are looked at for them">
+                  Looked at
+                </th>
+                <th class="num" title="When the first of them is looked at next; what is told by itself is not looked at">
+                  Next look
+                </th>
+                <th class="num" title="Events since the daemon began">
+                  Fired
+                </th>
+                <th class="num" title="Events per second, over the last minute">
+                  Per s
+                </th>
               </tr>
             </thead>
             <tbody>
@@ -141,6 +166,7 @@ function Summary({ data }: { data: TriggerSummary }) {
                   <td class="num">
                     <When at={kind.next_check_at} />
                   </td>
+                  <td class="num">{number(kind.fires)}</td>
                   <td class="num">{number(kind.fires_per_second, 1)}</td>
                 </tr>
               ))}
@@ -163,13 +189,15 @@ function Summary({ data }: { data: TriggerSummary }) {
             ))}
           </tbody>
         </table>
-        {data.hosts.map((host) => (
-          <p key={host.name} class="soft">
-            <b>{host.name}</b> {named(host.state)}: {number(host.triggers)} triggers
-            {host.loop_lag_seconds !== null && `, loop lag ${span(host.loop_lag_seconds * 1000)}`}
-            {host.rss_bytes !== null && `, ${bytes(host.rss_bytes)}`}
-          </p>
-        ))}
+        {data.hosts
+          .filter((host) => host.name !== "quarantine" || host.triggers > 0)
+          .map((host) => (
+            <p key={host.name} class="soft">
+              Host <b>{host.name}</b> is {named(host.state)}: {number(host.triggers)} triggers
+              {host.loop_lag_seconds !== null && `, loop ${span(host.loop_lag_seconds * 1000)} late at most`}
+              {host.rss_bytes !== null && `, ${bytes(host.rss_bytes)}`}
+            </p>
+          ))}
       </Panel>
       {data.quarantined.length > 0 && (
         <Panel title="In quarantine" class="wide">
@@ -191,7 +219,7 @@ function Summary({ data }: { data: TriggerSummary }) {
 }
 
 function Stalls() {
-  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000 });
+  const slow = useData<Slow[]>("/triggers/slow", { gap: 5000, every: 15_000 });
   if (!slow.data || slow.data.length === 0) return null;
   return (
     <Panel title="Held up the loop">

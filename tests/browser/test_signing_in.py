@@ -1,0 +1,159 @@
+"""Who signs in at the page, what they are offered, and what they are never shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.daemon import DaemonProcess
+from tests.browser.dags import STEERED
+from tests.browser.watched import stranger, watched
+
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(180)]
+
+PASSWORD = "a long enough password"
+VIEWS = (
+    "/", "/dags", "/dags/brief", "/runs", "/runs/first", "/runs/first?task=at_once", "/triggers",
+    "/events", "/pools", "/backfills", "/nodes", "/settings",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("signing")
+    (folder / "dags").mkdir()
+    (folder / "dags" / "steered.py").write_text(STEERED)
+    with DaemonProcess(folder / "home", folder / "dags") as running:
+        for role in ("viewer", "operator", "admin"):
+            body = {"name": f"the-{role}", "password": PASSWORD, "role": role}
+            running.request("POST", "/api/v1/users", body)
+        running.trigger("brief", run_id="first")
+        running.trigger("patient", run_id="parked")
+        running.request("PUT", "/api/v1/pools/desk", {"slots": 2})
+        running.wait("first")
+        yield running
+
+
+def sign_in(page, name, password=PASSWORD):
+    page.page.get_by_label("Name").fill(name)
+    page.page.get_by_label("Password").fill(password)
+    page.page.get_by_role("button", name="Sign in").click()
+
+
+def enter(page, name):
+    """Sign in, and wait to be let in."""
+    sign_in(page, name)
+    page.page.wait_for_selector(".rail")
+
+
+def offered(page):
+    """What of that which not everybody may do can be seen."""
+    return page.page.locator("main [data-needs]:visible").all_inner_texts()
+
+
+def test_who_signs_in_is_where_they_wanted_to_go(browser, daemon):
+    with stranger(browser, daemon) as page:
+        page.page.goto(f"{page.base}/runs/first/gantt?task=at_once")
+        sign_in(page, "the-viewer", "not that one, surely")
+        page.see("Sign in", within="main")
+        page.see("request.login", within="[role=alert]")
+        enter(page, "the-viewer")
+
+        page.page.wait_for_selector(".drawer")
+        assert page.page.url == f"{page.base}/runs/first/gantt?task=at_once"
+        page.clean()
+
+
+def test_a_viewer_is_offered_nothing_that_changes_anything(browser, daemon):
+    with stranger(browser, daemon) as page:
+        page.page.goto(page.base)
+        enter(page, "the-viewer")
+        found = {view: offered(page.go(view)) for view in VIEWS}
+        assert {view: what for view, what in found.items() if what} == {}
+        expect(page.page.locator(".rail a[href='/audit']")).to_be_hidden()
+        page.see("the-viewer, viewer", within="main")
+        page.clean()
+
+
+def test_an_operator_is_offered_runs_and_not_what_is_an_admins(browser, daemon):
+    with stranger(browser, daemon) as page:
+        page.page.goto(page.base)
+        enter(page, "the-operator")
+        assert "Trigger …" in offered(page.go("/dags/brief"))
+        assert "Delete …" not in offered(page.go("/runs/first"))
+        assert offered(page.go("/nodes")) == []
+        page.go("/settings")
+        expect(page.page.get_by_role("heading", name="Secrets")).to_have_count(0)
+        page.clean()
+
+
+def test_who_signs_out_is_out_of_every_window_and_comes_back_to_the_same_place(browser, daemon):
+    with stranger(browser, daemon) as page:
+        page.page.goto(f"{page.base}/settings")
+        enter(page, "the-admin")
+        page.settle()
+        other = page.page.context.new_page()
+        other.goto(f"{page.base}/runs/parked?task=rests")
+        other.locator(".drawer").get_by_text("deferred").first.wait_for()
+        page.press("Sign out")
+        page.see("Or sign in")
+        daemon.request("POST", "/api/v1/runs/parked/cancel")
+
+        other.get_by_text("Your session has ended").wait_for()
+        other.get_by_label("Name").fill("the-admin")
+        other.get_by_label("Password").fill(PASSWORD)
+        other.get_by_role("button", name="Sign in").click()
+        other.locator(".drawer").get_by_text("cancelled").first.wait_for()
+        assert other.url == f"{page.base}/runs/parked?task=rests"
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "value", "again"),
+    [
+        pytest.param("Secrets", "bank/pin", "hush-hush-1", "hush-hush-2", id="secret"),
+        pytest.param("Connections", "store", "pg://u:hush-hush-1@h/d", "pg://u:hush@h/e", id="uri"),
+        pytest.param("Variables", "limits", '{"most": "hush-hush-1"}', "[1, 2]", id="variable"),
+    ],
+)
+def test_a_value_is_written_and_replaced_and_never_read(browser, daemon, title, name, value, again):
+    with watched(browser, daemon) as page:
+        page.go("/settings")
+        panel = page.page.locator("main .panel", has=page.page.get_by_role("heading", name=title))
+        panel.get_by_role("button", name="Set …").click()
+        page.page.get_by_role("dialog").get_by_label("Name").fill(name)
+        page.page.get_by_role("dialog").get_by_label("Value").fill(value)
+        page.confirm("Set")
+        panel.get_by_text(name, exact=True).wait_for()
+        page.see(f"{name} is set", within=".toasts")
+
+        panel.get_by_role("button", name=f"Replace {name}").click()
+        assert page.page.get_by_role("dialog").get_by_label("Value").input_value() == ""
+        page.page.get_by_role("dialog").get_by_label("Value").fill(again)
+        page.confirm("Set")
+        assert "hush-hush" not in page.page.content()
+        told = json.dumps(daemon.get(f"/api/v1/{title.lower()}")[1])
+        assert name in told
+        assert "hush-hush" not in told
+
+        panel.get_by_role("button", name=f"Delete {name}").click()
+        page.see("fail", within="dialog")
+        page.confirm("Delete")
+        expect(panel.get_by_text(name, exact=True)).to_have_count(0)
+        page.clean()
+
+
+def test_a_variable_that_is_no_json_says_so(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.go("/settings")
+        panel = page.page.locator(
+            "main .panel", has=page.page.get_by_role("heading", name="Variables")
+        )
+        panel.get_by_role("button", name="Set …").click()
+        page.page.get_by_role("dialog").get_by_label("Name").fill("broken")
+        page.page.get_by_role("dialog").get_by_label("Value").fill('{"most": ')
+        page.page.locator("dialog footer button[type=submit]").click()
+        page.see("is no JSON", within="dialog .wrong")
+        page.clean()
+    assert daemon.get("/api/v1/variables")[1] == []

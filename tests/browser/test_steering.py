@@ -1,0 +1,205 @@
+"""What is steered by hand from the page, and what it says of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.daemon import DaemonProcess, eventually, task_of
+from tests.browser.dags import STALLS, STEERED
+from tests.browser.watched import watched
+
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steering")
+    (folder / "dags").mkdir()
+    (folder / "dags" / "steered.py").write_text(STEERED)
+    (folder / "dags" / "stalls.py").write_text(STALLS)
+    with DaemonProcess(folder / "home", folder / "dags") as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser, daemon):
+    """Somebody who may do everything, and is told what cannot be; else nothing goes wrong."""
+    with watched(browser, daemon, refusals=(400, 404, 422)) as watch:
+        yield watch
+        watch.clean()
+
+
+def field(page, label):
+    """A field of the question that is asked; hints and choices are behind its name."""
+    return page.page.get_by_role("dialog").get_by_label(re.compile(f"^{re.escape(label)}"))
+
+
+def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
+    page.go("/nodes")
+    page.press("Drain …")
+    page.see("starts no new task", within="dialog")
+    page.confirm("Drain")
+    page.see("drained", within="main .facts")
+    run = daemon.trigger("brief")
+    page.go(f"/runs/{run}")
+    page.page.wait_for_selector("[data-task='at_once'][data-state='queued']")
+
+    page.go("/nodes")
+    page.press("Undrain …")
+    page.confirm("Undrain")
+
+    page.see("up", within="main .facts")
+    assert daemon.wait(run)["state"] == "success"
+
+
+def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
+    page.go("/pools")
+    page.see("No pool has a limit")
+    page.press("Limit a pool …")
+    field(page, "Pool").fill("desk")
+    field(page, "Slots").fill("1")
+    field(page, "What waits for a trigger counts too").check()
+    page.confirm("Set")
+    page.see("Pool desk has 1 slot", within=".toasts")
+
+    runs = [daemon.trigger("sitting") for _ in range(2)]
+    page.see("1 of 1", within="main")
+    page.see("1 queued", within="main")
+    page.page.locator("main summary", has_text="desk").click()
+    holder = page.page.locator("main .inset a.row")
+    expect(holder).to_have_count(1)
+    holder.click()
+    page.page.wait_for_url(re.compile("/runs/.*task=sits"))
+
+    page.go("/pools")
+    page.page.locator("main summary", has_text="desk").click()
+    page.press("Lift the limit …")
+    page.confirm("Lift")
+    page.see("No pool has a limit")
+    eventually(lambda: all(task_of(daemon, run, "sits")["state"] == "deferred" for run in runs))
+
+
+def test_a_task_that_is_marked_lets_go_on_what_comes_after_it(page, daemon):
+    run = daemon.trigger("patient")
+    page.go(f"/runs/{run}?task=rests")
+    page.see("deferred", within=".drawer")
+    page.press("Mark …", within=".drawer")
+    page.see("what goes on of it is stopped", within="dialog")
+    page.confirm("Mark")
+
+    page.see("Marked 1 task", within=".toasts")
+    page.see("success", within="main h1")
+    assert task_of(daemon, run, "after")["state"] == "success"
+
+
+def test_a_run_is_marked_as_failed(page, daemon):
+    run = daemon.trigger("patient")
+    page.go(f"/runs/{run}")
+    page.press("Mark …")
+    field(page, "State").select_option("failed")
+    page.confirm("Mark")
+
+    page.see("failed", within="main h1")
+    assert daemon.run(run)["state"] == "failed"
+
+
+def test_a_run_that_is_deleted_is_in_no_list(page, daemon):
+    run = daemon.trigger("brief", run_id="gone-tomorrow")
+    daemon.wait(run)
+    page.go(f"/runs/{run}")
+    page.press("Delete …")
+    page.see("cannot be undone", within="dialog")
+    page.confirm("Delete")
+
+    page.page.wait_for_url("**/runs")
+    page.see(f"Deleted {run}", within=".toasts")
+    expect(page.page.locator("main").get_by_text(run)).to_have_count(0)
+    assert daemon.get(f"/api/v1/runs/{run}", status=None)[0] == 404
+
+
+def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
+    run = daemon.trigger("listening")
+    eventually(lambda: task_of(daemon, run, "hears")["state"] == "deferred")
+    page.go("/events")
+    page.press("Emit …")
+    field(page, "Name").fill("doors/opened")
+    field(page, "Data (JSON)").fill('{"door": 3')
+    page.page.locator("dialog footer button[type=submit]").click()
+    page.see("is no JSON", within="dialog .wrong")
+    field(page, "Data (JSON)").fill('{"door": 3}')
+    page.confirm("Emit")
+
+    page.see("is stored", within=".toasts")
+    daemon.wait(run)
+    assert task_of(daemon, run, "hears")["result"] == {"door": 3}
+    page.page.locator("main summary", has_text="doors/opened").click()
+    page.see("It woke", within="main .inset")
+    page.page.locator("main .inset").get_by_role("link", name=f"{run} hears").click()
+    page.page.wait_for_url(f"**/runs/{run}?task=hears")
+
+
+def test_a_class_in_quarantine_is_let_out(page, daemon, tmp_path):
+    run = daemon.trigger("stalling", {"folder": str(tmp_path)})
+    page.go("/triggers")
+    page.see("In quarantine", timeout=60)
+    (tmp_path / "mended").touch()
+    page.press("End …")
+    page.see("on the shared loop again", within="dialog")
+    page.confirm("End it")
+
+    page.see("is out of quarantine", within=".toasts")
+    expect(page.page.get_by_text("In quarantine", exact=True)).to_have_count(0)
+    (tmp_path / "gate").touch()
+    assert daemon.wait(run)["state"] == "success"
+
+
+def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
+    flag = tmp_path / "flag"
+    run = daemon.trigger("parts", {"flag": str(flag)})
+    daemon.wait(run)
+    before = daemon.run(run)["tasks"]
+    page.go(f"/runs/{run}?task=part")
+    page.see("ValueError: not yet", within=".drawer")
+    page.go(f"/runs/{run}/tasks?state=failed")
+    page.page.get_by_role("link", name="part[1]").click()
+    page.see("not yet", within=".drawer")
+    flag.touch()
+    page.press("Clear …", within=".drawer")
+    assert field(page, "Only index 1, not all of its siblings").is_checked()
+    page.confirm("Clear")
+
+    page.see("Cleared 1 task", within=".toasts")
+    page.see("success", within="main h1")
+    again = daemon.run(run)["tasks"]
+    assert [one["state"] for one in again] == ["success"] * 3
+    assert [again[at]["started_at"] for at in (0, 2)] == [before[at]["started_at"] for at in (0, 2)]
+
+
+def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
+    page.go("/dags/shaped")
+    page.press("Trigger …")
+    submit = page.page.locator("dialog footer button[type=submit]")
+    submit.click()
+    assert field(page, "size").evaluate("(node) => node.validationMessage") != ""
+    field(page, "size").select_option("large")
+    field(page, "count").fill("12")
+    submit.click()
+    assert "9" in field(page, "count").evaluate("(node) => node.validationMessage")
+    field(page, "count").fill("7")
+    field(page, "full").select_option("true")
+    page.see("Whether all of it", within="dialog")
+    field(page, "code").fill("A1")
+    submit.click()
+    page.see("the parameter 'code' does not fit", within="dialog .wrong")
+    assert daemon.get("/api/v1/runs?dag=shaped")[1] == []
+    field(page, "code").fill("xyz")
+    page.confirm("Start")
+
+    page.page.wait_for_url("**/runs/*")
+    (run,) = daemon.get("/api/v1/runs?dag=shaped")[1]
+    conf = daemon.run(run["run_id"])["conf"]
+    assert conf == {"size": "large", "count": 7, "full": True, "code": "xyz"}
+    page.see('"size": "large"', within="main .json")
