@@ -213,27 +213,19 @@ def test_every_public_name_option_and_rule_is_listed():
     assert names <= listed
 
 
-def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    verbs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    if not verbs:
-        yield name
-    for verb, below in (verbs[0].choices if verbs else {}).items():
-        yield from commands(below, f"{name} {verb}")
-
-
-def test_every_command_is_listed_and_no_other():
-    rows = re.findall(r"^\| (`aioflow[^|]*) \|", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
-    listed = {words for row in rows for words in re.findall(r"`([a-z ]*[a-z])[^`]*`", row)}
-
-    assert listed == {"aioflow", *commands(cli.command_parser(), "aioflow")}
-
-
 def parsers(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, Any]]:
     verbs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not verbs:
         yield name, parser
     for verb, below in (verbs[0].choices if verbs else {}).items():
         yield from parsers(below, f"{name} {verb}")
+
+
+def test_every_command_is_listed_and_no_other():
+    rows = re.findall(r"^\| (`aioflow[^|]*) \|", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
+    listed = {words for row in rows for words in re.findall(r"`([a-z ]*[a-z])[^`]*`", row)}
+
+    assert listed == {"aioflow", *(name for name, _ in parsers(cli.command_parser(), "aioflow"))}
 
 
 EVERY_COMMAND_HAS = {"--help", "--home", "--json", "--url"}
@@ -245,7 +237,9 @@ EVERY_COMMAND_HAS = {"--help", "--home", "--json", "--url"}
 )
 def test_every_option_stands_in_the_row_of_its_command(name, parser):
     table = (REFERENCE / "cli.md").read_text().splitlines()
-    (row,) = (row for row in table if re.match(rf"\| .*`{name}[ `].* \|", row.partition(" | ")[0] + " |"))
+    (row,) = (
+        row for row in table if re.match(rf"\| .*`{name}[ `].* \|", row.partition(" | ")[0] + " |")
+    )
     options = {option for a in parser._actions for option in a.option_strings if option[1] == "-"}
 
     assert options - EVERY_COMMAND_HAS <= set(re.findall(r"--[a-z-]+", row))
