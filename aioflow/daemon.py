@@ -82,6 +82,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Of the page, with a token in it.
         store: The database's URL, without its password.
+        stopped: Set when the node is to end.
     """
 
     url: str
@@ -89,6 +90,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     dags: tuple[Path, ...]
     pid: int
+    stopped: anyio.Event
 
 
 async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
@@ -348,6 +350,7 @@ class _Node:
             store=settings.shown_db,
             dags=settings.dags,
             pid=os.getpid(),
+            stopped=self.stopped,
         )
 
     # ── the end ─────────────────────────────────────────────────────────────────────────

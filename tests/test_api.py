@@ -104,6 +104,8 @@ async def test_a_key_finds_its_run_also_after_it_ended(tmp_path):
         pytest.param({"conf": {"nonsense": 1}}, BadConf, id="unknown-parameter"),
         pytest.param({"run_id": "../etc"}, RequestError, id="no-id"),
         pytest.param({"run_id": ""}, RequestError, id="empty-id"),
+        pytest.param({"run_id": "."}, RequestError, id="this-folder"),
+        pytest.param({"run_id": ".."}, RequestError, id="the-folder-above"),
         pytest.param({"logical_date": "yesterday"}, RequestError, id="no-time"),
         pytest.param({"key": "a\nb"}, RequestError, id="no-key"),
         pytest.param({"conf": {"n": "x" * 2_000_000}}, BadConf, id="too-large"),
@@ -173,6 +175,17 @@ async def test_cancelling_what_has_ended_changes_nothing(tmp_path):
         assert (await n.api.show_run("r")).state == "success"
         with pytest.raises(UnknownRun):
             await n.api.cancel("nobody")
+
+
+async def test_a_map_index_marks_no_whole_run(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        with pytest.raises(RequestError, match="name the task"):
+            await n.api.mark("r", "failed", map_index=1)
+        shown = await n.api.show_run("r")
+
+    assert shown.state == "running"
 
 
 async def test_a_failed_task_tells_its_error_and_its_children_none(tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +106,15 @@ def test_the_table_shows_the_newest_line_and_whether_its_claims_are_met(results)
     for picture in ("hop-0.svg", "hop-1.svg"):
         assert f"]({picture})" in page
         assert (results / picture).exists()
+
+
+def test_the_table_that_is_kept_has_each_measurement_with_a_line_that_has_figures():
+    folder = Path(harness.__file__).parent / "results"
+    lines = {path.stem: path.read_text().splitlines()[-1] for path in folder.glob("*.jsonl")}
+    sections = re.findall(r"^## (\w+)$", (folder / "README.md").read_text(), re.MULTILINE)
+
+    assert set(lines) <= set(benchmarks.MODULES)
+    assert set(sections) == {name for name, line in lines.items() if json.loads(line)["figures"]}
 
 
 def texts(svg: str) -> list[str]:

@@ -153,6 +153,42 @@ def test_every_reason_a_task_may_fail_for_is_listed():
     assert reasons <= quoted(REFERENCE / "errors.md")
 
 
+def test_every_code_of_the_http_face_and_of_the_command_line_is_listed():
+    web = "\n".join(path.read_text() for path in (ROOT / "aioflow" / "web").glob("*.py"))
+    said = "\n".join(path.read_text() for path in (ROOT / "aioflow" / "cli").glob("*.py"))
+    codes = set(re.findall(r'"((?:web|defect)\.[a-z_]+)"', web)) | {"request.invalid"}
+    codes |= set(re.findall(r" \[([a-z]+)\]\\?", said)) - {"retention"}
+
+    assert {"web.slow", "usage", "defect", "output"} <= codes
+    assert codes <= quoted(REFERENCE / "errors.md") | {kind.code for kind in error_classes()}
+
+
+def test_everything_that_may_be_wrong_or_odd_about_a_dag_file_is_listed():
+    source = "\n".join(path.read_text() for path in (ROOT / "aioflow").rglob("*.py"))
+    reasons = set(re.findall(r'DagFailure\(\s*"([a-z_.]+)"', source))
+
+    assert {"odd.source", "encoding", "processes", "dag.none"} <= reasons
+    assert reasons <= quoted(REFERENCE / "errors.md")
+
+
+def test_every_metric_and_setting_that_a_page_speaks_of_exists(tmp_path):
+    metrics = quoted(REFERENCE / "metrics.md")
+    settings = Settings.read(tmp_path).values
+    sections = "|".join({name.partition(".")[0] for name in settings if "." in name})
+
+    for page in PAGES:
+        words = {word.partition("{")[0] for word in quoted(page)}
+        assert {word for word in words if re.fullmatch(r"aioflow_[a-z_]+", word)} <= (
+            metrics | {"aioflow_triggers"}
+        ), page
+        if page != REFERENCE / "errors.md" and page != DOCS / "architecture.md":
+            named = {word for word in words if re.fullmatch(rf"(?:{sections})\.[a-z_]+", word)}
+            assert {word for word in named if not word.endswith(".py")} <= {
+                *settings,
+                *quoted(REFERENCE / "errors.md"),
+            }, page
+
+
 def test_every_setting_is_listed_and_no_other(tmp_path):
     listed = re.findall(
         r"^\| `([a-z_.]+)` \|", (REFERENCE / "settings.md").read_text(), re.MULTILINE
@@ -177,19 +213,36 @@ def test_every_public_name_option_and_rule_is_listed():
     assert names <= listed
 
 
-def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
+def parsers(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, Any]]:
     verbs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not verbs:
-        yield name
+        yield name, parser
     for verb, below in (verbs[0].choices if verbs else {}).items():
-        yield from commands(below, f"{name} {verb}")
+        yield from parsers(below, f"{name} {verb}")
 
 
 def test_every_command_is_listed_and_no_other():
     rows = re.findall(r"^\| (`aioflow[^|]*) \|", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
     listed = {words for row in rows for words in re.findall(r"`([a-z ]*[a-z])[^`]*`", row)}
 
-    assert listed == {"aioflow", *commands(cli.command_parser(), "aioflow")}
+    assert listed == {"aioflow", *(name for name, _ in parsers(cli.command_parser(), "aioflow"))}
+
+
+EVERY_COMMAND_HAS = {"--help", "--home", "--json", "--url"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parser"),
+    [pytest.param(*one, id=one[0]) for one in parsers(cli.command_parser(), "aioflow")],
+)
+def test_every_option_stands_in_the_row_of_its_command(name, parser):
+    table = (REFERENCE / "cli.md").read_text().splitlines()
+    (row,) = (
+        row for row in table if re.match(rf"\| .*`{name}[ `].* \|", row.partition(" | ")[0] + " |")
+    )
+    options = {option for a in parser._actions for option in a.option_strings if option[1] == "-"}
+
+    assert options - EVERY_COMMAND_HAS <= set(re.findall(r"--[a-z-]+", row))
 
 
 def test_every_route_is_listed_and_no_other():
@@ -277,6 +330,20 @@ def test_every_link_inside_the_project_leads_somewhere(page):
         found = page.parent / path if path else page
         assert found.exists(), f"{page}: {target}"
         assert not anchor or anchor in anchors(found), f"{page}: {target}"
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop().resolve()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        ahead += [page.parent / target for target in targets if ":" not in target]
+
+    decisions = {page for page in PAGES if page.parent.name == "decisions"}
+    assert {page.resolve() for page in set(PAGES) - decisions} <= reached
 
 
 def test_every_decision_has_its_four_parts_and_a_number_of_its_own():

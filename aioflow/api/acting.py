@@ -10,7 +10,7 @@ import anyio
 
 from aioflow.api.checks import checked_key, packed_payload
 from aioflow.api.reader import RunReader
-from aioflow.errors import AioflowError, UnknownRun
+from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model import RunState, TaskState, TriggerNo
 from aioflow.requests import (
     CancelRun,
@@ -142,8 +142,10 @@ class Actions(RunReader):
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
-            RequestError: If the run is being ended.
+            RequestError: If the run is being ended, or a map index is given without a task.
         """
+        if map_index >= 0 and not tasks:
+            raise RequestError("a map index is that of a task: name the task, too")
         request = Mark(
             run_id=run_id,
             state=TaskState.SUCCESS if state == "success" else TaskState.FAILED,

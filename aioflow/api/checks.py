@@ -14,7 +14,8 @@ __all__ = ("checked_id", "checked_key", "packed_conf", "packed_payload")
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _PAYLOAD_BYTES = 64 * 1024
-_ID = re.compile(r"[A-Za-z0-9_.:+@=-]{1,250}")
+_ID = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.:+@=-]{1,250}")
+"""Not ``.`` nor ``..``, which every browser takes for a folder."""
 
 
 def checked_id(run_id: str | None) -> str | None:

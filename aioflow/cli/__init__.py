@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from aioflow.cli import (
@@ -40,6 +42,9 @@ _WORK = (up, demo, dags, runs, backfills, triggers, events, pools, nodes, values
 _NOUNS = (*_WORK, users, tokens, audit, db, config, bench, completion)
 _INTERRUPTED = 130
 _DEBUG = "AIOFLOW_DEBUG"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FILES = ("home", "file", "files", "dags", "plot")
+"""Arguments that may be any bytes but a NUL, as names of files may."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in {"-h", "--help", "--version"}):
         words.insert(0, "up")
     _refuse_no_character()
-    arguments = command_parser().parse_args(words)
+    parser = command_parser()
+    arguments = parser.parse_args(words)
+    if odd := _no_text(arguments):
+        parser.error(f"{odd!r} is no text")
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -67,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as exc:
         error = _ours(exc)
+        if error is None and isinstance(exc, OSError) and exc.errno in _NO_ROOM:
+            return _no_room(exc)
         if error is None and os.environ.get(_DEBUG):
             raise
         return _defect(exc) if error is None else _failed(error)
@@ -79,6 +89,14 @@ def _defect(exc: Exception) -> int:
         logging.getLogger(__name__).error("ended by a defect", exc_info=exc)
     told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
     print(f"aioflow: {told}; a defect, {_DEBUG}=1 shows where [defect]", file=sys.stderr)
+    return 1
+
+
+def _no_room(exc: OSError) -> int:
+    """Say that what was printed found no room; of it nothing may be flushed at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    where = "the output" if exc.filename is None else str(exc.filename)
+    print(f"aioflow: {safe(where)} cannot be written: {exc.strerror} [output]", file=sys.stderr)
     return 1
 
 
@@ -100,10 +118,29 @@ def _ours(exc: BaseException) -> AioflowError | None:
 
 
 def _refuse_no_character() -> None:
-    """Print what a stream cannot show, escaped."""
+    """Print what a stream cannot show, escaped; one that was closed shows nothing."""
+    sys.stdout = sys.stdout or _nothing()
+    sys.stderr = sys.stderr or _nothing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _nothing() -> io.TextIOWrapper:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _no_text(arguments: argparse.Namespace) -> str | None:
+    """Return a word that is no UTF-8, and names no file, if there is one."""
+    for name, value in vars(arguments).items():
+        for word in value if isinstance(value, list) else [value]:
+            if name not in _FILES and isinstance(word, str) and any(map(_is_half, word)):
+                return word
+    return None
+
+
+def _is_half(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
 
 
 def _one_line(text: str) -> str:

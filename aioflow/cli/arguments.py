@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,10 +15,15 @@ __all__ = (
     "add_command",
     "conf",
     "from_zero",
+    "index",
     "json_value",
     "moment",
+    "parsed_json",
     "positive",
+    "seconds",
 )
+
+_DAY_SECONDS = 86_400.0
 
 Nouns: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -74,9 +80,23 @@ def json_value(text: str) -> Any:
         argparse.ArgumentTypeError: If it is none.
     """
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except (ValueError, RecursionError) as exc:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {exc}") from exc
+
+
+def parsed_json(text: str) -> Any:
+    """Return what a piece of JSON says; ``NaN`` and the infinities are no JSON.
+
+    Raises:
+        ValueError: If it is none.
+        RecursionError: If it is too deep.
+    """
+    return json.loads(text, parse_constant=_no_number)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def moment(text: str) -> str:
@@ -94,6 +114,11 @@ def moment(text: str) -> str:
     return text
 
 
+def index(text: str) -> int:
+    """Return a map index, -1 for what is not mapped."""
+    return _at_least(text, -1)
+
+
 def from_zero(text: str) -> int:
     """Return a number that is not negative."""
     return _at_least(text, 0)
@@ -102,6 +127,19 @@ def from_zero(text: str) -> int:
 def positive(text: str) -> int:
     """Return a number of at least 1."""
     return _at_least(text, 1)
+
+
+def seconds(text: str, least: float = 0.0) -> float:
+    """Return a length of time, of a day at most."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not least <= found <= _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text[:80]!r} is no time between {least:g} and {_DAY_SECONDS:g} seconds"
+        )
+    return found
 
 
 def _at_least(text: str, least: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, conf, from_zero, positive
+from aioflow.cli.arguments import Nouns, add_command, conf, from_zero, moment, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -25,7 +25,12 @@ def add_start(verbs: Nouns) -> None:
     parser.add_argument("dag", metavar="DAG")
     for name, text in (("from", "when it begins: a day, or a time"), ("to", "when it ends")):
         parser.add_argument(
-            f"--{name}", dest=f"{name}_at", required=True, metavar="T", help=f"{text}, inclusive"
+            f"--{name}",
+            dest=f"{name}_at",
+            type=moment,
+            required=True,
+            metavar="T",
+            help=f"{text}, inclusive",
         )
     parser.add_argument("--dry-run", action="store_true", help="only say which runs it would make")
     parser.add_argument(

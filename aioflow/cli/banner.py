@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from aioflow.daemon import Ready
@@ -25,9 +26,13 @@ def banner_lines(ready: Ready) -> str:
     return "\n".join(
         (
             f"aioflow is up: {ready.url}",
-            f"  DAGs   {', '.join(str(folder) for folder in ready.dags)}",
+            f"  DAGs   {', '.join(map(_folder, ready.dags))}",
             f"  store  {ready.store}",
             f"  home   {ready.home}",
             f"  stop   Ctrl-C, or: kill {ready.pid}",
         )
     )
+
+
+def _folder(path: Path) -> str:
+    return str(path) if path.is_dir() else f"{path} (there is none yet)"

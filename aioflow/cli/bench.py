@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
-from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.arguments import Nouns, add_command, positive, seconds
 from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
@@ -48,7 +49,11 @@ def add_parser(nouns: Nouns) -> None:
         "--shape", choices=_SHAPES, default="wide", help="one wide map, or as many runs"
     )
     density.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="of idle time looked at"
+        "--seconds",
+        type=partial(seconds, least=0.1),
+        default=10.0,
+        metavar="S",
+        help="of idle time looked at",
     )
     density.add_argument("--plot", metavar="FILE", help="write an SVG too")
 

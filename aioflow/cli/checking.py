@@ -45,12 +45,12 @@ def check(arguments: argparse.Namespace) -> int:
             for warning in checked.warnings:
                 hint(_line(checked.file, warning))
             if not checked.problems:
-                hint(f"{checked.file}: {', '.join(checked.dags)}: ok")
+                hint(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
 
 
 def _line(file: str, said: DagFailure) -> str:
-    return f"{file}:{said.line}: {said.reason} {safe(said.message)}"
+    return f"{safe(file)}:{said.line}: {said.reason} {safe(said.message)}"
 
 
 def _shown(checked: Checked) -> dict[str, object]:
@@ -94,8 +94,11 @@ async def parse_files(files: Iterable[Path], folders: Sequence[Path]) -> list[Pa
 
 
 async def _parse(parser: Parser, file: Path, folders: Sequence[Path]) -> Parsed:
-    if not await anyio.Path(file).is_file():
-        return Parsed((), (DagFailure("file.missing", "there is no such file", 0),), ())
+    path = anyio.Path(file)
+    if not await path.is_file():
+        is_folder = await path.is_dir()
+        why = "it is a folder; name the files in it" if is_folder else "there is no such file"
+        return Parsed((), (DagFailure("file.missing", why, 0),), ())
     folder, name = place_of(file, folders)
     return await parser.parse(folder, name)
 

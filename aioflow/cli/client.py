@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from aioflow.errors import AioflowError, DaemonAway, SettingsError
 from aioflow.settings import find_home, socket_path
@@ -124,8 +124,23 @@ class Client:
         except OSError as exc:
             raise self._away(exc) from exc
         if status >= 400:
-            raise _refused(status, data)
+            raise self._refused(status, data, target)
         return data
+
+    def _refused(self, status: int, data: bytes, target: str) -> Refused:
+        try:
+            told = json.loads(data)
+            code, detail = str(told["code"]), str(told["detail"])
+        except (ValueError, KeyError, TypeError):
+            return Refused("remote", f"the daemon answered with HTTP status {status}", status)
+        if code == "web.no_such_path":
+            place = unquote(self._prefix + target.partition("?")[0])
+            detail = f"the daemon has nothing at {place!r}; a name is not empty, and has no / in it"
+        if code == "web.unauthorized":
+            why = "does not know the token in" if self._headers else "wants a token, in"
+            where = "the home's is in its file `token`"
+            detail = f"the daemon of {self._place} {why} AIOFLOW_TOKEN; {where}"
+        return Refused(code, detail, status)
 
     def _away(self, exc: Exception) -> AioflowError:
         if isinstance(exc, ConnectionRefusedError | FileNotFoundError):
@@ -136,14 +151,6 @@ class Client:
 
 def _joined(path: tuple[str, ...]) -> str:
     return "/api/v1/" + "/".join(quote(part, safe="") for part in path)
-
-
-def _refused(status: int, data: bytes) -> Refused:
-    try:
-        told = json.loads(data)
-        return Refused(str(told["code"]), str(told["detail"]), status)
-    except (ValueError, KeyError, TypeError):
-        return Refused("remote", f"the daemon answered with HTTP status {status}", status)
 
 
 def connect(arguments: argparse.Namespace) -> Client:
@@ -173,15 +180,24 @@ def _check_owner(path: Path) -> None:
 
 
 def _connect_url(url: str) -> Client:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as exc:
         raise SettingsError(f"--url {url!r} cannot be understood: {exc}") from exc
     if parts.scheme not in {"http", "https"} or host is None:
         raise SettingsError(f"--url {url!r} must begin with http:// or https://")
+    if not parts.netloc.isprintable() or " " in parts.netloc:
+        raise SettingsError(f"--url {url!r} names no host")
     from aioflow.cli.connecting import over_tcp
 
     connection = over_tcp(host, port, is_secure=parts.scheme == "https")
-    token = os.environ.get("AIOFLOW_TOKEN") or None
-    return Client(connection, place=url, prefix=parts.path.rstrip("/"), token=token)
+    prefix = quote(parts.path.rstrip("/"), safe="/%")
+    return Client(connection, place=url, prefix=prefix, token=_token())
+
+
+def _token() -> str | None:
+    token = os.environ.get("AIOFLOW_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise SettingsError("AIOFLOW_TOKEN is no token: those are letters, digits, _ and -")
+    return token or None

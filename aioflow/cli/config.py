@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
 from aioflow.cli.output import print_json, print_table
@@ -39,9 +40,15 @@ def _show(arguments: argparse.Namespace) -> int:
     print_table(
         ("SETTING", "VALUE", "FROM"),
         (
-            (name, ", ".join(value) if isinstance(value, list) else value, settings.sources[name])
+            (name, _as_in_the_file(value), settings.sources[name])
             for name, value in settings.values.items()
         ),
         empty="there are none",
     )
     return 0
+
+
+def _as_in_the_file(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) if isinstance(value, list | tuple) else str(value)

@@ -7,7 +7,7 @@ import argparse
 from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
-from aioflow.cli.output import hint, print_json, print_table, safe, safe_text
+from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
 from aioflow.cli.reading import read
 
 __all__ = ("add_parser",)
@@ -174,10 +174,12 @@ def _trigger(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(made)
         return status
+    if arguments.wait:
+        print(f"{made['run_id']} has ended: {state(made['state'])}")
+        return status
     verb = "started" if made["created"] else "exists already"
-    print(f"{made['run_id']} {verb}: {made['state']}")
-    if not arguments.wait:
-        hint(f"follow it: aioflow runs watch {made['run_id']}")
+    print(f"{made['run_id']} {verb}: {state(made['state'])}")
+    hint(f"follow it: aioflow runs watch {made['run_id']}")
     return status
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, safe
+from aioflow.errors import StoreError
 
 __all__ = ("add_parser",)
 
@@ -137,9 +139,23 @@ def _export(arguments: argparse.Namespace) -> int:
     async def export_all() -> None:
         settings = Settings.read(arguments.home)
         async with opened(settings):  # it is there, ours, and current
-            await export(settings.db, lambda row: print_json(row, line=True))
+            await export(settings.db, put)
 
-    anyio.run(export_all)
+    failed: list[OSError] = []
+
+    def put(row: dict[str, Any]) -> None:
+        try:
+            print_json(row, line=True)
+        except OSError as exc:  # not the database's, which is told of those of its own
+            failed.append(exc)
+            raise
+
+    try:
+        anyio.run(export_all)
+    except StoreError:
+        if failed:
+            raise failed[0] from None
+        raise
     return 0
 
 

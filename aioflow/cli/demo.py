@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.arguments import Nouns, add_command, seconds
 
 __all__ = ("add_parser",)
 
@@ -26,7 +26,7 @@ def add_parser(nouns: Nouns) -> None:
     parser.add_argument("--exit", action="store_true", help="end with the run; do not stay up")
     parser.add_argument("--port", metavar="N", default="0", help="of the page; default: any")
     parser.add_argument(
-        "--after", type=float, default=3.0, metavar="SECONDS", help="when the file arrives"
+        "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
     )
 
 

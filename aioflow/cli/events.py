@@ -69,7 +69,9 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for event in found
         ),
-        empty="nothing has been emitted",
+        empty="nothing of that name has been emitted"
+        if arguments.name
+        else "nothing has been emitted",
     )
     return 0
 

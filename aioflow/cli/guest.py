@@ -15,11 +15,13 @@ from aioflow.cli.client import Client, connect_home
 from aioflow.cli.watching import ENDED
 from aioflow.clock import SystemClock
 from aioflow.daemon import Ready, serve
+from aioflow.errors import AioflowError
 from aioflow.settings import Settings
 
 __all__ = ("Guest", "with_daemon")
 
 _EVERY_SECONDS = 0.2
+_INTERRUPTED = 130
 
 
 class Guest:
@@ -77,12 +79,13 @@ async def with_daemon(
 
     Args:
         settings: Of the daemon.
-        visit: Called when requests are answered. If the daemon is stopped it is cancelled.
+        visit: Called when requests are answered. If the daemon is stopped it is cancelled, and
+            the status is that of a command that was interrupted.
         stay: Whether the daemon goes on after the visit, until it is stopped.
     """
     up = anyio.Event()
     ready: list[Ready] = []
-    status = 1
+    status = _INTERRUPTED
 
     def announce(facts: Ready) -> None:
         ready.append(facts)
@@ -96,7 +99,28 @@ async def with_daemon(
 
         group.start_soon(run)
         await up.wait()
-        status = await visit(Guest(settings.home), ready[0])
-        if not stay:
+        status = await _visited(visit, Guest(settings.home), ready[0])
+        if not stay and not ready[0].stopped.is_set():
             group.cancel_scope.cancel()
+    return status
+
+
+async def _visited(
+    visit: Callable[[Guest, Ready], Awaitable[int]], guest: Guest, facts: Ready
+) -> int:
+    """Return what a visit returns, or that it was interrupted, since its daemon was."""
+    status = _INTERRUPTED
+    async with anyio.create_task_group() as group:
+
+        async def leave() -> None:
+            await facts.stopped.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(leave)
+        try:
+            status = await visit(guest, facts)
+        except (AioflowError, ExceptionGroup):
+            if not facts.stopped.is_set():  # else its last question was not answered any more
+                raise
+        group.cancel_scope.cancel()
     return status

@@ -54,13 +54,24 @@ def _print_log(arguments: argparse.Namespace) -> int:
     if arguments.search is not None:
         return _print_found(arguments, pieces, is_line=is_line)
     if not arguments.json:
-        _print_pieces(pieces, is_raw=arguments.raw)
+        if not _print_pieces(pieces, is_raw=arguments.raw):
+            hint(_why_nothing(arguments))
     elif is_line:
         for text in _decoded(pieces):
             print_json({"log": text}, line=True)
     else:
         print_json({**_whose(arguments), "log": "".join(_decoded(pieces))})
     return 0
+
+
+def _why_nothing(arguments: argparse.Namespace) -> str:
+    if arguments.task == OF_RUN:
+        return (
+            f"no callback of it has printed anything; of a task: runs logs {arguments.run_id} TASK"
+        )
+    if arguments.map < 0:
+        return "nothing was printed; of a mapped task say which child: --map N"
+    return "nothing was printed"
 
 
 def _whose(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -154,15 +165,20 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
         yield text
 
 
-def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> None:
+def _print_pieces(pieces: Iterable[bytes], *, is_raw: bool) -> bool:
+    """Return whether there was any."""
+    some = False
     if on_terminal() and not is_raw:
         for text in _decoded(pieces):
+            some = True
             sys.stdout.write(safe_text(text.replace("\r\n", "\n")))
             sys.stdout.flush()
-        return
+        return some
     for piece in pieces:
+        some = True
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
+    return some
 
 
 def found_lines(pieces: Iterable[bytes], wanted: bytes) -> Iterator[tuple[int, bytes]]:

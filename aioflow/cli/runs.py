@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, from_zero, positive
+from aioflow.cli.arguments import Nouns, add_command, from_zero, index, positive
 from aioflow.cli.client import connect
 from aioflow.cli.finding import named_run
 from aioflow.cli.logs import add_logs
@@ -23,6 +23,7 @@ from aioflow.cli.output import (
     wait_text,
 )
 from aioflow.cli.reading import Source, read, read_run
+from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
 
@@ -49,7 +50,7 @@ def add_parser(nouns: Nouns) -> None:
     listing.add_argument("--state", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
-    show.add_argument("--offset", type=int, default=0, metavar="N", help="skip so many tasks")
+    show.add_argument("--offset", type=from_zero, default=0, metavar="N", help="skip so many tasks")
     show.add_argument("--limit", type=positive, default=_PAGE, metavar="N")
     _add_one(verbs, "watch", _watch, "follow a run until it ends")
     why = _add_one(verbs, "why", _why, "say what a run or task waits for")
@@ -72,7 +73,7 @@ def _add_clear(verbs: Nouns) -> None:
     )
     clear.add_argument("run_id", metavar="RUN")
     clear.add_argument("--task", action="append", default=[], metavar="TASK", help="not all of it")
-    clear.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    clear.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
     clear.add_argument(
         "--round",
         type=from_zero,
@@ -95,7 +96,7 @@ def _add_mark(verbs: Nouns) -> None:
     mark.add_argument("run_id", metavar="RUN")
     mark.add_argument("--state", required=True, choices=("success", "failed"))
     mark.add_argument("--task", action="append", default=[], metavar="TASK", help="not the run")
-    mark.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    mark.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
 
 
 def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -106,9 +107,13 @@ def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentP
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
-    one.add_argument("--map", type=int, default=-1, metavar="N", help="of a mapped task: which")
+    one.add_argument("--map", type=index, default=-1, metavar="N", help="of a mapped task: which")
     one.add_argument(
-        "--round", dest="map", type=int, metavar="N", help="of one in a loop: not the last round"
+        "--round",
+        dest="map",
+        type=from_zero,
+        metavar="N",
+        help="of one in a loop: not the last round",
     )
 
 
@@ -126,7 +131,11 @@ def _list(arguments: argparse.Namespace) -> int:
             (run["run_id"], run["dag_id"], run["state"], run["started_at"], run["ended_at"])
             for run in found
         ),
-        empty="no runs: aioflow dags trigger DAG",
+        empty=(
+            "no runs like that: aioflow runs list"
+            if arguments.dag or arguments.state
+            else "no runs: aioflow dags trigger DAG"
+        ),
     )
     return 0
 
@@ -207,8 +216,12 @@ def _note(task: dict[str, Any]) -> str:
     if task["waiting_on"] is not None:
         return wait_text(task["waiting_on"])
     if task["error"] is not None:
-        return f"{task['error']['type']}: {task['error']['message']}"[: 2 * _TEXT_LENGTH]
-    return "" if task["result"] is None else f"= {task['result']!r}"[:_TEXT_LENGTH]
+        return _cut(f"{task['error']['type']}: {task['error']['message']}", 2 * _TEXT_LENGTH)
+    return "" if task["result"] is None else _cut(f"= {task['result']!r}", _TEXT_LENGTH)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 @named_run
@@ -220,6 +233,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 @named_run
 def _why(arguments: argparse.Namespace) -> int:
+    _check_place(arguments, arguments.task, "name a TASK, too")
     found = read_run(
         arguments, lambda source: source.why(arguments.run_id, arguments.task, arguments.map)
     )
@@ -253,6 +267,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
 
 @named_run
 def _clear(arguments: argparse.Namespace) -> int:
+    _check_place(arguments, arguments.task, "name its --task, too")
     wanted = {
         "tasks": arguments.task,
         "map_index": arguments.map,
@@ -272,6 +287,7 @@ def _clear(arguments: argparse.Namespace) -> int:
 
 @named_run
 def _mark(arguments: argparse.Namespace) -> int:
+    _check_place(arguments, arguments.task, "name its --task, too")
     wanted = {"state": arguments.state, "tasks": arguments.task, "map_index": arguments.map}
     answer = connect(arguments).post("runs", arguments.run_id, "mark", body=wanted)
     if arguments.json:
@@ -281,6 +297,12 @@ def _mark(arguments: argparse.Namespace) -> int:
     done = f"{tasks} marked {state(arguments.state)}; " if arguments.task else ""
     print(f"{done}{answer['run_id']} is {state(answer['state'])}")
     return 0
+
+
+def _check_place(arguments: argparse.Namespace, task: object, what: str) -> None:
+    """Refuse to take the place of one child for that of a whole run."""
+    if arguments.map >= 0 and not task:
+        raise SettingsError(f"a map index or a round is that of one task: {what}")
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -57,7 +57,8 @@ def _chosen(parsed: Parsed, wanted: str | None, file: str) -> str:
     names = [spec.dag_id for spec in parsed.dags]
     if not names:
         failure = parsed.failures[0] if parsed.failures else None
-        why = "it defines no DAG" if failure is None else f"line {failure.line}: {failure.message}"
+        where = f"line {failure.line}: " if failure is not None and failure.line else ""
+        why = "it defines no DAG" if failure is None else f"{where}{failure.message}"
         raise DagError(f"{file} cannot be tested: {why}")
     if wanted is None and len(names) > 1:
         raise SettingsError(f"{file} has several DAGs; choose with --dag: {', '.join(names)}")

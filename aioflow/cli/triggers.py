@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, json_value, positive
+from aioflow.cli.arguments import Nouns, add_command, from_zero, json_value, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
 from aioflow.cli.reading import Source, read
@@ -31,7 +31,7 @@ def add_parser(nouns: Nouns) -> None:
     show = add_command(
         verbs, "show", _show, text="show one parked wait", example="aioflow triggers show 4711"
     )
-    show.add_argument("trigger_id", type=int, metavar="TRIGGER")
+    show.add_argument("trigger_id", type=from_zero, metavar="TRIGGER")
     add_command(
         verbs,
         "slow",
@@ -54,7 +54,7 @@ def add_parser(nouns: Nouns) -> None:
         text="give the task that waits the event its trigger has not; a stream goes on after it",
         example="aioflow triggers fire 4711 --payload '{\"status\": 200}'",
     )
-    firing.add_argument("trigger_id", type=int, metavar="TRIGGER")
+    firing.add_argument("trigger_id", type=from_zero, metavar="TRIGGER")
     firing.add_argument(
         "--payload", type=json_value, metavar="JSON", help="of the event, null by default"
     )

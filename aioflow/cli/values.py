@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.arguments import Nouns, add_command, parsed_json
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -166,7 +165,7 @@ def _value_of(kind: str, text: str) -> Any:
     if kind == "connection" and not text.lstrip().startswith("{"):
         return text
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except (ValueError, RecursionError):
         if kind == "variable":
             return text

@@ -163,7 +163,7 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 return Wait(kind=WaitKind.HOST, detail="async host", since=live.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
-                detail="next look",
+                detail="the next look" if live.due_at is not None else _looks(live),
                 since=live.started_at,
                 until=live.due_at or live.deadline_at,
             )
@@ -171,6 +171,14 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
             return _explain_window(live, memory, slots) or _explain_wait(live, memory)
         case _:
             return _explain_window(live, memory, slots)
+
+
+def _looks(live: Live) -> str:
+    """Say how often a host looks; when next is known to that alone."""
+    sensor = live.run.spec.tasks[live.position].sensor
+    if sensor is None or sensor.backoff != 1:
+        return "one look after the other"
+    return f"a look every {sensor.interval_us / 1_000_000:g} s"
 
 
 def _explain_window(live: Live, memory: Memory, slots: Slots) -> Wait | None:

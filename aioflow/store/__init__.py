@@ -411,7 +411,7 @@ async def open_store(
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as exc:
+    except (ArgumentError, ValueError) as exc:
         raise SettingsError("the database URL cannot be understood") from exc
     match parsed.get_backend_name():
         case "sqlite":

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import Table
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -36,11 +36,15 @@ async def copy(source: str, target: str, vault: Vault) -> dict[str, int]:
     All of it is there afterwards, or nothing. No daemon may use either meanwhile.
 
     Raises:
-        SettingsError: If the target is the source, or has rows.
+        SettingsError: If the target is no URL, is the source, or has rows.
         HomeBusy: If a daemon serves one of them.
         StoreError: If one of them cannot be read or written.
     """
-    if make_url(source) == make_url(target):
+    try:
+        is_same = make_url(source) == make_url(target)
+    except (ArgumentError, ValueError) as exc:
+        raise SettingsError("the database URL cannot be understood") from exc
+    if is_same:
         raise SettingsError("a database cannot be copied to itself")
     counts: dict[str, int] = {}
     async with (

@@ -8,8 +8,9 @@ import pytest
 
 from aioflow.effects import HostTrigger
 from aioflow.messages import Deferred, Failed, Fired, NotReadyYet, TriggerEnded
-from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec
+from aioflow.model import Body, Failure, RetryPolicy, SensorSpec, TaskSpec, Wait
 from aioflow.orders import Host
+from aioflow.requests import Explain
 from aioflow.rows import TaskRow
 from tests.core.world import SECOND, World
 
@@ -51,6 +52,33 @@ def test_between_two_looks_it_is_sensing_and_holds_no_slot(body):
 
     assert world.state(run, "look") == "sensing"
     assert world.started("work") is not None  # in the only slot there is
+
+
+def waits_for(world: World, run: int) -> Wait:
+    asked = Explain(run_id=world.rows.runs[run].run_id, tasks=((0, -1),))
+    return world.ask(asked)[0, -1]
+
+
+def test_of_one_in_a_slot_people_are_told_when_it_looks_next():
+    world, run = looking(Body.FUNCTION)
+    finds_nothing(world, Body.FUNCTION)
+
+    wait = waits_for(world, run)
+
+    assert (wait.detail, wait.until) == ("the next look", world.now + 60 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("rhythm", "detail"),
+    [({}, "a look every 60 s"), ({"backoff": 2.0}, "one look after the other")],
+    ids=["even", "slower-and-slower"],
+)
+def test_of_a_hosted_one_people_are_told_how_often_it_looks_and_how_long_it_may(rhythm, detail):
+    world, run = looking(Body.COROUTINE, **rhythm)
+
+    wait = waits_for(world, run)
+
+    assert (wait.detail, wait.until) == (detail, world.now + 600 * SECOND)
 
 
 @MODES

@@ -1,0 +1,341 @@
+"""Whatever is wrong with a command's words, its output or its daemon: one line, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.daemon import eventually
+from tests.cli.test_cli import DAGS, Daemon, run
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+AIOFLOW = f"{sys.executable} -m aioflow"
+
+TALK = """
+from aioflow import dag, task, wait
+from aioflow_triggers.events import EventTrigger
+
+
+@task
+async def talk() -> None:
+    print("I wait", flush=True)
+    await wait(EventTrigger("never"))
+
+
+@dag
+def talks() -> None:
+    talk()
+"""
+
+
+def started(folder: Path) -> Daemon:
+    (folder / "dags").mkdir()
+    (folder / "dags" / "flows.py").write_text(DAGS)
+    (folder / "dags" / "talk.py").write_text(TALK)
+    return Daemon(folder / "home", folder / "dags")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory) -> Iterator[Daemon]:
+    daemon = started(tmp_path_factory.mktemp("trouble"))
+    yield daemon
+    assert daemon.stop() == 0
+
+
+# ── words ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dags", "trigger", "d", "--conf", '{"n": NaN}'),
+        ("dags", "backfill", "d", "--from", "junk", "--to", "2026-01-01"),
+        ("runs", "show", "r", "--offset", "-1"),
+        ("runs", "why", "r", "t", "--map", "-2"),
+        ("runs", "why", "r", "--map", "1"),
+        ("runs", "clear", "r", "--map", "1"),
+        ("runs", "mark", "r", "--map", "1", "--state", "success"),
+        ("triggers", "show", "-1"),
+        ("demo", "--after", "-1"),
+        ("demo", "--after", "nan"),
+        ("bench", "density", "--seconds", "0"),
+        ("top", "--every", "0"),
+        ("runs", "show", "\udcff"),
+        ("db", "copy", "--to", "nonsense"),
+        ("up", "--db", "postgresql://h:port/name"),
+        ("runs", "list", "--url", "http://[::1"),
+        ("runs", "list", "--url", "http://a b/"),
+        ("runs", "list", "--url", "ftp://a"),
+    ],
+    ids=ascii,
+)
+def test_what_can_never_be_meant_is_wrong_usage(tmp_path, words):
+    done = run(*words, home=tmp_path / "home")
+
+    assert (done.status, done.out) == (2, "")
+    assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "snowman ☃", "no-such-token", ""], ids=ascii)
+def test_a_token_that_opens_nothing_is_one_line_that_names_its_variable(daemon, token):
+    url = daemon.facts["url"].partition("/?")[0]
+
+    done = run("dags", "list", "--url", url, AIOFLOW_TOKEN=token)
+
+    assert done.status in {1, 2}
+    assert re.fullmatch(r"aioflow: .*AIOFLOW_TOKEN.* \[(web\.unauthorized|settings)\]\n", done.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (("runs", "show", "a/b"), "/api/v1/runs/a/b"),
+        (("dags", "show", ""), "/api/v1/dags/"),
+        (("pools", "set", "a/b", "1"), "/api/v1/pools/a/b"),
+    ],
+    ids=["slash", "empty", "put"],
+)
+def test_a_name_that_cannot_be_one_is_told_with_the_path_it_makes(daemon, words, path):
+    done = daemon.run(*words)
+
+    assert done.status == 1
+    assert done.err == (
+        f"aioflow: the daemon has nothing at {path!r}; a name is not empty, and has no / in it"
+        " [web.no_such_path]\n"
+    )
+
+
+@pytest.mark.parametrize("run_id", [".", ".."])
+def test_no_run_is_named_as_browsers_name_folders(daemon, run_id):
+    done = daemon.run("dags", "trigger", "sums", "--run-id", run_id)
+
+    assert (done.status, "cannot be used" in done.err) == (1, True)
+    assert daemon.run("dags", "trigger", "sums", "--run-id", f".{run_id}x", "--wait").status == 0
+
+
+def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
+    folder = run("dags", "check", tmp_path)
+    nothing = run("dags", "test", tmp_path / "nothing.py")
+
+    assert (folder.status, "it is a folder" in folder.out) == (1, True)
+    assert nothing.err == (
+        f"aioflow: {tmp_path}/nothing.py cannot be tested: there is no such file [dag]\n"
+    )
+
+
+# ── what people are told ────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_was_waited_for_has_ended_and_others_have_started(daemon):
+    waited = daemon.run("dags", "trigger", "halves", "--run-id", "half", "--wait")
+    again = daemon.run("dags", "trigger", "halves", "--run-id", "half")
+
+    assert (waited.status, waited.out) == (3, "half has ended: partial\n")
+    assert (again.status, again.out) == (0, "half exists already: partial\n")
+
+
+def test_where_nothing_was_printed_that_is_said_beside_the_nothing(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+
+    mapped = daemon.run("runs", "logs", run_id, "square")
+    whole = daemon.run("runs", "logs", run_id)
+    child = daemon.run("runs", "logs", run_id, "square", "--map", "1", "--try", "9")
+
+    assert (mapped.status, mapped.out, "--map N" in mapped.err) == (0, "", True)
+    assert f"runs logs {run_id} TASK" in whole.err
+    assert child.err == "nothing was printed\n"
+
+
+def test_a_result_that_is_cut_says_so(daemon):
+    conf = '{"n": 100}'
+    run_id = daemon.run("dags", "trigger", "sums", "--conf", conf, "--wait", "--json").json[
+        "run_id"
+    ]
+
+    shown = daemon.run("runs", "show", run_id).out
+
+    assert re.search(r"^numbers .* = \[0, 1, .*\.\.\.$", shown, re.MULTILINE)
+
+
+def test_a_list_that_was_narrowed_does_not_say_that_there_is_nothing(daemon):
+    daemon.run("dags", "trigger", "sums", "--wait")
+
+    assert daemon.run("runs", "list", "--dag", "no").err == "no runs like that: aioflow runs list\n"
+    assert "of that name" in daemon.run("events", "list", "--name", "no").err
+
+
+def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
+    daemon.run("dags", "trigger", "waits", "--run-id", "looking")
+
+    def told() -> str:
+        return daemon.run("runs", "why", "looking").out
+
+    said = eventually(lambda: found if "sensing" in (found := told()) else None, 30)
+    daemon.run("runs", "cancel", "looking")
+
+    assert "waits for interval: a look every 0.2 s until " in said
+
+
+def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):
+    words = ("--dags", tmp_path / "nowhere", "--port", "0", "--until-idle")
+    done = run("up", *words, home=tmp_path / "home")
+
+    assert done.status == 0
+    assert f"  DAGs   {tmp_path}/nowhere (there is none yet)\n" in done.out
+
+
+# ── output ──────────────────────────────────────────────────────────────────────────────
+
+
+def in_a_shell(home: Path, command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command.replace("aioflow", AIOFLOW)],
+        env=os.environ | {"AIOFLOW_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("command", ["runs list --json", "db export", "top --every 0.1", "--help"])
+def test_whoever_has_read_enough_costs_the_command_nothing(daemon, command):
+    daemon.run("dags", "trigger", "sums", "--wait")
+
+    done = in_a_shell(daemon.home, f"aioflow {command} | head -c 1; exit ${{PIPESTATUS[0]}}")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["dags list", "dags list --json", "db export"])
+def test_output_that_finds_no_room_is_one_line(daemon, command):
+    done = in_a_shell(daemon.home, f"aioflow {command} >/dev/full")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "aioflow: the output cannot be written: No space left on device [output]\n"
+    )
+
+
+def test_a_command_whose_output_is_closed_does_its_work(daemon):
+    done = in_a_shell(daemon.home, "aioflow dags list --json >&-")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ── interrupted ─────────────────────────────────────────────────────────────────────────
+
+
+def interrupted(home: Path, *words: str, after: str | None) -> tuple[int | None, str]:
+    """Send Ctrl-C once a command has printed a text; return its status and what it said."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "aioflow", *words],
+        env=clean | {"AIOFLOW_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said = b""
+    with process, contextlib.ExitStack() as ending:
+        ending.callback(process.kill)
+        assert process.stdout is not None
+        while after is not None and after.encode() not in said:
+            piece = os.read(process.stdout.fileno(), 65_536)
+            assert piece, said
+            said += piece
+        process.send_signal(signal.SIGINT)
+        said += process.stdout.read()
+        process.wait(60)
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (("runs", "watch", "long"), "running"),
+        (("runs", "watch", "long", "--json"), "running"),
+        (("top", "--every", "0.1"), "runs"),
+        (("dags", "trigger", "waits", "--wait"), "waiting for run"),
+        (("runs", "logs", "talking", "talk", "--follow"), "I wait"),
+    ],
+    ids=["watch", "watch-json", "top", "wait", "log"],
+)
+def test_ctrl_c_ends_what_follows_without_a_word(daemon, words, after):
+    daemon.run("dags", "trigger", "waits", "--run-id", "long")
+    daemon.run("dags", "trigger", "talks", "--run-id", "talking")
+
+    status, said = interrupted(daemon.home, *words, after=after)
+
+    assert status == 130
+    assert "Traceback" not in said
+    assert "aioflow:" not in said
+
+
+def test_ctrl_c_before_there_is_anything_to_end_is_no_traceback(tmp_path):
+    program = (
+        "import runpy, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'aioflow.cli.runs':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['runs', 'list']\n"
+        "runpy.run_module('aioflow', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_in_a_trial_ends_it_with_its_daemon(tmp_path):
+    (tmp_path / "flows.py").write_text(DAGS)
+
+    status, said = interrupted(
+        *(tmp_path, "dags", "test", str(tmp_path / "flows.py"), "--dag", "waits"), after="running"
+    )
+
+    assert status == 130
+    assert "Traceback" not in said
+    assert "aioflow:" not in said
+
+
+# ── a daemon that goes ──────────────────────────────────────────────────────────────────
+
+
+def test_what_follows_a_daemon_that_goes_says_so_and_fails(tmp_path):
+    daemon = started(tmp_path)
+    daemon.run("dags", "trigger", "talks", "--run-id", "talking")
+    followers = [
+        subprocess.Popen(
+            [sys.executable, "-u", "-m", "aioflow", *words],
+            env=os.environ | {"AIOFLOW_HOME": str(daemon.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in (
+            ("runs", "watch", "talking"),
+            ("runs", "logs", "talking", "talk", "--follow"),
+            ("top", "--every", "0.1"),
+        )
+    ]
+    for follower in followers:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+    daemon.process.kill()
+    daemon.process.wait()
+    assert daemon.process.stdout is not None
+    daemon.process.stdout.close()
+
+    for follower in followers:
+        _, err = follower.communicate(timeout=30)
+        assert follower.returncode == 1
+        assert re.fullmatch(r"aioflow: .+ \[daemon\.away\]\n", err)
