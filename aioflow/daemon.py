@@ -193,6 +193,7 @@ class _Node:
         self._traces = traces
         self._url = ""
         self._web_stop = anyio.Event()
+        self._web_over = anyio.Event()
         self.stopped = anyio.Event()
         self._engine = engine = _engine(settings, store, clock)
         masks = Masks()
@@ -337,7 +338,18 @@ class _Node:
             while self._engine.waiting_inputs:
                 await self._engine.next_turn()
         serve_web = await anyio.to_thread.run_sync(_import_web)
-        self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
+        self._url = await services.start(self._serve_web, serve_web)
+
+    async def _serve_web(
+        self,
+        serve_web: Callable[..., Coroutine[Any, Any, None]],
+        *,
+        task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            await serve_web(self._api, self._settings, self._web_stop, task_status=task_status)
+        finally:
+            self._web_over.set()
 
     def describe(self) -> Ready:
         """Return what a banner says."""
@@ -384,6 +396,8 @@ class _Node:
                 for triggerer in self._triggerers.values():
                     closing.start_soon(triggerer.shut_down)
         self._web_stop.set()
+        with anyio.move_on_after(_LET_GO_SECONDS):
+            await self._web_over.wait()  # what it refused last, the engine writes down
 
     async def _watch_store(self) -> None:
         """End with the error of a database that is no longer ours, also while nothing commits."""

@@ -15,9 +15,10 @@ from anyio.abc import TaskStatus
 
 from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
 from aioflow.api.attempts import Attempts
-from aioflow.api.audit import AuditView, Refusals, audit_view
+from aioflow.api.audit import AuditView, audit_view
 from aioflow.api.passwords import Passwords
 from aioflow.api.picture import TOKEN_PREFIX, Picture, digest_of
+from aioflow.api.refusals import Refusals
 from aioflow.api.views import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (
@@ -130,20 +131,22 @@ class Access:
         self._attempts = Attempts()
         self._refusals = Refusals()
         self._arrived = anyio.Event()
+        self._writing = anyio.Lock()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Know who is let in; then write down refusals and uses, once a second at most."""
         await self._load()
         task_status.started()
         while True:
-            if not self.picture.uses:
+            if not self.picture.uses and self._refusals.is_empty:
                 await self._arrived.wait()
             await self._clock.sleep(_WRITE_SECONDS)
             self._arrived = anyio.Event()
-            try:
-                await self._write()
-            except AioflowError as exc:
-                _log.warning("the audit lacks what was refused lately", error=str(exc))
+            await self._write()
+
+    async def finish(self) -> None:
+        """Write what is left of both: nobody asks any more. Then ``run`` may be cancelled."""
+        await self._write(is_last=True)
 
     async def _load(self) -> None:
         while True:
@@ -153,13 +156,19 @@ class Access:
                 _log.warning("database away, nobody is let in yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
 
-    async def _write(self) -> None:
+    async def _write(self, *, is_last: bool = False) -> None:
         """Write both, however long the database is away; meanwhile a bounded lot gathers."""
-        uses, lines = self._taken_uses(), self._refusals.take(self._seconds)
-        if uses:
-            await self._ask(NoteUse(uses=uses), None, math.inf)
-        if lines:
-            await self._ask(Note(lines=tuple(lines)), None, math.inf)
+        async with self._writing:
+            uses = self._taken_uses()
+            lines = self._refusals.take(self._seconds, is_last=is_last)
+            try:
+                if uses:
+                    await self._ask(NoteUse(uses=uses), None, math.inf)
+                if lines:
+                    await self._ask(Note(lines=tuple(lines)), None, math.inf)
+            except AioflowError as exc:
+                self._refusals.lose(lines)
+                _log.warning("the audit lacks what was refused lately", error=str(exc))
 
     def _taken_uses(self) -> tuple[tuple[int, int], ...]:
         taken = tuple(self.picture.uses.items())[:_USES_AT_ONCE]
@@ -169,8 +178,8 @@ class Access:
 
     def refused(self, line: Noted) -> None:
         """Have a refusal be in the audit soon; of very many, how many there were."""
-        if self._refusals.add(line, self._seconds):
-            self._arrived.set()
+        self._refusals.add(line, self._seconds)
+        self._arrived.set()
 
     def used(self) -> None:
         """A token may have been used that is to be written down."""

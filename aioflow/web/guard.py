@@ -3,7 +3,8 @@
 Default-deny: whatever route there is or will be, a request over TCP needs a token, or the cookie
 of a session. Exempt are exact paths only, and the built
 files of the page, which know nothing. What somebody known may do then, the routes say: see
-``permissions``. What is refused of what would have changed something, the audit is told.
+``permissions``. The audit is told of each change that is refused, and of all that somebody was not
+let to read.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ LOGIN = "/api/v1/sessions"
 """Whoever posts there is nobody yet."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_SHUT_OUT = frozenset({401, 403, 421, 429})
+"""What a read is answered with that somebody was not let to do; others have asked amiss."""
+
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
@@ -143,9 +147,9 @@ class Guard:
         caller = asking.caller
         return caller is None or self._access.picture.is_good(caller, self._clock.now())
 
-    def refused(self, scope: Scope, asking: Asking) -> None:
-        """Tell the audit of a change that was refused."""
-        if scope["method"] in _SAFE:
+    def refused(self, scope: Scope, asking: Asking, status: int) -> None:
+        """Tell the audit of a change that was refused, and of who was shut out."""
+        if scope["method"] in _SAFE and status not in _SHUT_OUT:
             return
         actor = asking.actor
         line = Noted(
@@ -217,6 +221,7 @@ class Guard:
         if scope["path"] != "/" or not given:
             return None
         if not self._token.is_token(given):
+            asking.code = "web.unauthorized"
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
         try:
@@ -260,7 +265,7 @@ class _Answer:
             headers.setdefault("cache-control", "no-store")
             headers["x-request-id"] = self._asking.request_id
             if 400 <= message["status"] < 500:
-                self._guard.refused(self._scope, self._asking)
+                self._guard.refused(self._scope, self._asking, message["status"])
         elif message.get("more_body") and not self._guard.is_good(self._asking):
             self.is_cut = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})

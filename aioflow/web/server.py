@@ -7,16 +7,18 @@ the home's owner can open it; what comes in over TCP must bring the token.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import anyio.to_thread
+import structlog
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
+from aioflow.api.access import Access
 from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
@@ -29,7 +31,10 @@ from aioflow.web.tokens import Token
 __all__ = ("serve",)
 
 _GRACE_SECONDS = 3
+_LAST_SECONDS = 2.0
 _KEEP_ALIVE_SECONDS = 30
+_log = structlog.get_logger(__name__)
+
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
@@ -88,9 +93,8 @@ async def serve(
         address = listening.enter_context(listen_on_address(settings.host, settings.port))
         home = listening.enter_context(listen_on_home(settings.home))
         servers = ((_server(app), address), (_server(Trusted(app)), home))
-        async with anyio.create_task_group() as group:
+        async with _noting(api.access, stop), anyio.create_task_group() as group:
             try:
-                await group.start(api.access.run)
                 for server, sock in servers:
                     group.start_soon(server.run_on, sock)
                     await server.up.wait()
@@ -103,6 +107,22 @@ async def serve(
                 for server, _ in servers:
                     server.should_exit = True
                 group.cancel_scope.cancel()  # the servers are shielded: they end by themselves
+
+
+@asynccontextmanager
+async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
+    """Have what is refused be written down; what was refused last, once nobody asks any more."""
+    async with anyio.create_task_group() as group:
+        await group.start(access.run)
+        try:
+            yield
+        finally:
+            if stop.is_set():  # else all ends at once, the engine, too
+                with anyio.move_on_after(_LAST_SECONDS, shield=True) as patience:
+                    await access.finish()
+                if patience.cancelled_caught:
+                    _log.warning("database away, the audit lacks what was refused last")
+            group.cancel_scope.cancel()
 
 
 def _server(app: ASGIApp) -> _Server:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.access import HOME, Actor, Noted, Role
+from aioflow.access import HOME, Actor, AuditHead, Noted, Role
 from aioflow.core.access import LOGINS, TOKENS
-from aioflow.core.audit_chain import BEGINNING, check_chain
+from aioflow.core.audit_chain import BEGINNING, LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,
     LoginFailed,
@@ -21,9 +21,11 @@ from aioflow.requests import (
     CreateToken,
     DeleteAccount,
     EndLogin,
+    EraseOld,
     Note,
     NoteUse,
     OpenLogin,
+    Reseal,
     RevokeToken,
     SetAccount,
     SetPool,
@@ -211,6 +213,66 @@ def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
 
     assert check_chain(rows) == []
     assert len({row.audit_no for row in rows}) == 3
+
+
+def lines(world, count):
+    """Put lines into the audit, one a turn; return their rows and where it ends then."""
+    rows, head = [], None
+    for slots in range(1, count + 1):
+        batch, _, draft = world.decide([Asked(slots, SetPool(name="db", slots=slots), BY)])
+        draft.settle()
+        rows += batch.audit
+        head = batch.audit_head
+    return rows, head
+
+
+def ends(rows):
+    return [row.audit_no for row in rows], rows[-1].digest if rows else BEGINNING
+
+
+def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(world):
+    rows, head = lines(world, 3)
+
+    assert check_head(head, *ends(rows)) == []
+    assert "lines are gone" in check_head(head, *ends(rows[:2]))[0]
+    assert check_head(head, *ends(rows[1:])) == ["the audit has 2 lines, and had 3"]
+    assert check_head(head, *ends([])) == ["the audit has 0 lines, and had 3"]
+
+
+def test_lines_that_are_old_go_and_each_counts_once(world):
+    rows, _ = lines(world, 3)
+    numbers = [row.audit_no for row in rows]
+    for gone in (numbers[:1], numbers[:2]):
+        batch, _, draft = world.decide([Asked(9, EraseOld(table="audit", numbers=gone))])
+        draft.settle()
+
+    assert (batch.audit_head.written, batch.audit_head.erased) == (3, 2)
+    assert check_head(batch.audit_head, *ends(rows[2:])) == []
+    batch, _, draft = world.decide([Asked(9, EraseOld(table="audit", numbers=numbers))])
+    assert check_head(batch.audit_head, *ends([])) == []
+
+
+def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
+    _, head = lines(world, 1)
+
+    batch, _, draft = world.decide([Asked(9, Reseal())])
+    assert batch.audit_head == head
+    draft.settle()
+    batch, _, _ = world.decide([Asked(9, SetPool(name="db", slots=1))])
+    assert batch.audit_head is None
+
+
+def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
+    before, _ = lines(world, 1)
+    admitted.head = AuditHead(written=None, last=LOST)
+    assert "is not known" in check_head(admitted.head, *ends(before))[0]
+
+    after, head = lines(world, 2)
+
+    assert check_head(head, *ends(before + after)) == []
+    assert check_chain(before + after) == [
+        f"audit {after[0].audit_no} does not follow {before[0].audit_no}: lines are gone"
+    ]
 
 
 def test_a_line_of_others_is_kept_as_it_is(world):
