@@ -136,6 +136,8 @@ class Access:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Know who is let in; then write down refusals and uses, once a second at most."""
         await self._load()
+        for name, address in self.picture.places():
+            self._attempts.know(name, address)
         task_status.started()
         while True:
             if not self.picture.uses and self._refusals.is_empty:
@@ -252,8 +254,8 @@ class Access:
             LoginFailed: If the two do not belong together, or the user is disabled.
             TooManyLogins: If too many have failed lately.
         """
-        self._attempts.begin(name, address, self._seconds)
         account = self.picture.account(name)
+        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
         if account is not None and account.is_disabled:
             account = None
         is_right = await self._passwords.matches(

@@ -26,6 +26,7 @@ from aioflow.clock import Clock
 from aioflow.errors import AioflowError
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, read_body, refused_type
+from aioflow.web.forwarded import Proxies
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
@@ -87,6 +88,7 @@ class Guard:
         hosts: Names and addresses this server may be called by, besides those of loopback.
             Another name is how a foreign page would reach us through its own DNS.
         any_address: Whether any bare IP address will do, for a server that listens on all.
+        proxies: Those in front of it; ``None`` if there are none.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class Guard:
         *,
         hosts: Sequence[str] = (),
         any_address: bool = False,
+        proxies: Proxies | None = None,
     ) -> None:
         self._app = app
+        self._proxies = proxies or Proxies()
         self._token = token
         self._access = access
         self._clock = clock
@@ -110,11 +114,12 @@ class Guard:
         """Called by the server."""
         if scope["type"] != "http":
             return
-        asking = Asking(secrets.token_hex(8), _address(scope))
+        headers, peer = Headers(scope=scope), _address(scope)
+        scope["scheme"] = self._proxies.scheme(headers, peer, scope["scheme"])
+        asking = Asking(secrets.token_hex(8), self._proxies.address(headers, peer))
         put_asking(scope, asking)
         answer = _Answer(self, scope, asking, send)
         try:
-            headers = Headers(scope=scope)
             refusal = await self._refusal(scope, headers, asking)
             if refusal is None and scope["method"] not in _SAFE:
                 refusal = refused_type(headers, must=asking.cookie is not None)

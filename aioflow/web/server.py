@@ -23,6 +23,7 @@ from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
 from aioflow.web.connections import HEAD_BYTES, limited
+from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Trusted
 from aioflow.web.lag import LoopLag
 from aioflow.web.sockets import listen_on_address, listen_on_home
@@ -82,17 +83,19 @@ async def serve(
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
     lag = LoopLag(api.clock)
     api.reads.lag_seconds = lag.worst_seconds
+    proxies = Proxies(settings.trusted_proxies)
     app = create_app(
         api,
         token,
         hosts=(settings.host, socket.gethostname()),
         any_address=settings.host in _WILDCARDS,
+        proxies=proxies,
         lag_seconds=lag.worst_seconds,
     )
     with ExitStack() as listening:
         address = listening.enter_context(listen_on_address(settings.host, settings.port))
         home = listening.enter_context(listen_on_home(settings.home))
-        servers = ((_server(app), address), (_server(Trusted(app)), home))
+        servers = ((_server(app, proxies), address), (_server(Trusted(app), proxies), home))
         async with _noting(api.access, stop), anyio.create_task_group() as group:
             try:
                 for server, sock in servers:
@@ -125,7 +128,7 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
             group.cancel_scope.cancel()
 
 
-def _server(app: ASGIApp) -> _Server:
+def _server(app: ASGIApp, proxies: Proxies) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -134,7 +137,7 @@ def _server(app: ASGIApp) -> _Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=limited(),
+            http=limited(is_exempt=proxies.is_trusted),
             h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
             timeout_graceful_shutdown=_GRACE_SECONDS,
