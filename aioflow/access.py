@@ -20,6 +20,7 @@ __all__ = (
     "Noted",
     "Role",
     "TokenRow",
+    "caller_name",
     "noted_by",
     "told",
 )
@@ -173,6 +174,11 @@ class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
     erased: int = 0
     erased_until: int = -1
     last: bytes = b""
+
+
+def caller_name(name: str, kind: CallerKind) -> str:
+    """Return who somebody is, as the audit tells it: a token is never taken for a user."""
+    return f"token:{name}" if kind == "token" else name
 
 
 def told(text: str) -> str:

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
 from aioflow.api.attempts import Attempts
 from aioflow.api.audit import AuditView, audit_view
-from aioflow.api.passwords import Passwords
+from aioflow.api.passwords import Passwords, checked_password
 from aioflow.api.picture import TOKEN_PREFIX, Picture, digest_of
 from aioflow.api.refusals import Refusals
 from aioflow.api.views import instant, iso
@@ -28,6 +28,7 @@ from aioflow.errors import (
     StoreSlow,
     StoreUnavailable,
     UnknownLogin,
+    WrongPassword,
 )
 from aioflow.requests import (
     CreateAccount,
@@ -230,8 +231,43 @@ class Access:
         request = SetAccount(name=name, secret=secret, role=wanted, is_disabled=disabled)
         return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
 
+    async def change_password(
+        self, name: str, old: str, new: str, *, address: str, keeps: int | None
+    ) -> UserView:
+        """Give somebody another password who knows the present one. His sessions end.
+
+        Args:
+            keeps: The session that goes on.
+
+        Raises:
+            WrongPassword: If the present one is another, or there is no such user.
+            TooManyLogins: If too many have failed lately; wrong logins count, too.
+            AccountRefused: If the new one may not be one.
+        """
+        if checked_password(new) == old:
+            raise AccountRefused("the new password is the present one")
+        account = await self._proven(name, old, address)
+        if account is None:
+            raise WrongPassword
+        secret = await self._passwords.hashed(new)
+        request = SetAccount(name=name, secret=secret, seen=account.secret, keeps=keeps)
+        by = Actor(name=name, role=account.role, address=address)
+        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
+        """Return the account of a name, if that is its password and it is not disabled."""
+        account = self.picture.account(name)
+        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
+        if account is not None and account.is_disabled:
+            account = None
+        secret = None if account is None else account.secret
+        if not await self._passwords.matches(secret, password):
+            return None
+        self._attempts.succeed(name, address, self._seconds)
+        return account
+
     async def delete_user(self, by: Actor, name: str) -> dict[str, Any]:
-        """Delete a user, whose sessions end.
+        """Delete a user, whose sessions end, and whose tokens are revoked.
 
         Raises:
             UnknownAccount: If there is none of that name.
@@ -254,19 +290,11 @@ class Access:
             LoginFailed: If the two do not belong together, or the user is disabled.
             TooManyLogins: If too many have failed lately.
         """
-        account = self.picture.account(name)
-        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
-        if account is not None and account.is_disabled:
-            account = None
-        is_right = await self._passwords.matches(
-            None if account is None else account.secret, password
-        )
-        if account is None or not is_right:
+        account = await self._proven(name, password, address)
+        if account is None:
             raise LoginFailed
         by = Actor(name=name, role=account.role, address=address)
-        opened = await self._open(by, account.secret, cookie, replaces)
-        self._attempts.succeed(name, address, self._seconds)
-        return opened
+        return await self._open(by, account.secret, cookie, replaces)
 
     async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
         """Begin a session of somebody who has the home's token."""

@@ -31,13 +31,15 @@ from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 
-__all__ = ("BODY_LIMIT", "EXEMPT", "LOGIN", "Guard", "Trusted", "set_cookie")
+__all__ = ("BODY_LIMIT", "EXEMPT", "OPEN", "Guard", "Trusted", "set_cookie")
 
 EXEMPT = frozenset({"/health/live", "/health/ready"})
 """Exact paths that need no token."""
 
 LOGIN = "/api/v1/sessions"
-"""Whoever posts there is nobody yet."""
+PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
+OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
+"""Whoever asks so is nobody yet: a password comes along."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SHUT_OUT = frozenset({401, 403, 421, 429})
@@ -191,7 +193,7 @@ class Guard:
             asking.caller = self._bearer(given.strip())
         else:
             self._know_session(headers, asking)
-            is_login = (scope["method"], scope["path"]) == ("POST", LOGIN)
+            is_login = (scope["method"], scope["path"]) in OPEN
             if asking.caller is not None or is_login:
                 return _forged(scope, headers, is_login=is_login)
             if scope["method"] in _SAFE and is_page(scope["path"]):

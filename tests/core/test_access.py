@@ -14,6 +14,7 @@ from aioflow.errors import (
     UnknownAccount,
     UnknownLogin,
     UnknownToken,
+    WrongPassword,
 )
 from aioflow.inputs import Asked
 from aioflow.requests import (
@@ -162,6 +163,53 @@ def test_what_is_not_there_is_told(world):
     ):
         with pytest.raises(error):
             world.ask(request)
+
+
+def test_only_tokens_that_somebody_has_made_are_revoked_with_him(world, admitted):
+    def made(name, by):
+        row = world.ask(
+            CreateToken(
+                name=name, digest=name.encode(), role=Role.ADMIN, scopes=None, created_by=by
+            )
+        )
+        return row.token_no
+
+    world.ask(account("anna", role=Role.ADMIN))
+    first = made("ci", "anna")
+    of_first = made("deploy", "token:ci")
+    world.ask(RevokeToken(token_no=first))
+    again = made("ci", "home")  # another token of that name
+    of_again = made("other", "token:ci")
+
+    revoked = world.ask(DeleteAccount(name="anna"))
+
+    good = {number for number, row in admitted.tokens.items() if row.revoked_at is None}
+    assert good == {again, of_again}
+    assert (revoked, admitted.tokens[of_first].revoked_at) == (1, world.now)
+
+
+def test_a_larger_role_gives_no_token_more_and_a_smaller_one_less(world, admitted):
+    world.ask(account("anna", role=Role.ADMIN))
+    number = world.ask(
+        CreateToken(name="ci", digest=b"t", role=Role.OPERATOR, scopes=None, created_by="anna")
+    ).token_no
+
+    world.ask(SetAccount(name="anna", role=Role.VIEWER))
+    assert admitted.tokens[number].role is Role.VIEWER
+    world.ask(SetAccount(name="anna", role=Role.ADMIN))
+    assert admitted.tokens[number].role is Role.VIEWER
+
+
+def test_a_session_may_outlive_the_password_that_it_changes_itself(world, admitted):
+    world.ask(account())
+    own = world.ask(login(world))
+    world.ask(login(world, digest=b"e"))
+
+    with pytest.raises(WrongPassword):
+        world.ask(SetAccount(name="anna", secret=b"new", seen=b"older", keeps=own.login_no))
+    world.ask(SetAccount(name="anna", secret=b"new", seen=b"hash", keeps=own.login_no))
+
+    assert list(admitted.logins.values()) == [own]
 
 
 def test_a_use_is_written_down_and_never_goes_back(world, admitted):

@@ -301,6 +301,130 @@ async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
     assert b"long enough" not in answer.body
 
 
+# ── a password of one's own ─────────────────────────────────────────────────────────────
+
+ANOTHER = "a cart, a lamp"
+
+
+async def choose(web, body, **headers):
+    return await ask(
+        web,
+        "PUT",
+        "/api/v1/me/password",
+        body=json.dumps(body).encode(),
+        headers={**OWN, **headers},
+    )
+
+
+async def test_somebody_chooses_another_password_and_his_other_sessions_end(tmp_path):
+    async with app(tmp_path) as (n, web):
+        here, there = cookie_of(await log_in(web)), cookie_of(await log_in(web))
+        chosen = await choose(web, {"old": PASSWORD, "new": ANOTHER}, **here)
+        known = [await me(web, headers) for headers in (here, there)]
+        logins = [(await log_in(web, "anna", word)).status for word in (PASSWORD, ANOTHER)]
+        (line,) = await lines(n, action="user.set")
+
+    assert chosen.status == 200
+    assert (known[0]["name"], known[1]) == ("anna", 401)
+    assert logins == [401, 201]
+    assert (line.actor, line.target, line.after) == ("anna", "anna", "operator password")
+
+
+async def test_so_does_somebody_who_has_no_session(tmp_path):
+    async with app(tmp_path) as (_, web):
+        session = cookie_of(await log_in(web))
+        chosen = await choose(web, {"name": "anna", "old": PASSWORD, "new": ANOTHER})
+        after = await me(web, session)
+
+    assert (chosen.status, after) == (200, 401)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"name": "anna", "old": "guessed wrong", "new": ANOTHER}, 403, "request.password"),
+        ({"name": "nobody", "old": PASSWORD, "new": ANOTHER}, 403, "request.password"),
+        ({"name": "anna", "old": PASSWORD, "new": "short"}, 422, "request.account"),
+        ({"name": "anna", "old": PASSWORD, "new": PASSWORD}, 422, "request.account"),
+        ({"old": PASSWORD, "new": ANOTHER}, 400, "request"),
+        ({"name": "home", "old": PASSWORD, "new": ANOTHER}, 403, "request.password"),
+        ({"name": "anna", "new": ANOTHER}, 422, "request.invalid"),
+    ],
+)
+async def test_nobody_else_chooses_it(tmp_path, body, status, code):
+    async with app(tmp_path) as (n, web):
+        answer = await choose(web, body)
+        still = await log_in(web)
+        told = await lines(n)
+
+    assert (answer.status, answer.json["code"], still.status) == (status, code, 201)
+    assert PASSWORD not in str(told)
+
+
+async def test_a_session_alone_is_not_enough_and_another_page_has_none(tmp_path):
+    async with app(tmp_path) as (_, web):
+        session = cookie_of(await log_in(web))
+        wrong = await choose(web, {"old": "guessed wrong", "new": ANOTHER}, **session)
+        foreign = await choose(
+            web, {"old": PASSWORD, "new": ANOTHER}, **session, **{"sec-fetch-site": "cross-site"}
+        )
+
+    assert (wrong.status, foreign.status) == (403, 403)
+    assert foreign.json["code"] == "web.origin"
+
+
+async def test_guessing_a_present_password_is_guessing_a_login(tmp_path):
+    async with app(tmp_path) as (_, web):
+        found = [
+            (await choose(web, {"name": "anna", "old": f"guess {n}", "new": ANOTHER})).status
+            for n in range(12)
+        ]
+        login = await log_in(web)
+
+    assert found[:10] == [403] * 10
+    assert set(found[10:]) == {429}
+    assert login.status == 429
+
+
+async def test_a_disabled_user_chooses_nothing(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.set_user(BY, "anna", disabled=True)
+        answer = await choose(web, {"name": "anna", "old": PASSWORD, "new": ANOTHER})
+
+    assert answer.status == 403
+
+
+# ── what becomes of the tokens somebody has made ────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("change", "role"),
+    [(None, 401), ({"disabled": True}, 401), ({"role": "viewer"}, "viewer")],
+    ids=["deleted", "disabled", "smaller"],
+)
+async def test_a_token_can_no_more_than_the_user_who_made_it(tmp_path, change, role):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.create_user(BY, "root", PASSWORD, "admin")
+        session = cookie_of(await log_in(web, "root"))
+        bearers = []
+        headers = session
+        for name in ("first", "second"):  # the second is made with the first
+            body = json.dumps({"name": name, "role": "admin"}).encode()
+            made = await ask(web, "POST", "/api/v1/tokens", body=body, headers={**headers, **OWN})
+            headers = {"authorization": f"Bearer {made.json['token']}"}
+            bearers.append(headers)
+        others = await n.api.access.create_token(BY, "others", "admin")
+        if change is None:
+            await n.api.access.delete_user(BY, "root")
+        else:
+            await n.api.access.set_user(BY, "root", **change)
+        known = [await me(web, bearer) for bearer in bearers]
+        kept = await me(web, {"authorization": f"Bearer {others['token']}"})
+
+    assert [one if isinstance(one, int) else one["role"] for one in known] == [role, role]
+    assert kept["role"] == "admin"
+
+
 # ── what others' pages can send ─────────────────────────────────────────────────────────
 
 
