@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import socket
+import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ from aioflow.owed import Alert
 from aioflow.routing import Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
-from aioflow.settings import Settings
+from aioflow.settings import FILE_NAME, Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
@@ -109,6 +111,7 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
             an exception group, because a service was ended by it.
     """
     _make_home(settings.home)
+    _close_off(settings)
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with (
@@ -174,6 +177,15 @@ def _make_home(home: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as exc:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
+
+
+def _close_off(settings: Settings) -> None:
+    """Leave no secret in a core dump, and say where anybody could put code of his own."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for path in (*settings.dags, settings.home / FILE_NAME):
+        with suppress(OSError):
+            if path.stat().st_mode & stat.S_IWOTH:
+                _log.warning("anybody here can write that, and so run code as us", path=str(path))
 
 
 class _Node:

@@ -18,7 +18,9 @@ import msgspec
 
 from aioflow.errors import SettingsError
 
-__all__ = ("SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+__all__ = ("FILE_NAME", "SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+
+FILE_NAME = "aioflow.toml"
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""

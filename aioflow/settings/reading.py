@@ -13,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aioflow.errors import SettingsError
-from aioflow.settings import Settings, is_loopback
+from aioflow.settings import FILE_NAME, Settings, is_loopback
 
-__all__ = ("FILE_NAME", "read")
-
-FILE_NAME = "aioflow.toml"
+__all__ = ("read",)
 
 _PREFIX = "AIOFLOW_"
 _PASSWORD_MASK = "****"  # noqa: S105

@@ -27,6 +27,7 @@ from aioflow.web.tokens import Token
 
 __all__ = ("create_app",)
 
+_TOLD = 500
 _CODES = {404: "web.no_such_path", 405: "web.method", 413: "web.too_large"}
 
 
@@ -140,4 +141,5 @@ def _first_error(exc: Exception) -> str:
         raise exc
     first: dict[str, Any] = dict(exc.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ()))
-    return f"{where}: {first.get('msg', 'cannot be understood')}"
+    text = f"{where}: {first.get('msg', 'cannot be understood')}"
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"  # names of what is sent are in it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
@@ -24,6 +25,10 @@ _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 5\r\n"
     b"connection: close\r\n\r\n"
 )
+
+
+_log = logging.getLogger("uvicorn.error.connections")
+_log.setLevel(logging.ERROR)  # whoever sends what is no HTTP would fill the log with it
 
 
 class _Limits:
@@ -64,6 +69,7 @@ class _Connection(H11Protocol):
         super().__init__(*args, **more)
         self._from: str | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by the loop."""

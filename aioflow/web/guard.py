@@ -25,7 +25,7 @@ from aioflow.api.picture import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError
 from aioflow.web.asking import Asking, put_asking
-from aioflow.web.bodies import BODY_LIMIT, read_body, refused_type
+from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.forwarded import Proxies
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
@@ -124,14 +124,8 @@ class Guard:
         try:
             refusal = await self._refusal(scope, headers, asking)
             if refusal is None and scope["method"] not in _SAFE:
-                refusal = refused_type(headers, must=asking.cookie is not None)
-                if refusal is None:
-                    body = await read_body(headers, receive)
-                    refusal, receive = (
-                        (body, receive) if isinstance(body, Response) else (None, body)
-                    )
-                    if refusal is None and not self.is_good(asking):  # a body may take its time
-                        refusal = problem(401, "web.unauthorized", "who asks may not any more")
+                body = await self._body(scope, headers, receive, asking)
+                refusal, receive = (body, receive) if isinstance(body, Response) else (None, body)
             if refusal is not None:
                 await refusal(scope, receive, answer.send)
             else:
@@ -148,6 +142,19 @@ class Guard:
             if not answer.has_begun:
                 failed = problem(500, "defect.web", "this is a defect; the daemon's log says more")
                 await failed(scope, receive, answer.send)
+
+    async def _body(
+        self, scope: Scope, headers: Headers, receive: Receive, asking: Asking
+    ) -> Response | Receive:
+        """Return what gives the body of a change, or the answer to one that is not heard."""
+        refusal = refused_type(headers, must=asking.cookie is not None)
+        if refusal is not None:
+            return refusal
+        is_open = (scope["method"], scope["path"]) in OPEN
+        body = await read_body(headers, receive, STRANGER_LIMIT if is_open else BODY_LIMIT)
+        if not isinstance(body, Response) and not self.is_good(asking):  # it may take its time
+            return problem(401, "web.unauthorized", "who asks may not any more")
+        return body
 
     def is_good(self, asking: Asking) -> bool:
         """Whether whoever asks may still: an answer may go on for days."""
@@ -177,6 +184,10 @@ class Guard:
             return None
         if not self._is_known_host(headers):
             return problem(421, "web.host", "this server does not go by that name; use its address")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy may have seen another end of it than we do.
+            detail = "a body has a length, or comes in chunks, not both"
+            return problem(400, "request.invalid", detail, {"connection": "close"})
         if not scope["path"].startswith("/"):  # a whole URL: nobody's proxy are we
             return problem(400, "web.no_such_path", "the address of a request begins with /")
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:

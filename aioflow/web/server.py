@@ -124,7 +124,7 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
                 with anyio.move_on_after(_LAST_SECONDS, shield=True) as patience:
                     await access.finish()
                 if patience.cancelled_caught:
-                    _log.warning("database away, the audit lacks what was refused last")
+                    _log.warning("the audit lacks what was refused last, the engine is gone")
             group.cancel_scope.cancel()
 
 

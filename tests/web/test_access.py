@@ -489,6 +489,19 @@ async def test_reading_changes_nothing(tmp_path):
         assert await n.api.list_runs() == []
 
 
+async def test_what_anybody_may_send_is_small_and_what_is_told_of_it_is_short(tmp_path):
+    async with app(tmp_path) as (_, web):
+        large = await log_in(web, "anna", "x" * 20_000)
+        named = {"name": "anna", "password": PASSWORD, "y" * 10_000: 1}
+        odd = await ask(
+            web, "POST", "/api/v1/sessions", body=json.dumps(named).encode(), headers=OWN
+        )
+
+    assert (large.status, large.json["code"]) == (413, "web.too_large")
+    assert odd.status == 422
+    assert len(odd.json["detail"]) < 600
+
+
 # ── guessing ────────────────────────────────────────────────────────────────────────────
 
 
