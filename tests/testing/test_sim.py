@@ -629,6 +629,6 @@ async def test_a_secret_that_a_task_prints_is_masked_as_a_daemon_masks_it(sim: S
         tells()
 
     sim.look(lambda api: api.values.set(ValueKind.SECRET, "BANK", "hunter-2-of-the-bank"))
-    run = await sim.start(bank())
+    run = await sim.start(bank)
 
-    assert run.task("tells").log == "the token is ***\n"
+    assert run["tells"].log == "the token is ***\n"
