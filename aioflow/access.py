@@ -13,12 +13,14 @@ __all__ = (
     "HOME",
     "AccountRow",
     "Actor",
+    "AuditHead",
     "AuditRow",
     "CallerKind",
     "LoginRow",
     "Noted",
     "Role",
     "TokenRow",
+    "caller_name",
     "noted_by",
     "told",
 )
@@ -156,6 +158,27 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     noted: Noted
     previous: bytes
     digest: bytes
+
+
+class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the audit ends. It is kept sealed, so that nobody without the key cuts lines off.
+
+    Attributes:
+        written: How many lines there ever were; ``None`` if that is not known any more.
+        erased: How many of them have gone because they were old.
+        erased_until: The number of the last of these.
+        last: The digest of the last line of all.
+    """
+
+    written: int | None = 0
+    erased: int = 0
+    erased_until: int = -1
+    last: bytes = b""
+
+
+def caller_name(name: str, kind: CallerKind) -> str:
+    """Return who somebody is, as the audit tells it: a token is never taken for a user."""
+    return f"token:{name}" if kind == "token" else name
 
 
 def told(text: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import socket
+import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ from aioflow.owed import Alert
 from aioflow.routing import Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
-from aioflow.settings import Settings
+from aioflow.settings import FILE_NAME, Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
@@ -111,6 +113,7 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
             an exception group, because a service was ended by it.
     """
     _make_home(settings.home)
+    _close_off(settings)
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with (
@@ -178,6 +181,15 @@ def _make_home(home: Path) -> None:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
 
 
+def _close_off(settings: Settings) -> None:
+    """Leave no secret in a core dump, and say where anybody could put code of his own."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    for path in (*settings.dags, settings.home / FILE_NAME):
+        with suppress(OSError):
+            if path.stat().st_mode & stat.S_IWOTH:
+                _log.warning("anybody here can write that, and so run code as us", path=str(path))
+
+
 class _Node:
     """The parts of one node, wired.
 
@@ -195,6 +207,7 @@ class _Node:
         self._traces = traces
         self._url = ""
         self._web_stop = anyio.Event()
+        self._web_over = anyio.Event()
         self.stopped = anyio.Event()
         self._engine = engine = _engine(settings, store, clock)
         masks = Masks()
@@ -339,7 +352,18 @@ class _Node:
             while self._engine.waiting_inputs:
                 await self._engine.next_turn()
         serve_web = await anyio.to_thread.run_sync(_import_web)
-        self._url = await services.start(serve_web, self._api, self._settings, self._web_stop)
+        self._url = await services.start(self._serve_web, serve_web)
+
+    async def _serve_web(
+        self,
+        serve_web: Callable[..., Coroutine[Any, Any, None]],
+        *,
+        task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        try:
+            await serve_web(self._api, self._settings, self._web_stop, task_status=task_status)
+        finally:
+            self._web_over.set()
 
     def describe(self) -> Ready:
         """Return what a banner says."""
@@ -387,6 +411,8 @@ class _Node:
                 for triggerer in self._triggerers.values():
                     closing.start_soon(triggerer.shut_down)
         self._web_stop.set()
+        with anyio.move_on_after(_LET_GO_SECONDS):
+            await self._web_over.wait()  # what it refused last, the engine writes down
 
     async def _watch_store(self) -> None:
         """End with the error of a database that is no longer ours, also while nothing commits."""

@@ -19,7 +19,7 @@ __all__ = ("LEAST", "MASK", "Masks", "Stream", "secret_texts")
 
 MASK = b"***"
 
-LEAST = 4
+LEAST = 5
 """Characters a text needs to be hidden: a shorter one would take half of every log with it."""
 
 _LEAST_LINE = 12

@@ -359,21 +359,27 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Change an account, which ends its sessions. Answered with the ``AccountRow``.
 
+    One that is disabled has no tokens any more, and one with a smaller role none with a larger.
+
     Attributes:
         secret, role, is_disabled: ``None`` for what stays.
+        seen: The ``secret`` that a password was compared with, which must still be that.
+        keeps: The session that goes on.
     """
 
     name: str
     secret: bytes | None = None
     role: Role | None = None
     is_disabled: bool | None = None
+    seen: bytes | None = None
+    keeps: int | None = None
 
     def __repr__(self) -> str:
         return f"SetAccount({self.name!r})"
 
 
 class DeleteAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete an account, which ends its sessions. Answered ``None``."""
+    """Delete an account, which ends its sessions. Answered with how many tokens that revoked."""
 
     name: str
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from aioflow.access import AccountRow, AuditRow, LoginRow, TokenRow
+from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.changes import (
     ExpansionChange,
@@ -482,6 +482,7 @@ class Batch(msgspec.Struct, kw_only=True):
     logins: list[LoginRow] = msgspec.field(default_factory=list)
     gone_logins: list[int] = msgspec.field(default_factory=list)
     audit: list[AuditRow] = msgspec.field(default_factory=list)
+    audit_head: AuditHead | None = None
 
     @property
     def is_empty(self) -> bool:

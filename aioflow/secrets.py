@@ -24,6 +24,8 @@ _NONCE_BYTES = 12
 _HEAD_BYTES = len(_FORMAT) + _ID_BYTES + _NONCE_BYTES
 _TAG_BYTES = 16
 _FILE_LIMIT = 64 * 1024
+_DIFFERENT = 8
+"""Bytes of a key that differ, at least: of a drawn one about thirty do."""
 
 
 class Vault:
@@ -72,7 +74,7 @@ class Vault:
 
         Raises:
             SettingsError: If the file cannot be read or created, is a link or no regular
-                file, or holds anything but keys.
+                file, is for others to read, or holds anything but keys that were drawn.
         """
         try:
             text = _read(path)
@@ -83,7 +85,10 @@ class Vault:
             raise SettingsError(f"the key file {path} cannot be used: {exc.strerror}") from exc
         if text is None:
             raise SettingsError(f"the key file {path} was removed while it was being created")
-        return cls(_parsed(path, text))
+        keys = _parsed(path, text)
+        if any(len(set(key)) < _DIFFERENT for key in keys):
+            raise SettingsError(f"the key file {path} holds a key that anybody could guess")
+        return cls(keys)
 
     def seal(self, table: str, number: int, plaintext: bytes) -> bytes:
         """Return the envelope; it differs at every call."""
@@ -173,8 +178,11 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
             raise SettingsError(f"the key file {path} is not a regular file")
+        if mode & 0o077:
+            raise SettingsError(f"others can read the key file {path}; run: chmod 600 {path}")
         return os.read(handle, _FILE_LIMIT)
     finally:
         os.close(handle)

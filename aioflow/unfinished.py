@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.access import AccountRow, LoginRow, TokenRow
+from aioflow.access import AccountRow, AuditHead, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.model import TaskNo
@@ -78,7 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         owed: What else is owed: by kind how many rows there are, and the lowest number of these.
         stray_triggers: Rows of runs that have ended before a host had let go of them.
         backfills: Those that go on.
-        last_audit: The digest of the audit's last line.
+        audit_head: Where the audit ends.
         drained: Nodes that take no more work.
     """
 
@@ -96,7 +96,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     accounts: list[AccountRow] = []
     tokens: list[TokenRow] = []
     logins: list[LoginRow] = []
-    last_audit: bytes = b""
+    audit_head: AuditHead = AuditHead()
     drained: list[int] = []
 
 

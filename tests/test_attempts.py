@@ -12,14 +12,18 @@ from aioflow.api.passwords import Passwords
 from aioflow.errors import TooManyLogins
 
 
-def tries(attempts: Attempts, name: str, address: str, now: float) -> int:
+def tries(attempts: Attempts, name: str, address: str, now: float, *, is_user: bool = True) -> int:
     """Return how many tries there are at once, a hundred at most."""
     for number in range(100):
         try:
-            attempts.begin(name, address, now)
+            attempts.begin(name, address, now, is_user=is_user)
         except TooManyLogins:
             return number
     return 100
+
+
+def address(number: int) -> str:
+    return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
 def test_an_address_has_ten_tries_whatever_the_name_and_one_more_every_six_seconds():
@@ -31,19 +35,42 @@ def test_an_address_has_ten_tries_whatever_the_name_and_one_more_every_six_secon
     assert tries(attempts, "other2", "10.0.0.1", 1e6) == 10
 
 
-def test_a_name_has_ten_tries_whatever_the_address():
+@pytest.mark.parametrize("is_user", [True, False])
+def test_a_name_has_thirty_tries_whatever_the_address(is_user):
     attempts = Attempts()
 
-    assert sum(tries(attempts, "anna", f"10.0.0.{n}", 0.0) for n in range(50)) == 10
+    found = [tries(attempts, "anna", address(n), 0.0, is_user=is_user) for n in range(50)]
+
+    assert sum(found) == 30
+    assert tries(attempts, "anna", "10.9.9.9", 4.0, is_user=is_user) == 2
+
+
+def test_who_guesses_from_one_address_does_not_shut_out_a_name():
+    attempts = Attempts()
+    taken = sum(tries(attempts, "anna", "10.0.0.1", float(second)) for second in range(3_600))
+
+    assert taken <= 10 + 3_600 / 6
+    assert tries(attempts, "anna", "10.0.0.2", 3_600.0) == 10
 
 
 def test_where_a_name_has_been_in_its_tries_are_its_own():
     attempts = Attempts()
-    attempts.begin("anna", "10.0.0.1", 0.0)
+    attempts.begin("anna", "10.0.0.1", 0.0, is_user=True)
     attempts.succeed("anna", "10.0.0.1", 0.0)
+    for n in range(50):
+        tries(attempts, "anna", address(n + 256), 0.0)
 
-    assert tries(attempts, "anna", "10.0.0.9", 0.0) <= 10
-    assert tries(attempts, "bob", "10.0.0.1", 0.0) <= 10
+    assert tries(attempts, "anna", "10.0.0.9", 0.0) == 0
+    assert tries(attempts, "bob", "10.0.0.1", 0.0) == 10
+    assert tries(attempts, "anna", "10.0.0.1", 0.0) == 10
+
+
+def test_so_it_is_where_a_life_before_has_seen_it():
+    attempts = Attempts()
+    attempts.know("anna", "10.0.0.1")
+    for n in range(50):
+        tries(attempts, "anna", address(n + 256), 0.0)
+
     assert tries(attempts, "anna", "10.0.0.1", 0.0) == 10
 
 
@@ -60,7 +87,7 @@ def test_where_a_name_has_been_in_its_tries_are_its_own():
 def test_addresses_that_somebody_has_together_count_together(first, second, is_same):
     attempts = Attempts()
     for n in range(10):
-        attempts.begin(f"name{n}", first, 0.0)
+        attempts.begin(f"name{n}", first, 0.0, is_user=True)
 
     assert tries(attempts, "another", second, 0.0) == (0 if is_same else 10)
 
@@ -68,16 +95,41 @@ def test_addresses_that_somebody_has_together_count_together(first, second, is_s
 def test_a_login_that_succeeds_costs_none():
     attempts = Attempts()
     for _ in range(1_000):
-        attempts.begin("anna", "10.0.0.1", 0.0)
+        attempts.begin("anna", "10.0.0.1", 0.0, is_user=True)
         attempts.succeed("anna", "10.0.0.1", 0.0)
+
+    assert tries(attempts, "bob", "10.0.0.1", 0.0) == 10
+
+
+def test_no_crowd_of_names_or_addresses_has_a_users_name_be_forgotten():
+    attempts = Attempts()
+    for n in range(4):
+        tries(attempts, "anna", address(n), 0.0)
+    for number in range(30_000):
+        name, place = f"n{number}", address(number + 1_000)
+        attempts.begin(name, place, 0.0, is_user=False)
+
+    assert tries(attempts, "anna", "10.200.0.1", 0.0) == 0
+
+
+def test_what_is_refused_is_not_remembered():
+    attempts = Attempts()
+    tries(attempts, "anna", "10.0.0.1", 0.0)
+    for number in range(1_000):
+        with pytest.raises(TooManyLogins):
+            attempts.begin(f"n{number}", "10.0.0.1", 0.0, is_user=False)
+
+    assert len(attempts._strangers) == 0
 
 
 def test_what_it_remembers_has_a_bound():
     attempts = Attempts()
     for number in range(30_000):
-        attempts.begin(f"n{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
+        attempts.begin(f"n{number}", address(number), 0.0, is_user=number % 2 == 0)
+        attempts.know(f"n{number}", address(number))
 
-    assert len(attempts._buckets) <= 10_000
+    kinds = (attempts._addresses, attempts._names, attempts._strangers, attempts._known)
+    assert max(map(len, kinds)) <= 10_000
 
 
 # ── passwords ───────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from aioflow.inputs import FileParsed, HostUp
 from aioflow.messages import Deferred
 from aioflow.model import DagSpec, TaskSpec, ValueKind
 from aioflow.requests import CreateRun, Reseal
-from aioflow.secrets import read_keys, write_keys
+from aioflow.secrets import new_key, read_keys, write_keys
 from aioflow.store.replay import compare
 from tests.turns import until
 from tests.web.node import Node, node
@@ -138,7 +138,7 @@ async def test_what_no_key_opens_stays_as_it_is_and_is_counted(tmp_path):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
     lost = sealed(tmp_path)
-    write_keys(tmp_path / "key", [b"x" * 32])
+    write_keys(tmp_path / "key", [new_key()])
     async with node(tmp_path) as n:
         view = await n.api.rotate()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioflow.errors import SettingsError
-from aioflow.secrets import Vault
+from aioflow.secrets import Vault, new_key, write_keys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -95,28 +95,50 @@ def test_all_who_create_the_key_file_at_once_get_one_key(tmp_path):
 
 def test_a_key_file_may_hold_several_keys_the_newest_first(tmp_path):
     path = tmp_path / "key"
-    path.write_text(f"{NEW.hex()}\n{OLD.hex()}\n")
+    new, old = new_key(), new_key()
+    write_keys(path, [new, old])
 
     vault = Vault.open(path)
 
-    assert vault.unseal("t", 1, Vault([OLD]).seal("t", 1, b"x")) == b"x"
-    assert Vault([NEW]).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
+    assert vault.unseal("t", 1, Vault([old]).seal("t", 1, b"x")) == b"x"
+    assert Vault([new]).unseal("t", 1, vault.seal("t", 1, b"x")) == b"x"
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"abcd", b"zz" * 32, NEW, NEW.hex().encode()[:-2], b"\xff" * 64],
-    ids=["empty", "blank", "short", "no-hex", "raw", "cut-off", "binary"],
+    [
+        b"",
+        b"\n",
+        b"abcd",
+        b"zz" * 32,
+        NEW,
+        NEW.hex().encode()[:-2],
+        b"\xff" * 64,
+        b"0" * 64,
+        b"abcd" * 16,
+    ],
+    ids=["empty", "blank", "short", "no-hex", "raw", "cut-off", "binary", "zeros", "placeholder"],
 )
 def test_a_key_file_with_anything_but_keys_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "key"
     path.write_bytes(content)
+    path.chmod(0o600)
 
     with pytest.raises(SettingsError) as refused:
         Vault.open(path)
 
     assert path.read_bytes() == content
     assert "abcd" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
+def test_a_key_that_others_can_read_is_refused(tmp_path, mode):
+    path = tmp_path / "key"
+    Vault.open(path)
+    path.chmod(mode)
+
+    with pytest.raises(SettingsError, match="chmod 600"):
+        Vault.open(path)
 
 
 def test_a_link_in_place_of_the_key_file_is_refused(tmp_path):

@@ -15,9 +15,10 @@ from anyio.abc import TaskStatus
 
 from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
 from aioflow.api.attempts import Attempts
-from aioflow.api.audit import AuditView, Refusals, audit_view
-from aioflow.api.passwords import Passwords
+from aioflow.api.audit import AuditView, audit_view
+from aioflow.api.passwords import Passwords, checked_password
 from aioflow.api.picture import TOKEN_PREFIX, Picture, digest_of
+from aioflow.api.refusals import Refusals
 from aioflow.api.views import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (
@@ -27,6 +28,7 @@ from aioflow.errors import (
     StoreSlow,
     StoreUnavailable,
     UnknownLogin,
+    WrongPassword,
 )
 from aioflow.requests import (
     CreateAccount,
@@ -130,20 +132,24 @@ class Access:
         self._attempts = Attempts()
         self._refusals = Refusals()
         self._arrived = anyio.Event()
+        self._writing = anyio.Lock()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Know who is let in; then write down refusals and uses, once a second at most."""
         await self._load()
+        for name, address in self.picture.places():
+            self._attempts.know(name, address)
         task_status.started()
         while True:
-            if not self.picture.uses:
+            if not self.picture.uses and self._refusals.is_empty:
                 await self._arrived.wait()
             await self._clock.sleep(_WRITE_SECONDS)
             self._arrived = anyio.Event()
-            try:
-                await self._write()
-            except AioflowError as exc:
-                _log.warning("the audit lacks what was refused lately", error=str(exc))
+            await self._write()
+
+    async def finish(self) -> None:
+        """Write what is left of both: nobody asks any more. Then ``run`` may be cancelled."""
+        await self._write(is_last=True)
 
     async def _load(self) -> None:
         while True:
@@ -153,13 +159,19 @@ class Access:
                 _log.warning("database away, nobody is let in yet", error=str(exc))
                 await self._clock.sleep(_WRITE_SECONDS)
 
-    async def _write(self) -> None:
+    async def _write(self, *, is_last: bool = False) -> None:
         """Write both, however long the database is away; meanwhile a bounded lot gathers."""
-        uses, lines = self._taken_uses(), self._refusals.take(self._seconds)
-        if uses:
-            await self._ask(NoteUse(uses=uses), None, math.inf)
-        if lines:
-            await self._ask(Note(lines=tuple(lines)), None, math.inf)
+        async with self._writing:
+            uses = self._taken_uses()
+            lines = self._refusals.take(self._seconds, is_last=is_last)
+            try:
+                if uses:
+                    await self._ask(NoteUse(uses=uses), None, math.inf)
+                if lines:
+                    await self._ask(Note(lines=tuple(lines)), None, math.inf)
+            except AioflowError as exc:
+                self._refusals.lose(lines)
+                _log.warning("the audit lacks what was refused lately", error=str(exc))
 
     def _taken_uses(self) -> tuple[tuple[int, int], ...]:
         taken = tuple(self.picture.uses.items())[:_USES_AT_ONCE]
@@ -169,8 +181,8 @@ class Access:
 
     def refused(self, line: Noted) -> None:
         """Have a refusal be in the audit soon; of very many, how many there were."""
-        if self._refusals.add(line, self._seconds):
-            self._arrived.set()
+        self._refusals.add(line, self._seconds)
+        self._arrived.set()
 
     def used(self) -> None:
         """A token may have been used that is to be written down."""
@@ -219,8 +231,43 @@ class Access:
         request = SetAccount(name=name, secret=secret, role=wanted, is_disabled=disabled)
         return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
 
+    async def change_password(
+        self, name: str, old: str, new: str, *, address: str, keeps: int | None
+    ) -> UserView:
+        """Give somebody another password who knows the present one. His sessions end.
+
+        Args:
+            keeps: The session that goes on.
+
+        Raises:
+            WrongPassword: If the present one is another, or there is no such user.
+            TooManyLogins: If too many have failed lately; wrong logins count, too.
+            AccountRefused: If the new one may not be one.
+        """
+        if checked_password(new) == old:
+            raise AccountRefused("the new password is the present one")
+        account = await self._proven(name, old, address)
+        if account is None:
+            raise WrongPassword
+        secret = await self._passwords.hashed(new)
+        request = SetAccount(name=name, secret=secret, seen=account.secret, keeps=keeps)
+        by = Actor(name=name, role=account.role, address=address)
+        return _user(cast(AccountRow, await self._ask(request, by, _ASK_SECONDS)))
+
+    async def _proven(self, name: str, password: str, address: str) -> AccountRow | None:
+        """Return the account of a name, if that is its password and it is not disabled."""
+        account = self.picture.account(name)
+        self._attempts.begin(name, address, self._seconds, is_user=account is not None)
+        if account is not None and account.is_disabled:
+            account = None
+        secret = None if account is None else account.secret
+        if not await self._passwords.matches(secret, password):
+            return None
+        self._attempts.succeed(name, address, self._seconds)
+        return account
+
     async def delete_user(self, by: Actor, name: str) -> dict[str, Any]:
-        """Delete a user, whose sessions end.
+        """Delete a user, whose sessions end, and whose tokens are revoked.
 
         Raises:
             UnknownAccount: If there is none of that name.
@@ -243,19 +290,11 @@ class Access:
             LoginFailed: If the two do not belong together, or the user is disabled.
             TooManyLogins: If too many have failed lately.
         """
-        self._attempts.begin(name, address, self._seconds)
-        account = self.picture.account(name)
-        if account is not None and account.is_disabled:
-            account = None
-        is_right = await self._passwords.matches(
-            None if account is None else account.secret, password
-        )
-        if account is None or not is_right:
+        account = await self._proven(name, password, address)
+        if account is None:
             raise LoginFailed
         by = Actor(name=name, role=account.role, address=address)
-        opened = await self._open(by, account.secret, cookie, replaces)
-        self._attempts.succeed(name, address, self._seconds)
-        return opened
+        return await self._open(by, account.secret, cookie, replaces)
 
     async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
         """Begin a session of somebody who has the home's token."""

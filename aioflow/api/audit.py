@@ -1,24 +1,19 @@
-"""The audit: read, checked, and told of what was refused before the engine heard of it."""
+"""The audit: read, and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 
 import msgspec
 
-from aioflow.access import AuditRow, Noted
+from aioflow.access import AuditRow
 from aioflow.api.views import iso
-from aioflow.core.audit_chain import check_chain
+from aioflow.core.audit_chain import BEGINNING, check_chain, check_head
 from aioflow.store import Store
 
-__all__ = ("AuditView", "Refusals", "audit_faults", "audit_view")
+__all__ = ("AuditView", "audit_faults", "audit_view")
 
 _PAGE = 1_000
-
-_BURST = 100.0
-_PER_SECOND = 1.0
-_TOLD_SECONDS = 60.0
-"""Between two lines that tell how many were left out."""
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,77 +56,20 @@ def audit_view(row: AuditRow) -> AuditView:
 
 
 async def audit_faults(store: Store) -> list[str]:
-    """Return what is wrong with the chain of the audit, read a page at a time."""
+    """Return what is wrong with the audit, read a page at a time; it may grow meanwhile."""
     faults: list[str] = []
-    before: AuditRow | None = None
+    numbers = array("q")
+    last: AuditRow | None = None
     while True:
-        page = await store.read_audit(-1 if before is None else before.audit_no, limit=_PAGE)
-        faults += check_chain(page, before=before)
-        if len(page) < _PAGE:
-            return faults
-        before = page[-1]
-
-
-class _Budget:
-    """What may be written: a burst, then one line a second; the rest is counted."""
-
-    def __init__(self) -> None:
-        self.missed = 0
-        self._left = _BURST
-        self._at = 0.0
-
-    def take(self, now: float) -> bool:
-        """Whether one more line may be written, monotonic seconds."""
-        self._left = min(_BURST, self._left + (now - self._at) * _PER_SECOND)
-        self._at = now
-        if self._left < 1:
-            self.missed += 1
-            return False
-        self._left -= 1
-        return True
-
-
-class Refusals:
-    """Lines about what was refused, waiting to be written: so many that no flood fills a disk.
-
-    What comes from nobody known has a budget of its own, so that it hides nothing.
-    """
-
-    def __init__(self) -> None:
-        self._lines: list[Noted] = []
-        self._budgets = {False: _Budget(), True: _Budget()}
-        self._told_at = 0.0
-
-    def add(self, line: Noted, now: float) -> bool:
-        """Keep a line, or count it; whether there is something to be written.
-
-        Args:
-            now: Monotonic seconds.
-        """
-        if self._budgets[bool(line.actor)].take(now):
-            self._lines.append(line)
-        return bool(self._lines)
-
-    def take(self, now: float) -> Sequence[Noted]:
-        """Return what is to be written now."""
-        lines, self._lines = self._lines, []
-        if now - self._told_at >= _TOLD_SECONDS:
-            for is_known, budget in self._budgets.items():
-                if budget.missed:
-                    lines.append(_left_out(budget.missed, is_known=is_known))
-                    self._told_at = now
-                    budget.missed = 0
-        return lines
-
-
-def _left_out(count: int, *, is_known: bool) -> Noted:
-    who = "known callers" if is_known else "unknown callers"
-    return Noted(
-        actor="",
-        role="",
-        action="refusals.left_out",
-        target=f"{count} more of {who}",
-        address="",
-        is_refused=True,
-        code="audit.left_out",
-    )
+        after = -1 if last is None else last.audit_no
+        page = await store.read_audit(after, limit=_PAGE)
+        faults += check_chain(page, before=last)
+        numbers.extend(row.audit_no for row in page)
+        last = page[-1] if page else last
+        if len(page) == _PAGE:
+            continue
+        head = await store.find_audit_head()
+        after = -1 if last is None else last.audit_no
+        if not await store.read_audit(after, limit=1):
+            digest = BEGINNING if last is None else last.digest
+            return faults + check_head(head, numbers, digest)

@@ -14,8 +14,8 @@ __all__ = ("checked_id", "checked_key", "packed_conf", "packed_payload")
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _PAYLOAD_BYTES = 64 * 1024
-_ID = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.:+@=-]{1,250}")
-"""Not ``.`` nor ``..``, which every browser takes for a folder."""
+# No path that browsers shorten, and no flag of a command.
+_ID = re.compile(r"(?!-)(?!\.{1,2}\Z)[A-Za-z0-9_.:+@=-]{1,250}")
 
 
 def checked_id(run_id: str | None) -> str | None:
@@ -26,7 +26,8 @@ def checked_id(run_id: str | None) -> str | None:
     """
     if run_id is not None and not _ID.fullmatch(run_id):
         raise RequestError(
-            f"the run id {run_id[:80]!r} cannot be used; take letters, digits and _ . : + @ = -"
+            f"the run id {run_id[:80]!r} cannot be used; take letters, digits and _ . : + @ = -, "
+            "and begin with no -"
         )
     return run_id
 

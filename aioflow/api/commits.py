@@ -18,16 +18,20 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from aioflow.access import HOME
 from aioflow.api.views import iso
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.model import DagSpec, Instant, RunNo, TaskState
 from aioflow.rows import Batch, RunRow
 
-__all__ = ("CLIENTS", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
+__all__ = ("CLIENTS", "OF_ONE", "QUEUED", "Commits", "Follower", "News", "Wanted", "frame")
 
 CLIENTS = 100
 """Who may watch at once."""
+
+OF_ONE = 20
+"""How many of them may be one person, or one token; the home's owner may be all."""
 
 QUEUED = 64
 """Messages that one who watches may be behind."""
@@ -249,6 +253,7 @@ class Commits:
         self._clock = clock
         self._followers: set[Follower] = set()
         self._readers: set[anyio.CancelScope] = set()
+        self._open: Counter[str] = Counter()
         self._news: News | None = None
         self._stirred = anyio.Event()
         self._is_closed = False
@@ -258,7 +263,22 @@ class Commits:
     @property
     def is_full(self) -> bool:
         """Whether nobody else may watch."""
-        return self._is_closed or len(self._followers) + len(self._readers) >= CLIENTS
+        return self._is_closed or self._open.total() >= CLIENTS
+
+    def has_enough(self, who: str) -> bool:
+        """Whether somebody watches as often as one may."""
+        return who != HOME and self._open[who] >= OF_ONE
+
+    @contextmanager
+    def watching(self, who: str) -> Iterator[None]:
+        """Count somebody who watches, whatever he does."""
+        self._open[who] += 1
+        try:
+            yield
+        finally:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
 
     def committed(self, batch: Batch, draft: Draft) -> None:
         """Take a durable batch; costs nothing while nobody watches, and never tells.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import anyio
 import argon2
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -51,9 +54,11 @@ class Passwords:
 
         Raises:
             AccountRefused: If it may not be one.
+            TooManyLogins: If too many wait for that already.
         """
         text = checked_password(password).encode("utf-8", "surrogatepass")
-        return (await in_thread(_hasher.hash, text, limiter=self._limiter)).encode()
+        with self._in_line():
+            return (await in_thread(_hasher.hash, text, limiter=self._limiter)).encode()
 
     async def matches(self, secret: bytes | None, password: str) -> bool:
         """Whether a password is the one that this was kept of; it takes as long for ``None``.
@@ -63,15 +68,20 @@ class Passwords:
         """
         if len(password) > _LONGEST:
             return False
+        text = password.encode("utf-8", "surrogatepass")
+        with self._in_line():
+            is_same = await in_thread(_is_of, secret or _NOBODY, text, limiter=self._limiter)
+        return is_same and secret is not None
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
         if self._waiting >= _WAITING:
             raise TooManyLogins(_AGAIN_SECONDS)
         self._waiting += 1
         try:
-            text = password.encode("utf-8", "surrogatepass")
-            is_same = await in_thread(_is_of, secret or _NOBODY, text, limiter=self._limiter)
+            yield
         finally:
             self._waiting -= 1
-        return is_same and secret is not None
 
 
 def _is_of(secret: bytes, password: bytes) -> bool:

@@ -91,6 +91,10 @@ class Picture:
         number = self._names.get(name)
         return None if number is None else self._accounts[number]
 
+    def places(self) -> list[tuple[str, str]]:
+        """Return who has logged in, and from where."""
+        return [(login.name, login.address) for login in self._logins.values()]
+
     def of_token(self, given: str, now: Instant) -> Caller | None:
         """Return whose token that is, if it is good for anything now."""
         if not given.startswith(TOKEN_PREFIX):

@@ -30,7 +30,7 @@ class ValueView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         set_at: When it was set last.
         opens: Whether a key of this home opens it.
-        hidden: Whether it is hidden in logs; a text of fewer than 4 characters is not, nor is a
+        hidden: Whether it is hidden in logs; a text of fewer than 5 characters is not, nor is a
             variable whose name does not sound like a secret.
     """
 

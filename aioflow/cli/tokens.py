@@ -91,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     print_table(
-        ("ID", "NAME", "ROLE", "DAGS", "STATE", "EXPIRES AT", "LAST USED AT"),
+        ("ID", "NAME", "ROLE", "DAGS", "STATE", "MADE BY", "EXPIRES AT", "LAST USED AT"),
         (
             (
                 token["token_id"],
@@ -99,6 +99,7 @@ def _list(arguments: argparse.Namespace) -> int:
                 token["role"],
                 "all" if token["scopes"] is None else " ".join(token["scopes"]),
                 token["state"],
+                token["created_by"],
                 token["expires_at"],
                 token["last_used_at"],
             )

@@ -46,11 +46,19 @@ def add_parser(nouns: Nouns) -> None:
     state = setting.add_mutually_exclusive_group()
     state.add_argument("--disable", action="store_true", help="have nobody log in so for now")
     state.add_argument("--enable", action="store_true")
+    choosing = add_command(
+        verbs,
+        "password",
+        _choose,
+        text="choose another password of your own; asked for, or read: the old line, the new line",
+        example="aioflow users password anna",
+    )
+    choosing.add_argument("name", metavar="NAME")
     deleting = add_command(
         verbs,
         "delete",
         _delete,
-        text="delete a user, whose sessions end",
+        text="delete a user, whose sessions end, and whose tokens are revoked",
         example="aioflow users delete anna",
     )
     deleting.add_argument("name", metavar="NAME")
@@ -82,6 +90,14 @@ def _set(arguments: argparse.Namespace) -> int:
     return say(arguments, answer, text + (", disabled" if answer["disabled"] else ""))
 
 
+def _choose(arguments: argparse.Namespace) -> int:
+    name = arguments.name
+    old = _line(f"present password of {name}: ")
+    body: dict[str, object] = {"name": name, "old": old, "new": _password(name)}
+    answer = connect(arguments).put("me", "password", body=body)
+    return say(arguments, answer, f"{safe(name)} has another password")
+
+
 def _list(arguments: argparse.Namespace) -> int:
     found = read(arguments, lambda source: source.users())
     if arguments.json:
@@ -111,9 +127,13 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 def _password(name: str) -> str:
     """Ask for a password twice, or read it: an argument would stand in the list of processes."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().removesuffix("\n").removesuffix("\r")
-    password = getpass.getpass(f"password of {name}: ")
-    if getpass.getpass("once more: ") != password:
+    password = _line(f"password of {name}: ")
+    if sys.stdin.isatty() and _line("once more: ") != password:
         raise SettingsError("the two are not the same")
     return password
+
+
+def _line(question: str) -> str:
+    if sys.stdin.isatty():
+        return getpass.getpass(question)
+    return sys.stdin.readline().removesuffix("\n").removesuffix("\r")

@@ -128,7 +128,7 @@ def _set(kind: str, arguments: argparse.Namespace) -> int:
         return 0
     hint(f"{kind} {safe(arguments.name)} is set")
     if kind != "variable" and not answer["hidden"]:
-        hint("it has no text of 4 characters or more that could be hidden in logs")
+        hint("it has no text of 5 characters or more that could be hidden in logs")
     return 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from msgspec.structs import replace
 
-from aioflow.access import HOME, AccountRow, LoginRow, TokenRow
+from aioflow.access import HOME, AccountRow, LoginRow, Role, TokenRow, caller_name
 from aioflow.core.draft import Draft
 from aioflow.errors import (
     AccountExists,
@@ -14,6 +16,7 @@ from aioflow.errors import (
     UnknownAccount,
     UnknownLogin,
     UnknownToken,
+    WrongPassword,
 )
 from aioflow.requests import (
     AccessRequest,
@@ -40,7 +43,7 @@ LOGINS = 100
 
 def answer_of_access(
     request: AccessRequest, draft: Draft
-) -> AccountRow | TokenRow | LoginRow | None:
+) -> AccountRow | TokenRow | LoginRow | int | None:
     """Do what is asked.
 
     Raises:
@@ -55,6 +58,7 @@ def answer_of_access(
             row = _account(name, draft)
             _end_logins(name, draft)
             draft.access.drop_account(row)
+            return _cap_tokens(name, None, draft)
         case OpenLogin():
             return _open_login(request, draft)
         case EndLogin(login_no=number):
@@ -107,6 +111,8 @@ def _create_account(request: CreateAccount, draft: Draft) -> AccountRow:
 def _set_account(request: SetAccount, draft: Draft) -> AccountRow:
     """Change an account: whoever has a session of it logs in again, and is what it is now."""
     was = _account(request.name, draft)
+    if request.seen is not None and (was.secret != request.seen or was.is_disabled):
+        raise WrongPassword
     row = replace(
         was,
         secret=was.secret if request.secret is None else request.secret,
@@ -115,7 +121,9 @@ def _set_account(request: SetAccount, draft: Draft) -> AccountRow:
     )
     if row == was:
         return was
-    _end_logins(row.name, draft)
+    _end_logins(row.name, draft, but=request.keeps)
+    if row.is_disabled or row.role < was.role:
+        _cap_tokens(row.name, None if row.is_disabled else row.role, draft)
     row = replace(row, changed_at=draft.now)
     draft.access.put_account(row)
     return row
@@ -124,9 +132,10 @@ def _set_account(request: SetAccount, draft: Draft) -> AccountRow:
 # ── sessions ────────────────────────────────────────────────────────────────────────────
 
 
-def _end_logins(name: str, draft: Draft) -> None:
+def _end_logins(name: str, draft: Draft, *, but: int | None = None) -> None:
     for login in [row for row in draft.memory.admitted.logins.values() if row.name == name]:
-        draft.access.drop_login(login)
+        if login.login_no != but:
+            draft.access.drop_login(login)
 
 
 def _open_login(request: OpenLogin, draft: Draft) -> LoginRow:
@@ -164,6 +173,34 @@ def _is_over(row: TokenRow, draft: Draft) -> bool:
     return row.revoked_at is not None or (
         row.expires_at is not None and row.expires_at <= draft.now
     )
+
+
+def _cap_tokens(name: str, role: Role | None, draft: Draft) -> int:
+    """Leave the tokens somebody has made this role at most; ``None`` revokes them.
+
+    Returns:
+        How many have changed.
+    """
+    capped = 0
+    for row in list(_made_by(name, draft.memory.admitted.tokens)):
+        if _is_over(row, draft) or (role is not None and row.role <= role):
+            continue
+        capped += 1
+        if role is None:
+            draft.access.put_token(replace(row, revoked_at=draft.now))
+        else:
+            draft.access.put_token(replace(row, role=role))
+    return capped
+
+
+def _made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[TokenRow]:
+    """Yield the tokens that somebody has made, himself or with one of these tokens."""
+    is_his = {name: True}
+    for _, row in sorted(tokens.items()):
+        # A name is free again once its token is over: who made what is told by the one before.
+        is_his[caller_name(row.name, "token")] = found = is_his.get(row.created_by, False)
+        if found:
+            yield row
 
 
 def _create_token(request: CreateToken, draft: Draft) -> TokenRow:

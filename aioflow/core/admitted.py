@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioflow.access import AccountRow, LoginRow, Noted, TokenRow
-from aioflow.core.audit_chain import BEGINNING, chained
+from aioflow.access import AccountRow, AuditHead, LoginRow, Noted, TokenRow
+from aioflow.core.audit_chain import chained, grown, shortened
 from aioflow.model import Instant
+from aioflow.requests import AUDIT
 from aioflow.rows import Batch
 from aioflow.unfinished import Snapshot
 
@@ -22,21 +23,21 @@ class Admitted:
 
     Attributes:
         accounts, tokens, logins: By number.
-        last: The digest of the audit's last line.
+        head: Where the audit ends.
     """
 
     def __init__(self) -> None:
         self.accounts: dict[int, AccountRow] = {}
         self.tokens: dict[int, TokenRow] = {}
         self.logins: dict[int, LoginRow] = {}
-        self.last = BEGINNING
+        self.head = AuditHead()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Know what is stored."""
         self.accounts = {row.account_no: row for row in snapshot.accounts}
         self.tokens = {row.token_no: row for row in snapshot.tokens}
         self.logins = {row.login_no: row for row in snapshot.logins}
-        self.last = snapshot.last_audit
+        self.head = snapshot.audit_head
 
     def account(self, name: str) -> AccountRow | None:
         """Return the account of that name."""
@@ -55,7 +56,8 @@ class AdmittedChanges:
         self._take = take
         self._before: dict[tuple[str, int], Any] = {}
         self._lines: list[Noted] = []
-        self._last: bytes | None = None
+        self._head: AuditHead | None = None
+        self._is_resealed = False
 
     def put_account(self, row: AccountRow) -> None:
         """An account is made, or changed."""
@@ -85,6 +87,10 @@ class AdmittedChanges:
         """Put a line into the audit."""
         self._lines.append(line)
 
+    def reseal(self) -> None:
+        """What is sealed is to be sealed anew."""
+        self._is_resealed = True
+
     def close(self, batch: Batch, now: Instant) -> None:
         """Say what of it is to be stored."""
         for (kind, number), before in self._before.items():
@@ -93,17 +99,21 @@ class AdmittedChanges:
                 getattr(batch, f"gone_{kind}").append(number)
             elif row is not None and row != before:
                 getattr(batch, kind).append(row)
-        last = self._admitted.last
+        before = self._admitted.head
+        last = before.last
         for line in self._lines:
             row = chained(self._take(), now, line, previous=last)
             batch.audit.append(row)
             last = row.digest
-        self._last = last
+        erased = batch.erased.get(AUDIT, ())
+        head = shortened(grown(before, batch.audit), (int(number) for (number,) in erased))
+        if head != before or self._is_resealed:
+            self._head = batch.audit_head = head
 
     def settle(self) -> None:
         """It is durable."""
-        if self._last is not None:
-            self._admitted.last = self._last
+        if self._head is not None:
+            self._admitted.head = self._head
 
     def put_back(self) -> None:
         """None of it ever was."""

@@ -137,7 +137,7 @@ def _of_access(request: Request, said: Any) -> _Line | None:
             changed = " password" if secret is not None else ""
             return _Line("user.set", name, _account(said) + changed)
         case DeleteAccount(name=name):
-            return _Line("user.delete", name)
+            return _Line("user.delete", name, f"{said} tokens revoked" if said else None)
         case OpenLogin(name=name):
             return _Line("session.open", name, _number(said))
         case EndLogin():

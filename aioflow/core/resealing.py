@@ -27,6 +27,8 @@ def reseal(request: Reseal, draft: Draft) -> Resealed:
     batch.values += [row for row in opened if (row.kind, row.name) not in changed]
     readable = [(row.trigger_no, row.kwargs) for row in triggers if row.kwargs is not None]
     batch.resealed += readable
+    if request.after is None:
+        draft.access.reseal()
     standing, shut = _reseal_standing(request, draft)
     unopened = len(values) + len(triggers) - len(opened) - len(readable)
     after = -1 if request.after is None else None

@@ -41,6 +41,7 @@
     │   ├── UnknownToken
     │   ├── UnknownLogin
     │   ├── LoginFailed
+    │   ├── WrongPassword
     │   ├── TooManyLogins
     │   ├── Forbidden
     │   └── OutOfScope
@@ -128,6 +129,7 @@ from aioflow.errors.requests import (
     UnknownTask,
     UnknownToken,
     UnknownVersion,
+    WrongPassword,
 )
 from aioflow.errors.root import (
     AioflowError,
@@ -220,6 +222,7 @@ __all__ = (
     "UnknownVersion",
     "Unserializable",
     "WrongField",
+    "WrongPassword",
 )
 
 for _name in __all__:

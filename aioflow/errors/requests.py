@@ -35,6 +35,7 @@ __all__ = (
     "UnknownTask",
     "UnknownToken",
     "UnknownVersion",
+    "WrongPassword",
 )
 
 
@@ -307,6 +308,15 @@ class LoginFailed(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the name or the password is wrong")
+
+
+class WrongPassword(RequestError):
+    """The present password of who wants another is not that, or there is no such user."""
+
+    code = "request.password"
+
+    def __init__(self) -> None:
+        super().__init__("the name or the present password is wrong")
 
 
 class TooManyLogins(RequestError):

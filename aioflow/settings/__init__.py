@@ -18,7 +18,9 @@ import msgspec
 
 from aioflow.errors import SettingsError
 
-__all__ = ("SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+__all__ = ("FILE_NAME", "SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+
+FILE_NAME = "aioflow.toml"
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""
@@ -31,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         dags: Folders of DAG files.
         port: 0 takes any free one.
         keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
+        trusted_proxies: Addresses and networks that are believed whom they pass on.
         until_idle: Whether the daemon ends once nothing is left to do.
         sources: Where each value came from, by its name in the file (``web.port``):
             ``default``, the file, the variable, or the flag.
@@ -44,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8793
     allow_remote: bool = False
+    trusted_proxies: tuple[str, ...] = ()
     cpu_slots: int = 1
     async_slots: int = 1_000
     trigger_capacity: int = 100_000

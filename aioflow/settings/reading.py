@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aioflow.errors import SettingsError
-from aioflow.settings import Settings, is_loopback
+from aioflow.settings import FILE_NAME, Settings, is_loopback
 
-__all__ = ("FILE_NAME", "read")
-
-FILE_NAME = "aioflow.toml"
+__all__ = ("read",)
 
 _PREFIX = "AIOFLOW_"
 _PASSWORD_MASK = "****"  # noqa: S105
@@ -35,6 +34,18 @@ class _Web(_Section):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8793
     allow_remote: bool = False
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, tuple | list):
+            for part in value:
+                if ipaddress.ip_network(str(part)).prefixlen == 0:
+                    raise ValueError("that would be everybody")
+        return value
 
 
 class _Slots(_Section):
@@ -205,6 +216,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         host=web.host,
         port=web.port,
         allow_remote=web.allow_remote,
+        trusted_proxies=web.trusted_proxies,
         cpu_slots=document.slots.cpu,
         async_slots=document.slots.coroutines,
         trigger_capacity=document.triggers.capacity,

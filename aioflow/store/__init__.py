@@ -17,7 +17,7 @@ from sqlalchemy import Table
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from aioflow.access import AccountRow, AuditRow, LoginRow, TokenRow
+from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow
 from aioflow.errors import SettingsError
@@ -251,6 +251,9 @@ class Store(Browsed, Protocol):
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
         """Return lines of the audit after a number, in order."""
+
+    async def find_audit_head(self) -> AuditHead:
+        """Return where the audit ends; ``LOST`` where that is gone, or no key at hand opens it."""
 
     async def list_pools(self) -> list[PoolRow]:
         """Return the limited pools by name."""

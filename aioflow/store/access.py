@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 from sqlalchemy import Select, literal_column, select
 
-from aioflow.access import AccountRow, AuditRow, LoginRow, Noted, Role, TokenRow
+from aioflow.access import (
+    AccountRow,
+    AuditHead,
+    AuditRow,
+    LoginRow,
+    Noted,
+    Role,
+    TokenRow,
+)
+from aioflow.core.audit_chain import LOST
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import access_tables as tables
@@ -26,6 +35,7 @@ __all__ = (
     "AccessReader",
     "accounts",
     "admitted",
+    "audit_head",
     "audit_lines",
     "gone",
     "logins",
@@ -33,18 +43,21 @@ __all__ = (
 )
 
 _scopes = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_ended = msgspec.msgpack.Decoder(AuditHead).decode
 
 
 _ACCOUNTS = select(tables.account).order_by(tables.account.c.name)
 _TOKENS = select(tables.api_token).order_by(tables.api_token.c.token_no)
 _LOGINS = select(tables.login).order_by(tables.login.c.login_no)
 _LAST = (
-    select(tables.audit.c.digest)
+    select(tables.audit.c.audit_no)
     .order_by(tables.audit.c.audit_no.desc())
     .limit(literal_column("1"))
 )
+_HEAD = select(tables.audit_head.c.sealed)
+_HEAD_NO = 0
 
-ADMITTED: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST)
+ADMITTED: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _LOGINS, _LAST, _HEAD)
 """What a restart asks of them."""
 
 
@@ -58,14 +71,14 @@ def _audit_page(*, before: bool, after: bool) -> Select[Any]:
     return page.where(audit_no > number("after")) if after else page
 
 
-def admitted(found: Sequence[Sequence[rows.Values]]) -> dict[str, Any]:
+def admitted(found: Sequence[Sequence[rows.Values]], vault: Vault) -> dict[str, Any]:
     """Return what a snapshot says of them, of the answers to ``ADMITTED``."""
-    of_accounts, of_tokens, of_logins, last = found
+    of_accounts, of_tokens, of_logins, last, head = found
     return {
         "accounts": [_account(values) for values in of_accounts],
         "tokens": [_token(values) for values in of_tokens],
         "logins": [_login(values) for values in of_logins],
-        "last_audit": bytes(last[0][0]) if last else b"",
+        "audit_head": _head(last, head, vault),
     }
 
 
@@ -115,6 +128,14 @@ def audit_lines(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
         return (row.audit_no, row.at, *msgspec.structs.astuple(line), row.previous, row.digest)
 
     return [values(row) for row in batch.audit]
+
+
+def audit_head(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return where the audit ends by now."""
+    if batch.audit_head is None:
+        return []
+    sealed = vault.seal(tables.audit_head.name, _HEAD_NO, encode(batch.audit_head))
+    return [(_HEAD_NO, sealed)]
 
 
 def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
@@ -188,8 +209,18 @@ def _audit(values: rows.Values) -> AuditRow:
     )
 
 
+def _head(last: Sequence[rows.Values], head: Sequence[rows.Values], vault: Vault) -> AuditHead:
+    """Return where the audit ends; of one that begins there is nothing yet."""
+    if not head:
+        return AuditHead(written=None, last=LOST) if last else AuditHead()
+    opened = vault.unseal(tables.audit_head.name, _HEAD_NO, bytes(head[0][0]))
+    return AuditHead(written=None, last=LOST) if opened is None else _ended(opened)
+
+
 class AccessReader(Asking):
     """The part of a store that knows who is let in."""
+
+    _vault: Vault
 
     async def list_accounts(self) -> list[AccountRow]:
         """See ``Store``."""
@@ -213,3 +244,8 @@ class AccessReader(Asking):
         """See ``Store``."""
         page = _audit_page(before=False, after=True)
         return await self._all(_audit, page, after=after, limit=limit)
+
+    async def find_audit_head(self) -> AuditHead:
+        """See ``Store``."""
+        last = await self._all(tuple, _LAST)
+        return _head(last, await self._all(tuple, _HEAD), self._vault)

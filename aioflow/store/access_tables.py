@@ -16,7 +16,7 @@ from sqlalchemy import (
 
 from aioflow.store.tables import metadata
 
-__all__ = ("account", "api_token", "audit", "login")
+__all__ = ("account", "api_token", "audit", "audit_head", "login")
 
 _NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 _SMALL = SmallInteger().with_variant(Integer(), "sqlite")
@@ -81,5 +81,13 @@ audit = Table(
     Column("after", Text()),
     Column("previous", LargeBinary(), nullable=False),
     Column("digest", LargeBinary(), nullable=False),
+    sqlite_strict=True,
+)
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("head_no", _NUMBER, primary_key=True, autoincrement=False),
+    Column("sealed", LargeBinary(), nullable=False),
     sqlite_strict=True,
 )

@@ -319,5 +319,6 @@ KINDS: tuple[Kind, ...] = (
     _kind("api token", access_tables.api_token, Action.REPLACE, access.tokens),
     _kind("login", access_tables.login, Action.REPLACE, access.logins),
     _kind("audit", access_tables.audit, Action.INSERT, access.audit_lines),
+    _kind("audit head", access_tables.audit_head, Action.REPLACE, access.audit_head),
     *map(_erased, (*erasing.ERASED, *erasing.AGED, tables.version)),
 )

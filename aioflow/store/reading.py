@@ -146,7 +146,7 @@ class Reading(
             held_events=[dag_event_row(row) for row in held],
             backfills=[rows.backfill_row(row) for row in backfills],
             drained=[node_no for node_no, _ in drained],
-            **admitted(people),
+            **admitted(people, self._vault),
         )
         parts = [
             OfRuns(fetch, column)

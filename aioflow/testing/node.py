@@ -24,6 +24,7 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.host.code import CodeShelf
+from aioflow.masking import Masks
 from aioflow.owed import Alert
 from aioflow.routing import Routes
 from aioflow.rows import Batch, VersionRow
@@ -63,9 +64,13 @@ class Node:
         self.engine = engine = Engine(store, slots, clock=clock, chance=chance)
         engine.timers.look_seconds = math.inf
         self.alerts: list[Alert] = []
-        self._tasklog = TaskLog(home / "logs", clock)
+        masks = Masks()
+        self._tasklog = TaskLog(home / "logs", clock, masks=masks)
         self._answers = Answers(
-            store, clock, still_waits=lambda *task: still_waits(engine.memory, *task)
+            store,
+            clock,
+            still_waits=lambda *task: still_waits(engine.memory, *task),
+            masks=masks,
         )
         wiring = Wiring(
             children=cast(Children, InlineChildren(shelf, on_notification)),

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.access import Role
+from aioflow.access import HOME, Role
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
-from aioflow.errors import LoginFailed, RequestError
+from aioflow.errors import LoginFailed, RequestError, WrongPassword
+from aioflow.web.asking import Asking
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
 
-__all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "UserBody", "add_access")
+__all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "add_access")
 
 _NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
 _Role: TypeAlias = Literal["viewer", "operator", "admin"]
@@ -27,6 +28,16 @@ class LoginBody(BaseModel):
 
     name: Annotated[str, Field(max_length=250)]
     password: Annotated[str, Field(max_length=4_096)]
+
+
+class PasswordBody(BaseModel):
+    """Somebody who wants another password; without a name whoever has the session."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str | None, Field(max_length=250)] = None
+    old: Annotated[str, Field(max_length=4_096)]
+    new: Annotated[str, Field(max_length=4_096)]
 
 
 class NewUserBody(BaseModel):
@@ -66,6 +77,7 @@ class _Answer(Protocol):
 
 def add_access(router: APIRouter, api: Api, json: _Answer) -> None:
     """Add the routes."""
+    _add_me(router, api, json)
     _add_sessions(router, api, json)
     _add_users(router, api, json)
     _add_tokens(router, api, json)
@@ -79,7 +91,7 @@ def add_access(router: APIRouter, api: Api, json: _Answer) -> None:
         return json(await api.access.list_audit(before=before, limit=limit))
 
 
-def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
+def _add_me(router: APIRouter, api: Api, json: _Answer) -> None:
     @router.get("/me", dependencies=[viewer(is_own=True)])
     async def show_me(sent: Sent) -> Response:
         """Say who asks."""
@@ -95,6 +107,34 @@ def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
             }
         )
 
+    @router.put("/me/password", dependencies=[anybody()])
+    async def change_password(body: PasswordBody, sent: Sent) -> Response:
+        """Choose another password, of oneself. All sessions end but the one that asks."""
+        caller = sent.caller
+        own = caller if caller is not None and caller.kind == "session" else None
+        if own is not None and own.name == HOME:
+            own = None
+        name = body.name if own is None or body.name is not None else own.name
+        if name is None:
+            raise RequestError("say whose password; only a user's session need not")
+        keeps = own.number if own is not None and own.name == name else None
+        try:
+            changed = await api.access.change_password(
+                name, body.old, body.new, address=sent.address, keeps=keeps
+            )
+        except WrongPassword:
+            _tell_who(sent, name, api)
+            raise
+        return json(changed)
+
+
+def _tell_who(sent: Asking, name: str, api: Api) -> None:
+    """Have the audit name the user a password was not the one of."""
+    if api.access.picture.account(name) is not None:  # else it may be a password
+        sent.target = name
+
+
+def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
     @router.post("/sessions", status_code=201, dependencies=[anybody()])
     async def log_in(body: LoginBody, request: Request, sent: Sent) -> Response:
         """Begin a session: the answer sets its cookie. One that goes on is ended."""
@@ -107,8 +147,7 @@ def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
                 replaces=sent.cookie,
             )
         except LoginFailed:
-            if api.access.picture.account(body.name) is not None:  # else it may be a password
-                sent.target = body.name
+            _tell_who(sent, body.name, api)
             raise
         answer = json(session, status_code=201)
         set_cookie(answer, request.scope, request.app.state.cookie_name, secret)
@@ -161,7 +200,7 @@ def _add_users(router: APIRouter, api: Api, json: _Answer) -> None:
 
     @router.delete("/users/{name}", dependencies=[admin()])
     async def delete_user(name: str, by: By) -> Response:
-        """Delete a user, whose sessions end."""
+        """Delete a user, whose sessions end, and whose tokens are revoked."""
         return json(await api.access.delete_user(by, name))
 
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.errors import AioflowError
 from aioflow.web import docs
+from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Guard
 from aioflow.web.metrics import exposition
 from aioflow.web.openapi import describe, operation_id
@@ -26,6 +27,7 @@ from aioflow.web.tokens import Token
 
 __all__ = ("create_app",)
 
+_TOLD = 500
 _CODES = {404: "web.no_such_path", 405: "web.method", 413: "web.too_large"}
 
 
@@ -35,6 +37,7 @@ def create_app(
     *,
     hosts: Sequence[str] = (),
     any_address: bool = False,
+    proxies: Proxies | None = None,
     lag_seconds: Callable[[], float] = lambda: 0.0,
 ) -> ASGIApp:
     """Return the whole application.
@@ -44,6 +47,7 @@ def create_app(
         token: The home's own.
         hosts: See ``Guard``.
         any_address: See ``Guard``.
+        proxies: See ``Guard``.
         lag_seconds: How late the loop is.
     """
     app = FastAPI(
@@ -64,7 +68,15 @@ def create_app(
     app.include_router(page_routes())
     _add_errors(app)
     check_routes(app.routes)
-    return Guard(app, token, api.access, api.clock, hosts=hosts, any_address=any_address)
+    return Guard(
+        app,
+        token,
+        api.access,
+        api.clock,
+        hosts=hosts,
+        any_address=any_address,
+        proxies=proxies,
+    )
 
 
 def _add_health(app: FastAPI, api: Api) -> None:
@@ -129,4 +141,5 @@ def _first_error(exc: Exception) -> str:
         raise exc
     first: dict[str, Any] = dict(exc.errors()[0])
     where = ".".join(str(part) for part in first.get("loc", ()))
-    return f"{where}: {first.get('msg', 'cannot be understood')}"
+    text = f"{where}: {first.get('msg', 'cannot be understood')}"
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"  # names of what is sent are in it

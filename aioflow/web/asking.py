@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 from starlette.types import Scope
 
-from aioflow.access import Actor
+from aioflow.access import Actor, caller_name
 from aioflow.api.picture import Caller
 
 __all__ = ("Asking", "asking_of", "put_asking")
@@ -36,11 +36,11 @@ class Asking(msgspec.Struct):
 
     @property
     def actor(self) -> Actor | None:
-        """Who it is, as the audit tells it: a token is never taken for a user of its name."""
+        """Who it is, as the audit tells it."""
         caller = self.caller
         if caller is None:
             return None
-        name = f"token:{caller.name}" if caller.kind == "token" else caller.name
+        name = caller_name(caller.name, caller.kind)
         return Actor(name=name, role=caller.role, address=self.address)
 
 

@@ -11,10 +11,13 @@ from starlette.types import Message, Receive
 
 from aioflow.web.problems import problem
 
-__all__ = ("BODY_LIMIT", "JSON_DEPTH", "is_too_deep", "read_body", "refused_type")
+__all__ = ("BODY_LIMIT", "JSON_DEPTH", "STRANGER_LIMIT", "is_too_deep", "read_body", "refused_type")
 
 BODY_LIMIT = 1024 * 1024
 """Bytes of a request's body."""
+
+STRANGER_LIMIT = 16 * 1024
+"""The same of one that anybody may send: a thousand connections take no memory to speak of."""
 
 JSON_DEPTH = 64
 """Lists and objects within each other."""
@@ -46,12 +49,14 @@ def refused_type(headers: Headers, *, must: bool) -> Response | None:
     return problem(415, "web.content_type", "a body is application/json here")
 
 
-async def read_body(headers: Headers, receive: Receive) -> Response | Receive:
+async def read_body(
+    headers: Headers, receive: Receive, limit: int = BODY_LIMIT
+) -> Response | Receive:
     """Return what gives the whole body to others; or the answer to one that cannot be taken."""
     length = headers.get("content-length", "0")
     # `isdigit` is true of digits that int() does not take.
-    if not (length.isascii() and length.isdigit()) or int(length[:20]) > BODY_LIMIT:
-        return _too_large()
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > limit:
+        return _too_large(limit)
     pieces: list[bytes] = []
     with anyio.move_on_after(_SECONDS) as patience:
         size, more = 0, True
@@ -61,8 +66,8 @@ async def read_body(headers: Headers, receive: Receive) -> Response | Receive:
                 return _given(message, receive)
             piece = message.get("body", b"")
             size += len(piece)
-            if size > BODY_LIMIT:
-                return _too_large()
+            if size > limit:
+                return _too_large(limit)
             pieces.append(piece)
             more = message.get("more_body", False)
     if patience.cancelled_caught:
@@ -87,8 +92,8 @@ def is_too_deep(body: bytes) -> bool:
     return b"[]" in left or left.count(b"[") > JSON_DEPTH
 
 
-def _too_large() -> Response:
-    return problem(413, "web.too_large", f"a request takes at most {BODY_LIMIT} bytes")
+def _too_large(limit: int) -> Response:
+    return problem(413, "web.too_large", f"a request takes at most {limit} bytes")
 
 
 def _given(message: Message, receive: Receive) -> Receive:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,11 +27,22 @@ _BUSY = (
 )
 
 
+_log = logging.getLogger("uvicorn.error.connections")
+_log.setLevel(logging.ERROR)  # whoever sends what is no HTTP would fill the log with it
+
+
 class _Limits:
     """Those of one server, and how many connections it has from where."""
 
-    def __init__(self, in_all: int, from_one: int, head_seconds: float) -> None:
+    def __init__(
+        self,
+        in_all: int,
+        from_one: int,
+        head_seconds: float,
+        is_exempt: Callable[[str], bool],
+    ) -> None:
         self.head_seconds = head_seconds
+        self._is_exempt = is_exempt
         self._in_all = in_all
         self._from_one = from_one
         self._open: Counter[str] = Counter()
@@ -37,7 +50,9 @@ class _Limits:
     def enter(self, address: str) -> bool:
         """Count one more; whether there is room for it. Without an address it counts in all."""
         self._open[address] += 1
-        is_many = bool(address) and self._open[address] > self._from_one
+        is_many = self._open[address] > self._from_one
+        if is_many and (not address or self._is_exempt(address)):
+            is_many = False
         return not is_many and self._open.total() <= self._in_all
 
     def leave(self, address: str) -> None:
@@ -54,6 +69,7 @@ class _Connection(H11Protocol):
         super().__init__(*args, **more)
         self._from: str | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by the loop."""
@@ -100,6 +116,7 @@ def limited(
     in_all: int = IN_ALL,
     from_one: int = FROM_ONE_ADDRESS,
     head_seconds: float = HEAD_SECONDS,
+    is_exempt: Callable[[str], bool] = lambda address: False,
 ) -> type[asyncio.Protocol]:
     """Return the protocol of a server; each has limits of its own.
 
@@ -107,5 +124,7 @@ def limited(
         in_all: Connections at once.
         from_one: The same from one address; a Unix socket has none.
         head_seconds: See ``HEAD_SECONDS``.
+        is_exempt: Whether an address may have as many as there are in all: a proxy.
     """
-    return type("Connection", (_Connection,), {"limits": _Limits(in_all, from_one, head_seconds)})
+    limits = _Limits(in_all, from_one, head_seconds, is_exempt)
+    return type("Connection", (_Connection,), {"limits": limits})

@@ -3,7 +3,8 @@
 Default-deny: whatever route there is or will be, a request over TCP needs a token, or the cookie
 of a session. Exempt are exact paths only, and the built
 files of the page, which know nothing. What somebody known may do then, the routes say: see
-``permissions``. What is refused of what would have changed something, the audit is told.
+``permissions``. The audit is told of each change that is refused, and of all that somebody was not
+let to read.
 """
 
 from __future__ import annotations
@@ -24,20 +25,26 @@ from aioflow.api.picture import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError
 from aioflow.web.asking import Asking, put_asking
-from aioflow.web.bodies import BODY_LIMIT, read_body, refused_type
+from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
+from aioflow.web.forwarded import Proxies
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.static import is_page
 from aioflow.web.tokens import Token
 
-__all__ = ("BODY_LIMIT", "EXEMPT", "LOGIN", "Guard", "Trusted", "set_cookie")
+__all__ = ("BODY_LIMIT", "EXEMPT", "OPEN", "Guard", "Trusted", "set_cookie")
 
 EXEMPT = frozenset({"/health/live", "/health/ready"})
 """Exact paths that need no token."""
 
 LOGIN = "/api/v1/sessions"
-"""Whoever posts there is nobody yet."""
+PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
+OPEN = frozenset({("POST", LOGIN), ("PUT", PASSWORD)})
+"""Whoever asks so is nobody yet: a password comes along."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_SHUT_OUT = frozenset({401, 403, 421, 429})
+"""What a read is answered with that somebody was not let to do; others have asked amiss."""
+
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
@@ -83,6 +90,7 @@ class Guard:
         hosts: Names and addresses this server may be called by, besides those of loopback.
             Another name is how a foreign page would reach us through its own DNS.
         any_address: Whether any bare IP address will do, for a server that listens on all.
+        proxies: Those in front of it; ``None`` if there are none.
     """
 
     def __init__(
@@ -94,8 +102,10 @@ class Guard:
         *,
         hosts: Sequence[str] = (),
         any_address: bool = False,
+        proxies: Proxies | None = None,
     ) -> None:
         self._app = app
+        self._proxies = proxies or Proxies()
         self._token = token
         self._access = access
         self._clock = clock
@@ -106,21 +116,16 @@ class Guard:
         """Called by the server."""
         if scope["type"] != "http":
             return
-        asking = Asking(secrets.token_hex(8), _address(scope))
+        headers, peer = Headers(scope=scope), _address(scope)
+        scope["scheme"] = self._proxies.scheme(headers, peer, scope["scheme"])
+        asking = Asking(secrets.token_hex(8), self._proxies.address(headers, peer))
         put_asking(scope, asking)
         answer = _Answer(self, scope, asking, send)
         try:
-            headers = Headers(scope=scope)
             refusal = await self._refusal(scope, headers, asking)
             if refusal is None and scope["method"] not in _SAFE:
-                refusal = refused_type(headers, must=asking.cookie is not None)
-                if refusal is None:
-                    body = await read_body(headers, receive)
-                    refusal, receive = (
-                        (body, receive) if isinstance(body, Response) else (None, body)
-                    )
-                    if refusal is None and not self.is_good(asking):  # a body may take its time
-                        refusal = problem(401, "web.unauthorized", "who asks may not any more")
+                body = await self._body(scope, headers, receive, asking)
+                refusal, receive = (body, receive) if isinstance(body, Response) else (None, body)
             if refusal is not None:
                 await refusal(scope, receive, answer.send)
             else:
@@ -138,14 +143,27 @@ class Guard:
                 failed = problem(500, "defect.web", "this is a defect; the daemon's log says more")
                 await failed(scope, receive, answer.send)
 
+    async def _body(
+        self, scope: Scope, headers: Headers, receive: Receive, asking: Asking
+    ) -> Response | Receive:
+        """Return what gives the body of a change, or the answer to one that is not heard."""
+        refusal = refused_type(headers, must=asking.cookie is not None)
+        if refusal is not None:
+            return refusal
+        is_open = (scope["method"], scope["path"]) in OPEN
+        body = await read_body(headers, receive, STRANGER_LIMIT if is_open else BODY_LIMIT)
+        if not isinstance(body, Response) and not self.is_good(asking):  # it may take its time
+            return problem(401, "web.unauthorized", "who asks may not any more")
+        return body
+
     def is_good(self, asking: Asking) -> bool:
         """Whether whoever asks may still: an answer may go on for days."""
         caller = asking.caller
         return caller is None or self._access.picture.is_good(caller, self._clock.now())
 
-    def refused(self, scope: Scope, asking: Asking) -> None:
-        """Tell the audit of a change that was refused."""
-        if scope["method"] in _SAFE:
+    def refused(self, scope: Scope, asking: Asking, status: int) -> None:
+        """Tell the audit of a change that was refused, and of who was shut out."""
+        if scope["method"] in _SAFE and status not in _SHUT_OUT:
             return
         actor = asking.actor
         line = Noted(
@@ -166,6 +184,10 @@ class Guard:
             return None
         if not self._is_known_host(headers):
             return problem(421, "web.host", "this server does not go by that name; use its address")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy may have seen another end of it than we do.
+            detail = "a body has a length, or comes in chunks, not both"
+            return problem(400, "request.invalid", detail, {"connection": "close"})
         if not scope["path"].startswith("/"):  # a whole URL: nobody's proxy are we
             return problem(400, "web.no_such_path", "the address of a request begins with /")
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
@@ -182,7 +204,7 @@ class Guard:
             asking.caller = self._bearer(given.strip())
         else:
             self._know_session(headers, asking)
-            is_login = (scope["method"], scope["path"]) == ("POST", LOGIN)
+            is_login = (scope["method"], scope["path"]) in OPEN
             if asking.caller is not None or is_login:
                 return _forged(scope, headers, is_login=is_login)
             if scope["method"] in _SAFE and is_page(scope["path"]):
@@ -217,6 +239,7 @@ class Guard:
         if scope["path"] != "/" or not given:
             return None
         if not self._token.is_token(given):
+            asking.code = "web.unauthorized"
             text = "Open the link the daemon printed when it started: it has a token in it.\n"
             return PlainTextResponse(text, status_code=401)
         try:
@@ -260,7 +283,7 @@ class _Answer:
             headers.setdefault("cache-control", "no-store")
             headers["x-request-id"] = self._asking.request_id
             if 400 <= message["status"] < 500:
-                self._guard.refused(self._scope, self._asking)
+                self._guard.refused(self._scope, self._asking, message["status"])
         elif message.get("more_body") and not self._guard.is_good(self._asking):
             self.is_cut = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})

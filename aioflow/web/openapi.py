@@ -143,6 +143,7 @@ class NewToken(TypedDict):
 
 ANSWERS: Mapping[str, Any] = {
     "show_me": Me,
+    "change_password": UserView,
     "log_in": SessionView,
     "log_out": SessionEnded,
     "list_sessions": list[SessionView],

@@ -43,6 +43,7 @@ from aioflow.errors import (
     UnknownToken,
     UnknownVersion,
     Unserializable,
+    WrongPassword,
 )
 from aioflow.web.asking import asking_of
 
@@ -54,6 +55,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (LoginFailed, 401),
     (Forbidden, 403),
     (OutOfScope, 403),
+    (WrongPassword, 403),
     (TooManyLogins, 429),
     (UnknownAccount, 404),
     (UnknownToken, 404),

@@ -7,20 +7,23 @@ the home's owner can open it; what comes in over TCP must bring the token.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import anyio.to_thread
+import structlog
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
+from aioflow.api.access import Access
 from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
 from aioflow.web.connections import HEAD_BYTES, limited
+from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Trusted
 from aioflow.web.lag import LoopLag
 from aioflow.web.sockets import listen_on_address, listen_on_home
@@ -29,7 +32,10 @@ from aioflow.web.tokens import Token
 __all__ = ("serve",)
 
 _GRACE_SECONDS = 3
+_LAST_SECONDS = 2.0
 _KEEP_ALIVE_SECONDS = 30
+_log = structlog.get_logger(__name__)
+
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
@@ -77,20 +83,21 @@ async def serve(
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
     lag = LoopLag(api.clock)
     api.reads.lag_seconds = lag.worst_seconds
+    proxies = Proxies(settings.trusted_proxies)
     app = create_app(
         api,
         token,
         hosts=(settings.host, socket.gethostname()),
         any_address=settings.host in _WILDCARDS,
+        proxies=proxies,
         lag_seconds=lag.worst_seconds,
     )
     with ExitStack() as listening:
         address = listening.enter_context(listen_on_address(settings.host, settings.port))
         home = listening.enter_context(listen_on_home(settings.home))
-        servers = ((_server(app), address), (_server(Trusted(app)), home))
-        async with anyio.create_task_group() as group:
+        servers = ((_server(app, proxies), address), (_server(Trusted(app), proxies), home))
+        async with _noting(api.access, stop), anyio.create_task_group() as group:
             try:
-                await group.start(api.access.run)
                 for server, sock in servers:
                     group.start_soon(server.run_on, sock)
                     await server.up.wait()
@@ -105,7 +112,23 @@ async def serve(
                 group.cancel_scope.cancel()  # the servers are shielded: they end by themselves
 
 
-def _server(app: ASGIApp) -> _Server:
+@asynccontextmanager
+async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
+    """Have what is refused be written down; what was refused last, once nobody asks any more."""
+    async with anyio.create_task_group() as group:
+        await group.start(access.run)
+        try:
+            yield
+        finally:
+            if stop.is_set():  # else all ends at once, the engine, too
+                with anyio.move_on_after(_LAST_SECONDS, shield=True) as patience:
+                    await access.finish()
+                if patience.cancelled_caught:
+                    _log.warning("the audit lacks what was refused last, the engine is gone")
+            group.cancel_scope.cancel()
+
+
+def _server(app: ASGIApp, proxies: Proxies) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -114,7 +137,7 @@ def _server(app: ASGIApp) -> _Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=limited(),
+            http=limited(is_exempt=proxies.is_trusted),
             h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
             timeout_graceful_shutdown=_GRACE_SECONDS,

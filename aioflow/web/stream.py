@@ -11,11 +11,11 @@ from fastapi import APIRouter, Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.commits import Wanted, frame
+from aioflow.api.commits import OF_ONE, Commits, Wanted, frame
 from aioflow.api.missed import missed
 from aioflow.api.reader import Log
 from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
-from aioflow.web.permissions import viewer
+from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
 
 __all__ = ("add_streams",)
@@ -25,6 +25,8 @@ _LOOK_SECONDS = 1.0
 _LOG_PIECE = 64 * 1024
 _PACE_SECONDS = 0.01
 _BUSY_SECONDS = 5
+
+_TOO_MANY = "web.too_many_streams"
 
 _BEAT = b": still here\n\n"
 
@@ -37,18 +39,45 @@ class _EventStream(Response):
     """Sends what comes until the other side goes, or the scope is cancelled.
 
     Args:
+        who: Watches.
         tell: Is given a function that sends a message, and waits until that is taken.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, scope: anyio.CancelScope, tell: Callable[[_Put], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        commits: Commits,
+        who: str,
+        scope: anyio.CancelScope,
+        tell: Callable[[_Put], Awaitable[None]],
+    ) -> None:
         super().__init__()
+        self._commits = commits
+        self._who = who
         self._scope = scope
         self._tell = tell
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the framework."""
+        refusal = self._refusal()  # here, as many may have come while this one was prepared
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        with self._commits.watching(self._who):
+            await self._send_all(receive, send)
+
+    def _refusal(self) -> Response | None:
+        if self._commits.is_full:
+            detail = "too many are watching; try again in a while, or ask from time to time"
+            return problem(503, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
+        if self._commits.has_enough(self._who):
+            detail = f"you watch {OF_ONE} streams already, which is as many as one may; end one"
+            return problem(429, _TOO_MANY, detail, {"retry-after": str(_BUSY_SECONDS)})
+        return None
+
+    async def _send_all(self, receive: Receive, send: Send) -> None:
         async def put(message: bytes) -> None:
             await send({"type": "http.response.body", "body": message, "more_body": True})
 
@@ -76,18 +105,18 @@ def add_streams(router: APIRouter, api: Api) -> None:
         dag: str | None = None,
         run: str | None = None,
         last_event_id: _LastId = None,
+        *,
+        by: By,
     ) -> Response:
         """Tell of each commit: server-sent events, with the number of the commit as their id.
 
         What was committed after ``since``, or the last id, comes first. Where that is too much,
         or no longer known, there is an event ``reset``: read everything anew.
         """
-        if api.reads.commits.is_full:
-            return _busy()
         after = since
         if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
             after = int(last_event_id)
-        return _stream(api, Wanted(dag, run), after)
+        return _stream(api, by.name, Wanted(dag, run), after)
 
     @router.get(
         "/runs/{run_id}/tasks/{task_id}/logs/stream",
@@ -102,13 +131,13 @@ def add_streams(router: APIRouter, api: Api) -> None:
         try_number: Annotated[TryNumber, Query(alias="try")] = None,
         offset: Offset = 0,
         last_event_id: _LastId = None,
+        *,
+        by: By,
     ) -> Response:
         """Tell what a task prints, as server-sent events; the id is the byte to go on from.
 
         An event ``end`` comes when it has ended and all was told.
         """
-        if api.reads.commits.is_full:
-            return _busy()
         index = max(map_index, round_number)
         is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
         if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
@@ -125,15 +154,10 @@ def add_streams(router: APIRouter, api: Api) -> None:
             with api.reads.commits.reading(scope):
                 await log.tell(put, offset)
 
-        return _EventStream(scope, tell)
+        return _EventStream(api.reads.commits, by.name, scope, tell)
 
 
-def _busy() -> Response:
-    detail = "too many are watching; try again in a while, or ask from time to time"
-    return problem(503, "web.too_many_streams", detail, {"retry-after": str(_BUSY_SECONDS)})
-
-
-def _stream(api: Api, wanted: Wanted, after: int | None) -> Response:
+def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:
     scope = anyio.CancelScope()
 
     async def tell(put: _Put) -> None:
@@ -148,7 +172,7 @@ def _stream(api: Api, wanted: Wanted, after: int | None) -> Response:
             while True:
                 await put(await follower.next_message(_BEAT_SECONDS) or _BEAT)
 
-    return _EventStream(scope, tell)
+    return _EventStream(api.reads.commits, who, scope, tell)
 
 
 class _Log:

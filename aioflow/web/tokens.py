@@ -15,6 +15,9 @@ from aioflow.errors import SettingsError
 __all__ = ("Token",)
 
 _TOKEN_BYTES = 32
+_DIFFERENT = 8
+"""Characters of a token that differ, at least: one that anybody could guess is none."""
+
 _WORD = re.compile(r"[A-Za-z0-9_-]{32,512}")
 
 
@@ -45,7 +48,7 @@ class Token:
                 text = _read(path)
         except OSError as exc:
             raise SettingsError(f"the token file {path} cannot be used: {exc.strerror}") from exc
-        if text is None or not _WORD.fullmatch(text):
+        if text is None or not _WORD.fullmatch(text) or len(set(text)) < _DIFFERENT:
             raise SettingsError(f"{path} holds no token; remove it, and a new one is made")
         return cls(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ REQUESTS = 20_000
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(3600)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_20000_requests_are_answered_as_described_and_none_by_a_defect(tmp_path):
     ended = await fuzz(tmp_path, 2 * REQUESTS)  # routes without parameters take few
 
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "requests.json").write_text(json.dumps(dict(sorted(ended.items()))) + "\n")
+    now = datetime.now(UTC)
+    with (RESULTS / f"requests-{now.date().isoformat()}.jsonl").open("a") as file:
+        file.write(json.dumps({"at": now.isoformat(), **dict(sorted(ended.items()))}) + "\n")
     assert ended["all"] >= REQUESTS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.access import HOME, Actor, Noted, Role
+from aioflow.access import HOME, Actor, AuditHead, Noted, Role
 from aioflow.core.access import LOGINS, TOKENS
-from aioflow.core.audit_chain import BEGINNING, check_chain
+from aioflow.core.audit_chain import BEGINNING, LOST, check_chain, check_head
 from aioflow.errors import (
     AccountExists,
     LoginFailed,
@@ -14,6 +14,7 @@ from aioflow.errors import (
     UnknownAccount,
     UnknownLogin,
     UnknownToken,
+    WrongPassword,
 )
 from aioflow.inputs import Asked
 from aioflow.requests import (
@@ -21,9 +22,11 @@ from aioflow.requests import (
     CreateToken,
     DeleteAccount,
     EndLogin,
+    EraseOld,
     Note,
     NoteUse,
     OpenLogin,
+    Reseal,
     RevokeToken,
     SetAccount,
     SetPool,
@@ -162,6 +165,53 @@ def test_what_is_not_there_is_told(world):
             world.ask(request)
 
 
+def test_only_tokens_that_somebody_has_made_are_revoked_with_him(world, admitted):
+    def made(name, by):
+        row = world.ask(
+            CreateToken(
+                name=name, digest=name.encode(), role=Role.ADMIN, scopes=None, created_by=by
+            )
+        )
+        return row.token_no
+
+    world.ask(account("anna", role=Role.ADMIN))
+    first = made("ci", "anna")
+    of_first = made("deploy", "token:ci")
+    world.ask(RevokeToken(token_no=first))
+    again = made("ci", "home")  # another token of that name
+    of_again = made("other", "token:ci")
+
+    revoked = world.ask(DeleteAccount(name="anna"))
+
+    good = {number for number, row in admitted.tokens.items() if row.revoked_at is None}
+    assert good == {again, of_again}
+    assert (revoked, admitted.tokens[of_first].revoked_at) == (1, world.now)
+
+
+def test_a_larger_role_gives_no_token_more_and_a_smaller_one_less(world, admitted):
+    world.ask(account("anna", role=Role.ADMIN))
+    number = world.ask(
+        CreateToken(name="ci", digest=b"t", role=Role.OPERATOR, scopes=None, created_by="anna")
+    ).token_no
+
+    world.ask(SetAccount(name="anna", role=Role.VIEWER))
+    assert admitted.tokens[number].role is Role.VIEWER
+    world.ask(SetAccount(name="anna", role=Role.ADMIN))
+    assert admitted.tokens[number].role is Role.VIEWER
+
+
+def test_a_session_may_outlive_the_password_that_it_changes_itself(world, admitted):
+    world.ask(account())
+    own = world.ask(login(world))
+    world.ask(login(world, digest=b"e"))
+
+    with pytest.raises(WrongPassword):
+        world.ask(SetAccount(name="anna", secret=b"new", seen=b"older", keeps=own.login_no))
+    world.ask(SetAccount(name="anna", secret=b"new", seen=b"hash", keeps=own.login_no))
+
+    assert list(admitted.logins.values()) == [own]
+
+
 def test_a_use_is_written_down_and_never_goes_back(world, admitted):
     number = world.ask(token()).token_no
 
@@ -211,6 +261,66 @@ def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
 
     assert check_chain(rows) == []
     assert len({row.audit_no for row in rows}) == 3
+
+
+def lines(world, count):
+    """Put lines into the audit, one a turn; return their rows and where it ends then."""
+    rows, head = [], None
+    for slots in range(1, count + 1):
+        batch, _, draft = world.decide([Asked(slots, SetPool(name="db", slots=slots), BY)])
+        draft.settle()
+        rows += batch.audit
+        head = batch.audit_head
+    return rows, head
+
+
+def ends(rows):
+    return [row.audit_no for row in rows], rows[-1].digest if rows else BEGINNING
+
+
+def test_where_the_audit_ends_goes_with_its_lines_and_what_is_cut_off_shows(world):
+    rows, head = lines(world, 3)
+
+    assert check_head(head, *ends(rows)) == []
+    assert "lines are gone" in check_head(head, *ends(rows[:2]))[0]
+    assert check_head(head, *ends(rows[1:])) == ["the audit has 2 lines, and had 3"]
+    assert check_head(head, *ends([])) == ["the audit has 0 lines, and had 3"]
+
+
+def test_lines_that_are_old_go_and_each_counts_once(world):
+    rows, _ = lines(world, 3)
+    numbers = [row.audit_no for row in rows]
+    for gone in (numbers[:1], numbers[:2]):
+        batch, _, draft = world.decide([Asked(9, EraseOld(table="audit", numbers=gone))])
+        draft.settle()
+
+    assert (batch.audit_head.written, batch.audit_head.erased) == (3, 2)
+    assert check_head(batch.audit_head, *ends(rows[2:])) == []
+    batch, _, draft = world.decide([Asked(9, EraseOld(table="audit", numbers=numbers))])
+    assert check_head(batch.audit_head, *ends([])) == []
+
+
+def test_a_change_of_the_key_seals_anew_where_the_audit_ends(world, admitted):
+    _, head = lines(world, 1)
+
+    batch, _, draft = world.decide([Asked(9, Reseal())])
+    assert batch.audit_head == head
+    draft.settle()
+    batch, _, _ = world.decide([Asked(9, SetPool(name="db", slots=1))])
+    assert batch.audit_head is None
+
+
+def test_where_its_end_was_not_known_the_audit_says_so_in_its_chain_from_then_on(world, admitted):
+    before, _ = lines(world, 1)
+    admitted.head = AuditHead(written=None, last=LOST)
+    assert "is not known" in check_head(admitted.head, *ends(before))[0]
+
+    after, head = lines(world, 2)
+
+    assert check_head(head, *ends(before + after)) == []
+    assert check_chain(before + after) == [
+        f"audit {after[0].audit_no} does not follow {before[0].audit_no}: lines are gone"
+    ]
 
 
 def test_a_line_of_others_is_kept_as_it_is(world):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -116,3 +118,66 @@ def test_the_commands_let_people_in_and_tell_who_did_what(daemon):
     assert "a long one" not in offline.stdout
     assert len(table.stdout.splitlines()) == 3
     assert "revoked" in tokens.stdout
+
+
+def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(daemon):
+    for _ in range(3):
+        assert status_of(daemon, "aio_nothing", "/api/v1/runs") == 401
+    assert daemon.stop() == 0
+    listed = json.loads(aioflow(daemon, "audit", "list", "--json").stdout)
+    whole = aioflow(daemon, "db", "check", "--json")
+    with closing(sqlite3.connect(daemon.home / "aioflow.db")) as database:
+        database.execute("DELETE FROM audit WHERE audit_no = (SELECT max(audit_no) FROM audit)")
+        database.commit()
+    cut = json.loads(aioflow(daemon, "db", "check", "--json").stdout)
+
+    assert listed[-1]["code"] == "web.unauthorized"
+    assert [one["target"] for one in listed] == ["/api/v1/runs"] * len(listed)
+    told = [int(one["after"].split()[0]) if one["after"] else 1 for one in listed]
+    assert sum(told) == 3
+    assert json.loads(whole.stdout)["ok"] is True
+    assert any("lines are gone" in one for one in cut["differences"])
+
+
+def test_somebody_chooses_another_password_by_a_command(daemon):
+    aioflow(daemon, "users", "create", "anna", given="a long one\n")
+    wrong = aioflow(daemon, "users", "password", "anna", given="not hers\nanother long one\n")
+    right = aioflow(daemon, "users", "password", "anna", given="a long one\nanother long one\n")
+    again = aioflow(daemon, "users", "password", "anna", given="a long one\na third long one\n")
+
+    assert (wrong.returncode, "[request.password]" in wrong.stderr) == (1, True)
+    assert (right.returncode, "anna has another password" in right.stderr + right.stdout) == (
+        0,
+        True,
+    )
+    assert again.returncode == 1
+
+
+def test_a_daemon_leaves_no_core_and_says_where_anybody_could_put_code(tmp_path):
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    dags.chmod(0o777)
+    with DaemonProcess(tmp_path / "home", dags) as one:
+        limits = Path(f"/proc/{one.process.pid}/limits").read_text()
+        log = one.log.read_text(errors="replace")
+
+    (core,) = [line.split() for line in limits.splitlines() if line.startswith("Max core")]
+    assert core[4] == "0"
+    assert "anybody here can write that" in log
+    assert str(dags) in log
+
+
+def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(tmp_path):
+    home = tmp_path / "home"
+    (tmp_path / "dags").mkdir()
+    home.mkdir()
+    home.chmod(0o755)
+    before = os.umask(0)
+    try:
+        with DaemonProcess(home, tmp_path / "dags"):
+            secret = ("key", "token", "aioflow.db", "aioflow.db-wal", "run", "logs", "results")
+            modes = {name: (home / name).stat().st_mode & 0o077 for name in secret}
+    finally:
+        os.umask(before)
+
+    assert modes == dict.fromkeys(secret, 0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from aioflow.access import AccountRow, LoginRow, Noted, Role, TokenRow
-from aioflow.core.audit_chain import BEGINNING, chained
+from aioflow.access import AccountRow, AuditHead, LoginRow, Noted, Role, TokenRow
+from aioflow.core.audit_chain import BEGINNING, LOST, chained, grown
 from aioflow.errors import BatchRefused
+from aioflow.secrets import Vault
+from aioflow.store import open_store
 from aioflow.store.replay import compare
-from tests.store.samples import NOON, batch
+from tests.store.samples import NOON, batch, execute
 
 ANNA = AccountRow(
     account_no=3,
@@ -43,10 +45,17 @@ SECOND = chained(
     12, NOON + 1, replace(SAID, is_refused=True, code="request.forbidden"), previous=FIRST.digest
 )
 
+HEAD = grown(AuditHead(), [FIRST, SECOND])
+
 
 def everything(number: int = 1):
     return batch(
-        number, accounts=[ANNA, BOB], tokens=[TOKEN, WIDE], logins=[LOGIN], audit=[FIRST, SECOND]
+        number,
+        accounts=[ANNA, BOB],
+        tokens=[TOKEN, WIDE],
+        logins=[LOGIN],
+        audit=[FIRST, SECOND],
+        audit_head=HEAD,
     )
 
 
@@ -68,7 +77,7 @@ async def test_a_restart_knows_them_and_where_the_audit_ends(store):
     assert snapshot.accounts == [ANNA, BOB]
     assert snapshot.tokens == [TOKEN, WIDE]
     assert snapshot.logins == [LOGIN]
-    assert snapshot.last_audit == SECOND.digest
+    assert snapshot.audit_head == HEAD
 
 
 async def test_they_change_and_go(store):
@@ -118,3 +127,22 @@ async def test_the_audit_comes_in_pages_both_ways_and_goes_when_it_is_old(store)
     await store.commit(batch(2, erased={"audit": [(10,)]}))
     assert await store.list_audit() == [SECOND]
     assert await compare(store) == []
+
+
+async def test_where_the_audit_ends_is_known_to_who_has_the_key_alone(store, store_url):
+    assert await store.find_audit_head() == AuditHead()
+    await store.commit(everything())
+    later = replace(HEAD, erased=1, erased_until=10)
+    await store.commit(batch(2, audit_head=later, erased={"audit": [(10,)]}))
+
+    assert await store.find_audit_head() == later
+    assert await compare(store) == []
+    async with open_store(store_url, Vault([b"z" * 32]), exclusive=False) as stranger:
+        assert await stranger.find_audit_head() == AuditHead(written=None, last=LOST)
+
+
+async def test_where_the_audit_ends_is_lost_if_only_its_lines_are_left(store, store_url):
+    await store.commit(everything())
+    execute(store_url, "DELETE FROM audit_head")
+
+    assert (await store.load()).audit_head == AuditHead(written=None, last=LOST)

@@ -27,6 +27,7 @@ from aioflow import (
     current,
     dag,
     run_dag,
+    secret,
     sensor,
     step,
     stream,
@@ -35,6 +36,7 @@ from aioflow import (
 )
 from aioflow.author.dag import forget_registered
 from aioflow.errors import BadConf
+from aioflow.model import ValueKind
 from aioflow.testing import BEGINS_AT, RunStuck, Sim
 from aioflow_triggers.events import EventTrigger
 from aioflow_triggers.temporal import TimeDeltaTrigger
@@ -612,3 +614,21 @@ async def test_a_task_that_has_made_assets_starts_the_runs_that_go_by_them(sim: 
     (report,) = sim.runs(reports)
     await report.finished()
     assert report["told"].result == ["ledger books {'day': 1}", "s3://bucket/books books None"]
+
+
+# ── secrets ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_secret_that_a_task_prints_is_masked_as_a_daemon_masks_it(sim: Sim):
+    @task(secrets=["BANK"])
+    def tells() -> None:
+        print(f"the token is {secret('BANK')}")
+
+    @dag
+    def bank() -> None:
+        tells()
+
+    sim.look(lambda api: api.values.set(ValueKind.SECRET, "BANK", "hunter-2-of-the-bank"))
+    run = await sim.start(bank)
+
+    assert run["tells"].log == "the token is ***\n"

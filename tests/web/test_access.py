@@ -301,6 +301,130 @@ async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
     assert b"long enough" not in answer.body
 
 
+# ── a password of one's own ─────────────────────────────────────────────────────────────
+
+ANOTHER = "a cart, a lamp"
+
+
+async def choose(web, body, **headers):
+    return await ask(
+        web,
+        "PUT",
+        "/api/v1/me/password",
+        body=json.dumps(body).encode(),
+        headers={**OWN, **headers},
+    )
+
+
+async def test_somebody_chooses_another_password_and_his_other_sessions_end(tmp_path):
+    async with app(tmp_path) as (n, web):
+        here, there = cookie_of(await log_in(web)), cookie_of(await log_in(web))
+        chosen = await choose(web, {"old": PASSWORD, "new": ANOTHER}, **here)
+        known = [await me(web, headers) for headers in (here, there)]
+        logins = [(await log_in(web, "anna", word)).status for word in (PASSWORD, ANOTHER)]
+        (line,) = await lines(n, action="user.set")
+
+    assert chosen.status == 200
+    assert (known[0]["name"], known[1]) == ("anna", 401)
+    assert logins == [401, 201]
+    assert (line.actor, line.target, line.after) == ("anna", "anna", "operator password")
+
+
+async def test_so_does_somebody_who_has_no_session(tmp_path):
+    async with app(tmp_path) as (_, web):
+        session = cookie_of(await log_in(web))
+        chosen = await choose(web, {"name": "anna", "old": PASSWORD, "new": ANOTHER})
+        after = await me(web, session)
+
+    assert (chosen.status, after) == (200, 401)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"name": "anna", "old": "guessed wrong", "new": ANOTHER}, 403, "request.password"),
+        ({"name": "nobody", "old": PASSWORD, "new": ANOTHER}, 403, "request.password"),
+        ({"name": "anna", "old": PASSWORD, "new": "short"}, 422, "request.account"),
+        ({"name": "anna", "old": PASSWORD, "new": PASSWORD}, 422, "request.account"),
+        ({"old": PASSWORD, "new": ANOTHER}, 400, "request"),
+        ({"name": "home", "old": PASSWORD, "new": ANOTHER}, 403, "request.password"),
+        ({"name": "anna", "new": ANOTHER}, 422, "request.invalid"),
+    ],
+)
+async def test_nobody_else_chooses_it(tmp_path, body, status, code):
+    async with app(tmp_path) as (n, web):
+        answer = await choose(web, body)
+        still = await log_in(web)
+        told = await lines(n)
+
+    assert (answer.status, answer.json["code"], still.status) == (status, code, 201)
+    assert PASSWORD not in str(told)
+
+
+async def test_a_session_alone_is_not_enough_and_another_page_has_none(tmp_path):
+    async with app(tmp_path) as (_, web):
+        session = cookie_of(await log_in(web))
+        wrong = await choose(web, {"old": "guessed wrong", "new": ANOTHER}, **session)
+        foreign = await choose(
+            web, {"old": PASSWORD, "new": ANOTHER}, **session, **{"sec-fetch-site": "cross-site"}
+        )
+
+    assert (wrong.status, foreign.status) == (403, 403)
+    assert foreign.json["code"] == "web.origin"
+
+
+async def test_guessing_a_present_password_is_guessing_a_login(tmp_path):
+    async with app(tmp_path) as (_, web):
+        found = [
+            (await choose(web, {"name": "anna", "old": f"guess {n}", "new": ANOTHER})).status
+            for n in range(12)
+        ]
+        login = await log_in(web)
+
+    assert found[:10] == [403] * 10
+    assert set(found[10:]) == {429}
+    assert login.status == 429
+
+
+async def test_a_disabled_user_chooses_nothing(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.set_user(BY, "anna", disabled=True)
+        answer = await choose(web, {"name": "anna", "old": PASSWORD, "new": ANOTHER})
+
+    assert answer.status == 403
+
+
+# ── what becomes of the tokens somebody has made ────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("change", "role"),
+    [(None, 401), ({"disabled": True}, 401), ({"role": "viewer"}, "viewer")],
+    ids=["deleted", "disabled", "smaller"],
+)
+async def test_a_token_can_no_more_than_the_user_who_made_it(tmp_path, change, role):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.create_user(BY, "root", PASSWORD, "admin")
+        session = cookie_of(await log_in(web, "root"))
+        bearers = []
+        headers = session
+        for name in ("first", "second"):  # the second is made with the first
+            body = json.dumps({"name": name, "role": "admin"}).encode()
+            made = await ask(web, "POST", "/api/v1/tokens", body=body, headers={**headers, **OWN})
+            headers = {"authorization": f"Bearer {made.json['token']}"}
+            bearers.append(headers)
+        others = await n.api.access.create_token(BY, "others", "admin")
+        if change is None:
+            await n.api.access.delete_user(BY, "root")
+        else:
+            await n.api.access.set_user(BY, "root", **change)
+        known = [await me(web, bearer) for bearer in bearers]
+        kept = await me(web, {"authorization": f"Bearer {others['token']}"})
+
+    assert [one if isinstance(one, int) else one["role"] for one in known] == [role, role]
+    assert kept["role"] == "admin"
+
+
 # ── what others' pages can send ─────────────────────────────────────────────────────────
 
 
@@ -365,6 +489,19 @@ async def test_reading_changes_nothing(tmp_path):
         assert await n.api.list_runs() == []
 
 
+async def test_what_anybody_may_send_is_small_and_what_is_told_of_it_is_short(tmp_path):
+    async with app(tmp_path) as (_, web):
+        large = await log_in(web, "anna", "x" * 20_000)
+        named = {"name": "anna", "password": PASSWORD, "y" * 10_000: 1}
+        odd = await ask(
+            web, "POST", "/api/v1/sessions", body=json.dumps(named).encode(), headers=OWN
+        )
+
+    assert (large.status, large.json["code"]) == (413, "web.too_large")
+    assert odd.status == 422
+    assert len(odd.json["detail"]) < 600
+
+
 # ── guessing ────────────────────────────────────────────────────────────────────────────
 
 
@@ -427,11 +564,59 @@ async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody(tmp_path):
         told = await lines(n, outcome="refused")
 
     strangers = [one for one in told if one.code == "web.unauthorized"]
-    assert len(strangers) < 130
+    assert [one.after for one in strangers] == [None]  # and a count in a minute
     assert [(one.actor, one.code) for one in told if one.actor] == [
         ("token:looker", "request.forbidden")
     ]
-    assert any(one.code == "audit.left_out" for one in told)
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "code"),
+    [
+        ("/api/v1/runs", {}, "web.unauthorized"),
+        ("/api/v1/runs", {"authorization": "Bearer aio_nothing"}, "web.unauthorized"),
+        ("/?token=guessed", {}, "web.unauthorized"),
+        ("/api/v1/runs", {"host": "evil.example"}, "web.host"),
+    ],
+    ids=["nobody", "no-token", "link", "host"],
+)
+async def test_whoever_may_not_read_is_in_the_audit_by_address(tmp_path, target, headers, code):
+    async with app(tmp_path) as (n, web):
+        await ask(web, "GET", target, headers=headers)
+        told = await lines(n, outcome="refused")
+
+    (line,) = told
+    assert (line.action, line.code, line.address) == ("GET", code, "127.0.0.1")
+    assert line.target == target.partition("?")[0]
+
+
+async def test_a_viewer_who_reads_what_is_an_admins_is_in_the_audit_and_one_who_errs_is_not(
+    tmp_path,
+):
+    async with app(tmp_path) as (n, web):
+        viewer = await n.api.access.create_token(BY, "looker", "viewer")
+        bearer = {"authorization": f"Bearer {viewer['token']}"}
+        for target in ("/api/v1/audit", "/api/v1/tokens", "/api/v1/runs/nobody", "/api/v1/x"):
+            await ask(web, "GET", target, headers=bearer)
+        told = await lines(n, outcome="refused")
+
+    assert [(one.actor, one.target, one.code) for one in told] == [
+        ("token:looker", "/api/v1/tokens", "request.forbidden"),
+        ("token:looker", "/api/v1/audit", "request.forbidden"),
+    ]
+
+
+async def test_what_was_refused_last_is_written_before_a_daemon_ends(tmp_path):
+    async with app(tmp_path) as (n, web):
+        async with anyio.create_task_group() as services:
+            await services.start(n.api.access.run)
+            for _ in range(3):
+                await ask(web, "GET", "/api/v1/runs")
+            await n.api.access.finish()
+            services.cancel_scope.cancel()
+        found = await n.api.access.list_audit()
+
+    assert [one.after for one in found if one.outcome == "refused"] == ["2 more in 0 s", None]
 
 
 async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
@@ -451,11 +636,43 @@ async def test_what_was_changed_behind_the_audits_back_shows(tmp_path):
         execute(url, f"DELETE FROM audit WHERE audit_no = {second.audit_id}")
         deleted = await audit_faults(n.store)
         execute(url, f"DELETE FROM audit WHERE audit_no = {first.audit_id}")
-        aged = await audit_faults(n.store)
+        beheaded = await audit_faults(n.store)
 
     assert changed == [f"audit {third.audit_id} is not as it was written"]
-    assert deleted == [f"audit {third.audit_id} does not follow {first.audit_id}: lines are gone"]
-    assert aged == []
+    assert deleted == [
+        f"audit {third.audit_id} does not follow {first.audit_id}: lines are gone",
+        "the audit has 3 lines, and had 4",
+    ]
+    assert beheaded == ["the audit has 2 lines, and had 4"]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["while-it-runs", "while-it-is-stopped"])
+@pytest.mark.parametrize("with_head", [True, False], ids=["and-the-head", "lines"])
+async def test_an_end_of_the_audit_that_is_cut_off_shows_then_and_later(
+    tmp_path, is_running, with_head
+):
+    async def cut(n):
+        *_, last = sorted(one.audit_id for one in await n.api.access.list_audit())
+        url = f"sqlite:///{n.home}/aioflow.db"
+        execute(url, f"DELETE FROM audit WHERE audit_no = {last}")
+        if with_head:
+            execute(url, "DELETE FROM audit_head")
+
+    async with app(tmp_path) as (n, _web):
+        for slots in range(1, 4):
+            await n.api.by(BY).set_pool("a", slots)
+        await cut(n)
+        at_once = await audit_faults(n.store)
+        if is_running:
+            await n.api.by(BY).set_pool("a", 9)
+            later = await audit_faults(n.store)
+    if not is_running:
+        async with node(tmp_path) as n:
+            await n.api.by(BY).set_pool("a", 9)
+            later = await audit_faults(n.store)
+
+    assert len(at_once) == 1
+    assert any("does not follow" in fault for fault in later)
 
 
 async def test_the_audit_tells_no_secret(tmp_path):

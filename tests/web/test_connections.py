@@ -117,6 +117,28 @@ async def test_an_address_has_so_many_connections_and_gets_new_ones_for_those_it
     assert b"200 OK" in answers[-1]
 
 
+async def test_a_body_with_two_ends_is_none_and_nothing_behind_it_is_heard(tmp_path, monkeypatch):
+    async with served(tmp_path, monkeypatch) as (port, token):
+        head = (
+            b"POST /api/v1/dags/chain/runs HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            b"content-type: application/json\r\ncontent-length: 2\r\n"
+            b"transfer-encoding: chunked\r\nauthorization: Bearer " + token.encode() + b"\r\n\r\n"
+            b"0\r\n\r\nGET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+        )
+        answer = await in_thread(talk, port, head)
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"200 OK" not in answer
+
+
+async def test_what_is_no_http_fills_no_log(tmp_path, monkeypatch, caplog):
+    async with served(tmp_path, monkeypatch) as (port, _):
+        for _ in range(20):
+            assert await in_thread(talk, port, b"\x16\x03\x01 no such thing\r\n\r\n")
+
+    assert "Invalid HTTP request" not in caplog.text
+
+
 async def test_a_body_that_dawdles_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(bodies, "_SECONDS", 0.3)
     async with served(tmp_path, monkeypatch) as (port, token):

@@ -143,7 +143,7 @@ def test_the_first_token_is_made_once_for_the_owner_alone(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["token"]
 
 
-@pytest.mark.parametrize("text", ["", "short", "x" * 40 + " y", "\xff" * 40])
+@pytest.mark.parametrize("text", ["", "short", "x" * 40 + " y", "\xff" * 40, "secret" * 8])
 def test_a_damaged_token_opens_nothing(tmp_path, text):
     path = tmp_path / "token"
     path.write_text(text, encoding="latin-1")

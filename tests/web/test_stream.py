@@ -16,7 +16,7 @@ import structlog.testing
 from aioflow.access import HOME, Actor, Role
 from aioflow.api import commits as telling
 from aioflow.api import history, missed
-from aioflow.api.commits import CLIENTS, QUEUED, Commits, News, Sorted, Wanted
+from aioflow.api.commits import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
 from aioflow.model import TaskState
 from aioflow.store.journal import Entry, decode
@@ -231,6 +231,36 @@ async def test_no_more_may_watch_than_there_is_room_for(tmp_path):
         await late.until_over()
 
     assert (late.status, "web.too_many_streams" in late.text) == (503, True)
+
+
+async def test_one_person_takes_no_more_streams_than_are_his_and_the_others_watch(tmp_path):
+    async with app(tmp_path) as (n, _), anyio.create_task_group() as group:
+        web = create_app(n.api, Token("t" * 43))
+        made = [await n.api.access.create_token(BY, name, "viewer") for name in ("one", "other")]
+        bearers = [{"authorization": f"Bearer {token['token']}"} for token in made]
+
+        def watch(headers):
+            client = Client(web, "/stream", headers)
+            group.start_soon(client.watch)
+            return client
+
+        many = [watch(bearers[0]) for _ in range(OF_ONE + 5)]  # all of them at once
+        for client in many[:OF_ONE]:
+            await client.until("ready")
+        for client in many[OF_ONE:]:
+            await client.until_over()
+        other = watch(bearers[1])
+        await other.until("ready")
+        many[0].go()
+        await many[0].until_over()
+        again = watch(bearers[0])
+        await again.until("ready")
+        n.api.reads.commits.close()
+
+    refused = {(client.status, "web.too_many_streams" in client.text) for client in many[OF_ONE:]}
+    assert refused == {(429, True)}
+    assert (other.status, again.status) == (200, 200)
+    assert n.api.reads.commits._open == {}
 
 
 async def test_who_watches_is_sent_away_when_the_daemon_ends(tmp_path):

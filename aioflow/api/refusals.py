@@ -1,0 +1,165 @@
+"""What was refused before the engine heard of it, on its way into the audit: never a flood.
+
+The first of its kind is told at once. What is refused again - to the same caller, from the same
+address, for the same reason - is counted, and told in one line: after a minute, then after two,
+up to once an hour, for as long as it goes on. Kinds are few: a hundred at once, then one a second;
+of the rest only the count is told. What comes from nobody known is counted by itself, so that it
+hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aioflow.access import Noted
+
+__all__ = ("KINDS", "LINES", "Refusals")
+
+KINDS = 1_000
+"""Which it knows at once."""
+
+LINES = 1_000
+"""Which wait to be written, as long as the database is away."""
+
+_BURST = 100.0
+_PER_SECOND = 1.0
+_FIRST_SECONDS, _LONGEST_SECONDS = 60.0, 3_600.0
+_READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+class _Kind(msgspec.Struct):
+    """What is refused again and again.
+
+    Attributes:
+        last: The latest.
+        count: How many came since one was told.
+        due: When they are, monotonic seconds.
+    """
+
+    last: Noted
+    due: float
+    seconds: float = _FIRST_SECONDS
+    count: int = 0
+
+
+class _Budget:
+    """What may be told one by one; the rest is counted."""
+
+    def __init__(self) -> None:
+        self.missed = 0
+        self._left = _BURST
+        self._at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may be told, monotonic seconds."""
+        self._left = min(_BURST, self._left + (now - self._at) * _PER_SECOND)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Refusals:
+    """Lines that wait to be written. They are bounded, whoever asks and however long that takes."""
+
+    def __init__(self) -> None:
+        self._lines: list[Noted] = []
+        self._kinds: dict[tuple[str | None, ...], _Kind] = {}
+        self._budgets = {False: _Budget(), True: _Budget()}
+        self._told_at: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to be told, now or later."""
+        return not (self._lines or self._kinds or self._missed)
+
+    @property
+    def _missed(self) -> int:
+        return sum(budget.missed for budget in self._budgets.values())
+
+    def add(self, line: Noted, now: float) -> None:
+        """Keep a line, or count it.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        key = _key(line)
+        kind = self._kinds.get(key)
+        if kind is not None:
+            kind.last = line
+            kind.count += 1
+            return
+        budget = self._budgets[bool(line.actor)]
+        has_room = len(self._kinds) < KINDS and len(self._lines) < LINES
+        if not (has_room and budget.take(now)):
+            budget.missed += 1
+            return
+        self._lines.append(line)
+        self._kinds[key] = _Kind(line, now + _FIRST_SECONDS)
+
+    def take(self, now: float, *, is_last: bool = False) -> list[Noted]:
+        """Return what is to be written now.
+
+        Args:
+            is_last: Whether nobody asks again; then that is all there is.
+        """
+        lines, self._lines = self._lines, []
+        for key, kind in list(self._kinds.items()):
+            if not (is_last or kind.due <= now):
+                continue
+            if not kind.count:
+                del self._kinds[key]
+                continue
+            lines.append(_again(kind, kind.seconds - max(0.0, kind.due - now)))
+            kind.count = 0
+            kind.seconds = min(2 * kind.seconds, _LONGEST_SECONDS)
+            kind.due = now + kind.seconds
+        return lines + self._left_out(now, is_last=is_last)
+
+    def lose(self, lines: Iterable[Noted]) -> None:
+        """Count what could not be written."""
+        for line in lines:
+            self._budgets[bool(line.actor)].missed += 1
+
+    def _left_out(self, now: float, *, is_last: bool) -> list[Noted]:
+        """Return lines that tell how many were left out: once a minute at most."""
+        if not self._missed:
+            self._told_at = None
+            return []
+        if self._told_at is None:
+            self._told_at = now
+        if now - self._told_at < _FIRST_SECONDS and not is_last:
+            return []
+        lines = []
+        for is_known, budget in self._budgets.items():
+            if budget.missed:
+                lines.append(_left_out(budget.missed, is_known=is_known))
+                budget.missed = 0
+        return lines
+
+
+def _key(line: Noted) -> tuple[str | None, ...]:
+    """Return what is told together: of a stranger who reads it matters little what."""
+    is_anything = not line.actor and line.action in _READS
+    target = "" if is_anything else line.target
+    return (line.actor, line.role, line.address, line.action, line.code, target)
+
+
+def _again(kind: _Kind, seconds: float) -> Noted:
+    return msgspec.structs.replace(kind.last, after=f"{kind.count} more in {seconds:.0f} s")
+
+
+def _left_out(count: int, *, is_known: bool) -> Noted:
+    who = "known callers" if is_known else "unknown callers"
+    return Noted(
+        actor="",
+        role="",
+        action="refusals.left_out",
+        target=f"{count} more of {who}",
+        address="",
+        is_refused=True,
+        code="audit.left_out",
+    )

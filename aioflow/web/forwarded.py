@@ -1,0 +1,70 @@
+"""Who is behind a proxy: what it says of them is believed where we were told to believe it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from starlette.datastructures import Headers
+
+__all__ = ("Proxies",)
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_SCHEMES = frozenset({"http", "https"})
+
+
+class Proxies:
+    """Those in front of this server.
+
+    Args:
+        trusted: Addresses and networks; of nobody else ``X-Forwarded-For`` and
+            ``X-Forwarded-Proto`` are read, and ``X-Forwarded-Host`` never is.
+    """
+
+    def __init__(self, trusted: Iterable[str] = ()) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in trusted]
+
+    def is_trusted(self, address: str) -> bool:
+        """Whether that is one of them."""
+        if not self._networks:
+            return False
+        found = _parsed(address)
+        return found is not None and any(found in network for network in self._networks)
+
+    def address(self, headers: Headers, peer: str) -> str:
+        """Return where a request comes from: the last address that no proxy of ours has.
+
+        What stands before that one may have been made up by whoever sent it.
+        """
+        nearest = peer
+        for given in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):
+            if not self.is_trusted(nearest):
+                return nearest
+            found = _parsed(given.strip())
+            if found is None:
+                return nearest
+            nearest = str(found)
+        return nearest
+
+    def scheme(self, headers: Headers, peer: str, scheme: str) -> str:
+        """Return what the browser speaks, to whom the page may matter as that."""
+        given = headers.getlist("x-forwarded-proto")
+        is_told = len(given) == 1 and given[0] in _SCHEMES and self.is_trusted(peer)
+        return given[0] if is_told else scheme
+
+
+def _parsed(given: str) -> _Address | None:
+    """Return an address; with a port, as some proxies write it, or without."""
+    text = given
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return found if mapped is None else mapped

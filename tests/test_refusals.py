@@ -1,0 +1,132 @@
+"""What was refused is told at once, then by count: no flood fills a disk, or hides somebody."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from aioflow.access import Noted
+from aioflow.api.refusals import KINDS, LINES, Refusals
+
+STRANGER = Noted(
+    actor="",
+    role="",
+    action="GET",
+    target="/api/v1/runs",
+    address="10.0.0.1",
+    is_refused=True,
+    code="web.unauthorized",
+)
+ANNA = replace(STRANGER, actor="anna", role="viewer", action="POST", code="request.forbidden")
+
+
+def told(refusals, now, **more):
+    return [(line.target, line.after) for line in refusals.take(now, **more)]
+
+
+def test_the_first_is_told_at_once_and_the_others_are_counted_for_longer_and_longer():
+    refusals = Refusals()
+    found = {}
+    for second in range(4 * 3_600):
+        refusals.add(STRANGER, float(second))
+        for line in refusals.take(float(second)):
+            found[second] = line.after
+
+    assert found[0] is None
+    assert found[60] == "60 more in 60 s"
+    assert found[180] == "120 more in 120 s"
+    assert max(found) - sorted(found)[-2] == 3_600
+    assert len(found) < 15
+
+
+def test_of_a_stranger_who_reads_it_matters_little_what_of_others_it_does():
+    refusals = Refusals()
+    for path in ("/a", "/b", "/c"):
+        refusals.add(replace(STRANGER, target=path), 0.0)
+        refusals.add(replace(STRANGER, target=path, action="POST"), 0.0)
+        refusals.add(replace(ANNA, target=path, action="GET"), 0.0)
+    at_once = told(refusals, 0.0)
+    later = told(refusals, 61.0)
+
+    assert sorted(at_once) == sorted([("/a", None), *[(p, None) for p in ("/a", "/b", "/c")] * 2])
+    assert later == [("/c", "2 more in 60 s")]
+
+
+def test_what_differs_is_told_apart():
+    refusals = Refusals()
+    lines = [
+        STRANGER,
+        replace(STRANGER, address="10.0.0.2"),
+        replace(STRANGER, code="web.host"),
+        replace(STRANGER, action="HEAD"),
+        ANNA,
+        replace(ANNA, actor="bob"),
+    ]
+    for line in lines:
+        refusals.add(line, 0.0)
+
+    assert refusals.take(0.0) == lines
+
+
+def test_once_it_is_over_nothing_is_left_to_be_told():
+    refusals = Refusals()
+    refusals.add(STRANGER, 0.0)
+    refusals.add(STRANGER, 1.0)
+
+    assert told(refusals, 1.0) == [("/api/v1/runs", None)]
+    assert not refusals.is_empty
+    assert told(refusals, 60.0) == [("/api/v1/runs", "1 more in 60 s")]
+    assert told(refusals, 180.0) == []
+    assert refusals.is_empty
+
+
+def test_very_many_kinds_are_counted_alone_once_a_minute_and_hide_nobody_known():
+    refusals = Refusals()
+    lines = []
+    for number in range(5_000):
+        now = number / 100
+        refusals.add(replace(STRANGER, action="POST", target=f"/{number}"), now)
+        lines += refusals.take(now)
+    refusals.add(ANNA, 50.0)
+    lines += refusals.take(50.0)
+    early = len(lines)
+    lines += refusals.take(130.0)
+
+    assert 100 < early < 160
+    assert ANNA in lines
+    assert [line.target for line in lines if line.code == "audit.left_out"] == [
+        f"{5_000 - early + 1} more of unknown callers"
+    ]
+
+
+def test_however_long_the_database_is_away_what_waits_is_bounded_and_counted():
+    refusals = Refusals()
+    for number in range(50_000):
+        refusals.add(replace(ANNA, target=f"/{number}"), number * 2.0)
+    lines = refusals.take(100_000.0, is_last=True)
+
+    assert len(lines) == LINES + 1
+    assert len(refusals._kinds) <= KINDS
+    assert lines[-1].target == f"{50_000 - LINES} more of known callers"
+
+
+def test_what_could_not_be_written_is_counted():
+    refusals = Refusals()
+    refusals.add(STRANGER, 0.0)
+    refusals.add(ANNA, 0.0)
+    refusals.lose(refusals.take(0.0))
+
+    assert [target for target, _ in told(refusals, 1.0, is_last=True)] == [
+        "1 more of unknown callers",
+        "1 more of known callers",
+    ]
+
+
+def test_at_the_end_all_of_it_is_told():
+    refusals = Refusals()
+    for _ in range(3):
+        refusals.add(STRANGER, 10.0)
+
+    assert told(refusals, 25.0, is_last=True) == [
+        ("/api/v1/runs", None),
+        ("/api/v1/runs", "2 more in 15 s"),
+    ]
