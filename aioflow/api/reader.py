@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,10 +32,10 @@ from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
 from aioflow.rows import DagRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
-from aioflow.tasklog import TaskLog
+from aioflow.tasklog import Reading, TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "Log", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -54,7 +54,6 @@ _DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
-Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
@@ -354,22 +353,13 @@ class RunReader:
 
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
-    ) -> Log:
+    ) -> Reading:
         """Return what reads a log from a byte on, so many bytes; it is looked up once."""
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-
-        async def read(offset: int, limit: int | None) -> bytes:
-            return await self._tasklog.read(
-                run.run_no,
-                place.position,
-                place.map_index,
-                try_number=try_number,
-                offset=offset,
-                limit=limit,
-            )
-
-        return read
+        return self._tasklog.reading(
+            run.run_no, place.position, place.map_index, try_number=try_number
+        )
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.
