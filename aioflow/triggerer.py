@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
@@ -133,7 +132,6 @@ class Triggerer:
         self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
-        self._fires: Counter[str] = Counter()
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -147,13 +145,12 @@ class Triggerer:
 
     @property
     def load(self) -> HostLoad:
-        """How the host fares, what it has, and what its triggers have yielded."""
+        """How the host fares, and what it has."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
             waiting=len(self._waiting),
             capacity=self._capacity,
-            fires=dict(self._fires),
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -269,8 +266,6 @@ class Triggerer:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Fired):
-                if class_path := self._class_of(report.trigger_no):
-                    self._fires[class_path] += 1
                 if report.is_last:
                     self._let_go(report)
                 passed.append(report)

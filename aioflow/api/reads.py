@@ -10,6 +10,7 @@ from aioflow.api.commits import Commits
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.log_search import find_lines
+from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
@@ -53,10 +54,10 @@ class Reads:
     Args:
         engine: ``None`` without a daemon.
         ask: Asks it.
-        parked: Counts waits by kind.
         hosts: Tells how the shared hosts fare.
 
     Attributes:
+        fires: What fired since the daemon began.
         lag_seconds: How late the loop was lately; set by whoever measures that.
     """
 
@@ -67,7 +68,6 @@ class Reads:
         engine: Engine | None,
         ask: Callable[[Request], Awaitable[object]],
         *,
-        parked: Callable[[], dict[str, int]],
         hosts: Callable[[], Sequence[HostLoad]],
     ) -> None:
         self._reader = reader
@@ -76,23 +76,25 @@ class Reads:
         self._ask = ask
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
-        self._fires = Fires(clock)
+        self.fires = Fires(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
         self.one_task = OneTask(reader, Parked(reader), self._whereabouts)
         self.waiting = Waiting(
-            reader, clock, self._fires, memory=self._memory, hosts=self._list_hosts
+            reader, clock, self.fires, memory=self._memory, hosts=self._list_hosts
         )
         self._overview: Overview | None = None
+        self._looking: Looking | None = None
         if engine is not None:
+            self._looking = Looking(clock, engine)
             self._overview = Overview(
                 reader,
                 clock,
-                self._fires,
+                self.fires,
                 engine,
                 began_us=clock.monotonic_us(),
-                parked=parked,
+                looking=self._looking,
                 lag_seconds=self._late_seconds,
             )
 
@@ -112,7 +114,7 @@ class Reads:
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:
-            self._fires.committed(draft.fires)
+            self.fires.committed(draft.fires)
 
     def _list_hosts(self) -> Sequence[HostLoad]:
         return [host for host in self._hosts() if host.capacity]
@@ -138,6 +140,16 @@ class Reads:
         if self._overview is None:
             raise DaemonAway("")
         return await self._overview.show(status)
+
+    async def look(self) -> Looked:
+        """Return how what the node has in memory stands.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._looking is None:
+            raise DaemonAway("")
+        return await self._looking.look()
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
@@ -206,8 +218,9 @@ class Reads:
         """Return the limited pools by name."""
         if self._engine is None:
             return [_pool(row, None, None) for row in await self._reader.store.list_pools()]
-        found = cast("list[tuple[PoolRow, int, int]]", await self._ask(ShowPools()))
-        return [_pool(row, used, queued) for row, used, queued in found]
+        looked = await self.look()
+        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
+        return [_pool(row, used, looked.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return who has a part of a pool, what runs first."""

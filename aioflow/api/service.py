@@ -20,7 +20,7 @@ from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed, parked_by_kind
+from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
@@ -142,7 +142,7 @@ class Api(Actions):
             self._rotation = Rotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
-        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked, hosts=hosts)
+        self.reads = Reads(self, clock, engine, self._ask, hosts=hosts)
         self.access = Access(store, clock, self._ask_as)
         self.act_as(None)
 
@@ -181,9 +181,6 @@ class Api(Actions):
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
         """Return one that reads a database which no daemon serves."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
-
-    def _count_parked(self) -> dict[str, int]:
-        return parked_by_kind(self._running.memory)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG; memory knows those that are in use."""
@@ -436,17 +433,19 @@ class Api(Actions):
             return False
         return True
 
-    def metrics(self) -> Metrics:
+    async def metrics(self) -> Metrics:
         """Return what there is to count.
 
         Raises:
             DaemonAway: If there is no daemon.
         """
-        engine = self._running
+        engine, looked = self._running, await self.reads.look()
         uptime_us = self.clock.monotonic_us() - self._began_us
         return measured(
             engine,
             self._hosts(),
+            looked,
+            self.reads.fires.counts,
             logs_bytes=self._tasklog.written_bytes,
             spans=self._spans(),
             uptime_us=uptime_us,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,8 +19,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
         name: Its role.
         pid: ``None`` while there is no process.
         lag_seconds: How late its loop was to answer, the worst of the last half a minute.
-        evicted: Parked coroutines it has let go of for want of memory.
-        fires: Events its triggers have yielded, by class path. Both since the daemon began.
+        evicted: Parked coroutines it has let go of for want of memory since the daemon began.
         triggers: How many it has.
         waiting: How many it has no room for.
         capacity: How many it may have; 0 if it hosts none.
@@ -31,7 +29,6 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     lag_seconds: float
     evicted: int = 0
-    fires: Mapping[str, int] = {}
     triggers: int = 0
     waiting: int = 0
     capacity: int = 0
