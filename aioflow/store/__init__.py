@@ -45,7 +45,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
-from aioflow.unfinished import LiveRun, Snapshot, Unfinished
+from aioflow.unfinished import LiveRun, Unfinished
 
 __all__ = ("Claim", "Durability", "Store", "open_store")
 
@@ -122,9 +122,6 @@ class Store(Browsed, Protocol):
         First comes a ``Snapshot`` without runs; then these by number, large ones in pieces, see
         ``LiveRun.is_whole``; and between them the rows that are its ``stray_triggers``.
         """
-
-    async def load(self) -> Snapshot:
-        """Return the same at once, where it is known to be little."""
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """Return everything needed to go on with a run where it stands, ended or not."""

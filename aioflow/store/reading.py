@@ -190,25 +190,6 @@ class Reading(
             last, waits = head, more
         yield replace(last, triggers=[self._trigger(row) for row in waits], is_whole=True)
 
-    async def load(self) -> Snapshot:
-        """See ``Store``."""
-        snapshot: Snapshot | None = None
-        async with self.unfinished() as parts:
-            async for part in parts:
-                if isinstance(part, Snapshot):
-                    snapshot = part
-                    continue
-                assert snapshot is not None  # noqa: S101 - it comes first
-                if isinstance(part, TriggerRow):
-                    snapshot.stray_triggers.append(part)
-                elif snapshot.runs and snapshot.runs[-1].run.run_no == part.run.run_no:
-                    snapshot.runs[-1].tasks.extend(part.tasks)
-                    snapshot.runs[-1].triggers.extend(part.triggers)
-                else:
-                    snapshot.runs.append(replace(part, is_whole=True))
-        assert snapshot is not None  # noqa: S101 - see above
-        return snapshot
-
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """See ``Store``."""
         found, tasks, expansions, widths, triggers, progress, events, items = await self._fetch(
