@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from aioflow.api.layout import Layout
+from anyio.lowlevel import checkpoint
+
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
-from aioflow.model import RunNo, TriggerNo, WaitKind
+from aioflow.model import TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = (
     "DETAIL_LENGTH",
     "KINDS",
     "NODE_NO",
-    "Hosted",
     "Parked",
     "detail_of",
     "kind_of",
-    "whereabouts",
 )
 
 KINDS = {
@@ -41,11 +39,13 @@ DETAIL_LENGTH = 500
 NODE_NO = 1
 """The node of this daemon."""
 
+_AT_ONCE = 200
+
 _STOPPED = "stopped"
 """The state of a trigger that has no host because its DAG is paused, and says so."""
 
 
-class Hosted(NamedTuple):
+class _Hosted(NamedTuple):
     """Where a trigger is, as far as memory knows.
 
     Attributes:
@@ -64,51 +64,40 @@ def kind_of(class_path: str) -> str:
 
 
 class Parked:
-    """Reads trigger rows and finds the tasks they belong to."""
+    """Reads trigger rows and finds the tasks they belong to.
 
-    def __init__(self, reader: RunReader) -> None:
+    Args:
+        memory: Of a running engine, which knows where they are.
+    """
+
+    def __init__(self, reader: RunReader, memory: Callable[[], Memory | None]) -> None:
         self._reader = reader
+        self._memory = memory
 
-    async def views(
-        self, rows: Sequence[TriggerRow], hosted: Mapping[TriggerNo, Hosted]
-    ) -> list[TriggerView]:
-        """Return rows as people want to see them.
-
-        Args:
-            rows: Which.
-            hosted: Where they are, as far as memory knows.
-        """
-        layouts: dict[RunNo, tuple[RunRow, Layout]] = {}
-        found = []
-        for row in rows:
-            if row.run_no not in layouts:
-                run = await self._run(row.run_no)
-                if run is None:
-                    continue  # deleted since
-                layouts[row.run_no] = (run, await self._reader.layout(run))
-            run, layout = layouts[row.run_no]
-            place = layout.find(row.task_no)
-            if place is not None:
-                task_id = layout.spec.tasks[place.position].task_id
-                where = hosted.get(row.trigger_no, Hosted())
-                found.append(_view(row, run, task_id, layout.shown(place), where))
+    async def views(self, rows: Sequence[TriggerRow]) -> list[TriggerView]:
+        """Return rows as people want to see them; what was deleted since is left out."""
+        layouts = await self._reader.layouts(row.run_no for row in rows)
+        memory, found = self._memory(), []
+        for at, row in enumerate(rows, start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            run, layout = layouts.get(row.run_no, (None, None))
+            place = None if layout is None else layout.find(row.task_no)
+            if run is None or layout is None or place is None:
+                continue
+            task_id = layout.spec.tasks[place.position].task_id
+            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
+            found.append(_view(row, run, task_id, layout.shown(place), where))
         return found
 
-    async def _run(self, run_no: RunNo) -> RunRow | None:
-        rows = await self._reader.store.list_runs(limit=1, before=run_no + 1)
-        return rows[0] if rows and rows[0].run_no == run_no else None
 
-
-def whereabouts(rows: Iterable[TriggerRow], memory: Memory) -> dict[TriggerNo, Hosted]:
-    """Return where triggers are; what memory does not know is left out."""
-    waits = ((row.trigger_no, memory.parking.peek(row.trigger_no)) for row in rows)
-    return {number: _hosted(wait, memory) for number, wait in waits if wait is not None}
-
-
-def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
+def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
+    wait = memory.parking.peek(number)
+    if wait is None:
+        return _Hosted()
     if wait.hosting:
-        return Hosted(NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
-    return Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
+        return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+    return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
 def _view(
@@ -116,7 +105,7 @@ def _view(
     run: RunRow,
     task_id: str,
     shown: tuple[int, int],
-    hosted: Hosted,
+    hosted: _Hosted,
 ) -> TriggerView:
     return TriggerView(
         trigger_id=row.trigger_no,

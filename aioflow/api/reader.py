@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,7 +30,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
-from aioflow.rows import DagRow, ResultRow, RunRow, TaskRow
+from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import Reading, TaskLog
 from aioflow.threads import in_thread
@@ -260,6 +260,17 @@ class RunReader:
         """Return where the tasks of a run lie."""
         spec = await self.spec(run.version, run.dag_id)
         return Layout(run, spec, await self.store.list_expansions(run.run_no))
+
+    async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
+        """Return many runs that there are, and where their tasks lie; in a few statements."""
+        runs = await self.store.find_runs_by_no(set(run_nos))
+        expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
+        for row in await self.store.list_expansions_of(runs):
+            expansions[row.run_no].append(row)
+        return {
+            run_no: (run, Layout(run, await self.spec(run.version, run.dag_id), expansions[run_no]))
+            for run_no, run in runs.items()
+        }
 
     async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
         """Return a run, its counts, and one page of its tasks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 from aioflow.api.catalogue import import_errors
@@ -14,7 +14,7 @@ from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
-from aioflow.api.parked import Hosted, Parked, whereabouts
+from aioflow.api.parked import Parked
 from aioflow.api.progress import Progress
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
@@ -38,9 +38,9 @@ from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad
-from aioflow.model import Instant, TriggerNo
+from aioflow.model import Instant
 from aioflow.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
-from aioflow.rows import Batch, PoolRow, TriggerRow
+from aioflow.rows import Batch, PoolRow
 
 __all__ = ("Reads",)
 
@@ -80,9 +80,10 @@ class Reads:
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
-        self.one_task = OneTask(reader, Parked(reader), self._whereabouts)
+        self.parked = Parked(reader, self._memory)
+        self.one_task = OneTask(reader, self.parked)
         self.waiting = Waiting(
-            reader, clock, self.fires, memory=self._memory, hosts=self._list_hosts
+            reader, clock, self.fires, self.parked, memory=self._memory, hosts=self._list_hosts
         )
         self._overview: Overview | None = None
         self._looking: Looking | None = None
@@ -124,10 +125,6 @@ class Reads:
 
     def _memory(self) -> Memory | None:
         return None if self._engine is None else self._engine.memory
-
-    def _whereabouts(self, rows: Sequence[TriggerRow]) -> Mapping[TriggerNo, Hosted]:
-        memory = self._memory()
-        return {} if memory is None else whereabouts(rows, memory)
 
     # ── the node ────────────────────────────────────────────────────────────────────────
 

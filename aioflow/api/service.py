@@ -22,12 +22,11 @@ from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
-from aioflow.api.parked import Parked, whereabouts
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.shapes import PoolView
-from aioflow.api.standing import list_standing
+from aioflow.api.standing import list_standing, page_of_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
@@ -136,7 +135,6 @@ class Api(Actions):
         self._spans = spans
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
-        self._parked = Parked(self)
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key")
@@ -365,13 +363,10 @@ class Api(Actions):
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
-        where = {} if memory is None else whereabouts(rows, memory)
-        parked = await self._parked.views(rows, where)
+        parked = await self.reads.parked.views(rows)
         # A full page ends with its last row: what lies behind that comes with the next one.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
-        standing = await list_standing(
-            self, memory, await self.store.list_dag_triggers(after=after, upto=upto)
-        )
+        standing = await page_of_standing(self, memory, after=after, upto=upto, limit=limit)
         return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
@@ -394,8 +389,7 @@ class Api(Actions):
             return view
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
-            where = {} if memory is None else whereabouts(waits, memory)
-            for view in await self._parked.views(waits, where):
+            for view in await self.reads.parked.views(waits):
                 return view
         raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
 

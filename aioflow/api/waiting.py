@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from aioflow.api.parked import KINDS, Parked, kind_of, whereabouts
+from aioflow.api.parked import KINDS, Parked, kind_of
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.shapes import AgeView, HostView, KindView, TriggersView, WokenView
-from aioflow.api.standing import list_standing
+from aioflow.api.standing import count_standing, list_standing, page_of_standing
 from aioflow.api.views import TriggerView, iso
 from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
@@ -18,7 +18,7 @@ from aioflow.core.memory import Memory
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model import Instant, TriggerNo, TriggerState
-from aioflow.rows import RunRow, TriggerRow
+from aioflow.rows import RunRow
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
 
 __all__ = ("Waiting",)
@@ -45,6 +45,7 @@ class Waiting:
         reader: RunReader,
         clock: Clock,
         fires: Fires,
+        parked: Parked,
         *,
         memory: Callable[[], Memory | None],
         hosts: Callable[[], Sequence[HostLoad]],
@@ -54,7 +55,7 @@ class Waiting:
         self._fires = fires
         self._memory = memory
         self._hosts = hosts
-        self._parked = Parked(reader)
+        self._parked = parked
         self._summed: tuple[int, TriggersView] | None = None
         self._counted: tuple[int, list[WaitCount]] | None = None
 
@@ -72,17 +73,19 @@ class Waiting:
         """Return parked waits by number, narrowed down; see ``Api.list_triggers``."""
         memory = self._memory()
         paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
-        store = self._reader.store
+
+        def is_wanted(view: TriggerView) -> bool:
+            return kind in {None, view.kind} and state in {None, view.state}
+
         if dag_id is None:
-            rows_of_dags = await store.list_dag_triggers(after=after)
+            standing = await page_of_standing(
+                self._reader, memory, after=after, limit=limit, is_wanted=is_wanted
+            )
         else:
-            one = await store.find_dag_trigger(dag_id)
-            rows_of_dags = [] if one is None or one.trigger_no <= after else [one]
-        standing = [
-            view
-            for view in await list_standing(self._reader, memory, rows_of_dags)
-            if (kind is None or view.kind == kind) and (state is None or view.state == state)
-        ]
+            one = await self._reader.store.find_dag_trigger(dag_id)
+            rows = [] if one is None or one.trigger_no <= after else [one]
+            views = await list_standing(self._reader, memory, rows)
+            standing = [view for view in views if is_wanted(view)]
         parked: list[TriggerView] = []
         upto: TriggerNo | None = None
         cursor = after
@@ -96,7 +99,7 @@ class Waiting:
                 after=cursor,
                 limit=size,
             )
-            found = await self._views(rows, memory)
+            found = await self._parked.views(rows)
             parked += [view for view in found if state is None or view.state == state]
             if len(rows) < size:
                 break
@@ -113,11 +116,6 @@ class Waiting:
         known = [view for view in standing if view.trigger_id <= last]
         return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
 
-    async def _views(
-        self, rows: Sequence[TriggerRow], memory: Memory | None
-    ) -> Sequence[TriggerView]:
-        return await self._parked.views(rows, {} if memory is None else whereabouts(rows, memory))
-
     # ── the summary ─────────────────────────────────────────────────────────────────────
 
     async def summary(self) -> TriggersView:
@@ -129,11 +127,8 @@ class Waiting:
 
     async def _summary(self) -> TriggersView:
         counted = await self._counts()
-        standing = await list_standing(
-            self._reader, self._memory(), await self._reader.store.list_dag_triggers()
-        )
-        hosts = self._hosts()
-        memory = self._memory()
+        hosts, memory = self._hosts(), self._memory()
+        standing = Counter() if memory is None else await count_standing(self._reader, memory)
         known = [] if memory is None else memory.stalls.all()
         return TriggersView(
             kinds=self._kinds(counted, standing),
@@ -144,14 +139,13 @@ class Waiting:
             ages=_ages(counted),
         )
 
-    def _kinds(self, counted: Sequence[WaitCount], standing: Sequence[TriggerView]) -> Kinds:
-        counts: Counter[str] = Counter()
+    def _kinds(self, counted: Sequence[WaitCount], standing: Counter[str]) -> Kinds:
+        counts = Counter(standing)
         oldest: dict[str, Instant] = {}
         for path, since, ages in counted:
             kind = kind_of(path)
             counts[kind] += sum(ages)
             oldest[kind] = min(since, oldest.get(kind, since))
-        counts.update(view.kind for view in standing)
         rates, fires = self._fires.per_second(), self._fires.counts
         return [
             KindView(

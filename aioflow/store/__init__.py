@@ -201,6 +201,9 @@ class Store(Browsed, Protocol):
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
         """Return the expansions of a run by position."""
 
+    async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
+        """Return those of many runs, in no order; 500 with one statement."""
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
 
@@ -261,9 +264,9 @@ class Store(Browsed, Protocol):
         """Return trigger rows by number, kwargs unsealed."""
 
     async def list_dag_triggers(
-        self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize
+        self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize, limit: int = 1000
     ) -> list[DagTriggerRow]:
-        """Return the triggers that start runs of DAGs, of these numbers, fields unsealed."""
+        """Return the triggers that start runs of DAGs by number, fields unsealed."""
 
     async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
         """Return the trigger that starts runs of a DAG, if it has one, fields unsealed."""

@@ -252,15 +252,8 @@ class BrowsingReader:
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
         """See ``Store``."""
-        found: dict[RunNo, RunRow] = {}
-        wanted = list(dict.fromkeys(run_nos))
-        for start in range(0, len(wanted), _WIDTH):
-            piece = wanted[start : start + _WIDTH]
-            piece += piece[-1:] * (_WIDTH - len(piece))
-            named = {f"no_{n}": run_no for n, run_no in enumerate(piece)}
-            of_piece = await self._all(rows.run_row, _runs_by_no(_WIDTH), **named)
-            found.update({row.run_no: row for row in of_piece})
-        return found
+        found = await self._each(rows.run_row, _runs_by_no, "no", dict.fromkeys(run_nos))
+        return {row.run_no: row for row in found}
 
     async def list_tries_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1_000

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 from sqlalchemy import Select, Table
 from sqlalchemy.engine.interfaces import Dialect
@@ -51,6 +52,7 @@ from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("AT_ONCE", "Question", "Reading")
 
+_MADE_AT_ONCE = 250
 AT_ONCE = 500
 """How many keys one statement takes."""
 
@@ -343,6 +345,10 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.expansion_row, selects.EXPANSIONS, run_no=run_no)
 
+    async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
+        """See ``Store``."""
+        return await self._each(rows.expansion_row, selects.expansions_of, "run_no", run_nos)
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """See ``Store``."""
         return await self._all(
@@ -429,7 +435,12 @@ class Reading(
         if not all(map(_is_storable, values.values())):
             return []  # what no row can hold matches none
         (found,) = await self._fetch([self._question(statement, **values)])
-        return [made(row) for row in found]
+        made_of: list[Row] = []
+        for first in range(0, len(found), _MADE_AT_ONCE):
+            if first:
+                await checkpoint()  # a thousand rows to be unsealed take a while
+            made_of += map(made, found[first : first + _MADE_AT_ONCE])
+        return made_of
 
     async def _each(
         self,

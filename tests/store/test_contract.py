@@ -147,6 +147,8 @@ async def test_every_kind_of_row_comes_back_as_it_was_written(store):
     assert await store.list_runs() == [RUN]
     assert await store.list_tasks(1) == [TASK]
     assert await store.list_expansions(1) == [EXPANSION]
+    assert await store.list_expansions_of([1, 2, 99]) == [EXPANSION]
+    assert await store.list_expansions_of([]) == []
     assert await store.list_tries(10) == [TRY]
     assert await store.list_results(0, 100) == [RESULT]
     assert await store.list_triggers() == [TRIGGER]

@@ -73,6 +73,7 @@ async def test_one_is_found_by_its_dag_and_by_its_number_without_reading_the_oth
     assert await store.find_dag_trigger("none") is None
     assert await store.list_dag_triggers(after=69, upto=70) == [TRIGGER]
     assert await store.list_dag_triggers(after=70) == others[1:]
+    assert await store.list_dag_triggers(after=69, limit=2) == [TRIGGER, others[1]]
 
 
 async def test_a_dag_has_one_trigger(store):
