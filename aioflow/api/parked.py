@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
@@ -11,6 +11,7 @@ from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
+from aioflow.executors.load import Watched
 from aioflow.model import TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
@@ -18,9 +19,11 @@ __all__ = (
     "DETAIL_LENGTH",
     "KINDS",
     "NODE_NO",
+    "Describe",
     "Parked",
     "detail_of",
     "kind_of",
+    "nothing_known",
 )
 
 KINDS = {
@@ -57,6 +60,15 @@ class _Hosted(NamedTuple):
     state: str = ""
 
 
+Describe: TypeAlias = Callable[[Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, Watched]]]
+"""Returns what the hosts of triggers say of these, of as many as they do."""
+
+
+async def nothing_known(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
+    """Say nothing of any trigger: there are no hosts."""
+    return {}
+
+
 def kind_of(class_path: str) -> str:
     """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
     module, _, name = class_path.partition(":")
@@ -68,15 +80,20 @@ class Parked:
 
     Args:
         memory: Of a running engine, which knows where they are.
+        watched: Asks their hosts for more.
     """
 
-    def __init__(self, reader: RunReader, memory: Callable[[], Memory | None]) -> None:
+    def __init__(
+        self, reader: RunReader, memory: Callable[[], Memory | None], watched: Describe
+    ) -> None:
         self._reader = reader
         self._memory = memory
+        self._watched = watched
 
     async def views(self, rows: Sequence[TriggerRow]) -> list[TriggerView]:
         """Return rows as people want to see them; what was deleted since is left out."""
         layouts = await self._reader.layouts(row.run_no for row in rows)
+        watched = await self._watched([row.trigger_no for row in rows])
         memory, found = self._memory(), []
         for at, row in enumerate(rows, start=1):
             if at % _AT_ONCE == 0:
@@ -87,7 +104,8 @@ class Parked:
                 continue
             task_id = layout.spec.tasks[place.position].task_id
             where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
-            found.append(_view(row, run, task_id, layout.shown(place), where))
+            watch = watched.get(row.trigger_no)
+            found.append(_view(row, run, task_id, layout.shown(place), where, watch))
         return found
 
 
@@ -106,6 +124,7 @@ def _view(
     task_id: str,
     shown: tuple[int, int],
     hosted: _Hosted,
+    watch: Watched | None,
 ) -> TriggerView:
     return TriggerView(
         trigger_id=row.trigger_no,
@@ -118,7 +137,8 @@ def _view(
         since=iso(row.since) or "",
         deadline=iso(row.deadline_at),
         node=hosted.node,
-        shared_with=None,
+        shared_with=None if watch is None else watch.shared_with,
+        next_check_at=None if watch is None else iso(watch.next_check_at),
         state=hosted.state or row.state.name.lower(),
         events=None,
         detail=detail_of(row.class_path, row.kwargs),

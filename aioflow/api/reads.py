@@ -14,7 +14,7 @@ from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
-from aioflow.api.parked import Parked
+from aioflow.api.parked import Describe, Parked
 from aioflow.api.progress import Progress
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
@@ -55,6 +55,7 @@ class Reads:
         engine: ``None`` without a daemon.
         ask: Asks it.
         hosts: Tells how the shared hosts fare.
+        watched: Tells what triggers share their watches with.
 
     Attributes:
         fires: What fired since the daemon began.
@@ -69,6 +70,7 @@ class Reads:
         ask: Callable[[Request], Awaitable[object]],
         *,
         hosts: Callable[[], Sequence[HostLoad]],
+        watched: Describe,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -80,7 +82,7 @@ class Reads:
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
-        self.parked = Parked(reader, self._memory)
+        self.parked = Parked(reader, self._memory, watched)
         self.one_task = OneTask(reader, self.parked)
         self.waiting = Waiting(
             reader, clock, self.fires, self.parked, memory=self._memory, hosts=self._list_hosts

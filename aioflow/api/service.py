@@ -22,6 +22,7 @@ from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
+from aioflow.api.parked import Describe, nothing_known
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
@@ -99,6 +100,7 @@ class Api(Actions):
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
         hosts: How the shared hosts fare.
+        watched: What triggers share their watches with.
         spans: How many spans were made, and dropped.
 
     Attributes:
@@ -122,6 +124,7 @@ class Api(Actions):
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
+        watched: Describe = nothing_known,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
@@ -140,7 +143,7 @@ class Api(Actions):
             self._rotation = Rotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
-        self.reads = Reads(self, clock, engine, self._ask, hosts=hosts)
+        self.reads = Reads(self, clock, engine, self._ask, hosts=hosts, watched=watched)
         self.access = Access(store, clock, self._ask_as)
         self.act_as(None)
 

@@ -114,6 +114,7 @@ def _view(
         deadline=None if wait is None else iso(wait.until),
         node=node,
         shared_with=None,
+        next_check_at=None,
         state="waiting" if held is None else held.kind.value,
         events=row.sequence,
         detail=detail[:DETAIL_LENGTH],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from aioflow.api.parked import KINDS, Parked, kind_of
@@ -30,6 +31,7 @@ _STATES = {state.name.lower(): state for state in TriggerState}
 
 
 Kinds: TypeAlias = list[KindView]
+_Shared: TypeAlias = defaultdict[str, tuple[int, Instant | None]]
 
 
 class Waiting:
@@ -131,7 +133,7 @@ class Waiting:
         standing = Counter() if memory is None else await count_standing(self._reader, memory)
         known = [] if memory is None else memory.stalls.all()
         return TriggersView(
-            kinds=self._kinds(counted, standing),
+            kinds=self._kinds(counted, standing, _watches(hosts)),
             hosts=[_host(host) for host in hosts],
             capacity=sum(host.capacity for host in hosts),
             waiting_for_capacity=sum(host.waiting for host in hosts),
@@ -139,7 +141,9 @@ class Waiting:
             ages=_ages(counted),
         )
 
-    def _kinds(self, counted: Sequence[WaitCount], standing: Counter[str]) -> Kinds:
+    def _kinds(
+        self, counted: Sequence[WaitCount], standing: Counter[str], watches: _Shared | None
+    ) -> Kinds:
         counts = Counter(standing)
         oldest: dict[str, Instant] = {}
         for path, since, ages in counted:
@@ -152,8 +156,8 @@ class Waiting:
                 kind=kind,
                 count=counts[kind],
                 oldest_since=iso(oldest.get(kind)),
-                shared_watches=None,
-                next_check_at=None,
+                shared_watches=None if watches is None else watches[kind][0],
+                next_check_at=None if watches is None else iso(watches[kind][1]),
                 fires=fires[kind],
                 fires_per_second=round(rates.get(kind, 0.0), 3),
             )
@@ -217,6 +221,20 @@ def _host(host: HostLoad) -> HostView:
         loop_lag_seconds=host.lag_seconds,
         rss_bytes=resident_bytes(host.pid) or None,
     )
+
+
+def _watches(hosts: Sequence[HostLoad]) -> _Shared | None:
+    """Return by kind how many watches are shared, and when the first of them looks next."""
+    told = [host.watches for host in hosts if host.watches is not None]
+    if not told:
+        return None
+    found: _Shared = defaultdict(lambda: (0, None))
+    for class_path, count, at in chain.from_iterable(told):
+        kind = kind_of(class_path)
+        known, first = found[kind]
+        instants = [instant for instant in (first, at) if instant is not None]
+        found[kind] = known + count, min(instants, default=None)
+    return found
 
 
 def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:

@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-__all__ = ("HostLoad", "resident_bytes")
+from aioflow.model import Instant
+
+__all__ = ("HostLoad", "WatchLoad", "Watched", "resident_bytes")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class WatchLoad(NamedTuple):
+    """The watches of a host that triggers of a class share."""
+
+    class_path: str
+    count: int
+    next_check_at: Instant | None
+
+
+class Watched(NamedTuple):
+    """How a hosted trigger is looked after.
+
+    Attributes:
+        shared_with: How many others are in its watch.
+        next_check_at: When that looks next, if it knows.
+    """
+
+    shared_with: int
+    next_check_at: Instant | None
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +47,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
         triggers: How many it has.
         waiting: How many it has no room for.
         capacity: How many it may have; 0 if it hosts none.
+        watches: Those its triggers share; ``None`` while it has not told.
     """
 
     name: str
@@ -32,6 +57,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     triggers: int = 0
     waiting: int = 0
     capacity: int = 0
+    watches: Sequence[WatchLoad] | None = None
 
 
 def resident_bytes(pid: int | None) -> int:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from aioflow.executors.load import HostLoad
+from aioflow.executors.load import HostLoad, Watched, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
@@ -16,6 +16,7 @@ from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, FAN, ask, node
 
+NOON = 1_893_499_200_000_000  # 2030-01-01
 MINUTELY = DagSpec(
     dag_id="minutely",
     file="minutely.py",
@@ -276,9 +277,18 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
 async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_path):
     late = {"async": 0.1, "triggers": 0.5}
     loads = [HostLoad(name=name, pid=os.getpid(), lag_seconds=s) for name, s in late.items()]
-    loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10)
+    watches = [
+        WatchLoad("aioflow_triggers.temporal:DateTimeTrigger", 1, NOON + 5_000_000),
+        WatchLoad("aioflow_triggers.temporal:TimeDeltaTrigger", 2, NOON),
+        WatchLoad("aioflow_triggers.external:RunTrigger", 4, None),
+    ]
+    loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10, watches=watches)
     async with app(tmp_path) as (n, web):
         n.api.reads._hosts = lambda: loads
+        for module, name in (("temporal", "DateTime"), ("external", "Run"), ("http", "Http")):
+            await n.api.trigger("chain")
+            await n.defer(f"aioflow_triggers.{module}:{name}Trigger", {})
+        await n.api.list_pools()
         summary = await read(web, "/triggers/summary")
 
     (host,) = summary["hosts"]
@@ -286,6 +296,26 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
     assert host["loop_lag_seconds"] == 0.5
     assert host["rss_bytes"] > 1_000_000
     assert (summary["capacity"], summary["waiting_for_capacity"]) == (10, 2)
+    shared = {k["kind"]: (k["shared_watches"], k["next_check_at"]) for k in summary["kinds"]}
+    assert shared == {"time": (3, "2030-01-01T12:00:00Z"), "run": (4, None), "http": (0, None)}
+
+
+async def test_a_parked_wait_tells_what_it_shares_where_its_host_does(tmp_path):
+    async def watched(numbers):
+        return {numbers[0]: Watched(3, NOON)}
+
+    async with app(tmp_path) as (n, web):
+        for _ in range(2):
+            await n.api.trigger("chain")
+            await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {})
+        await n.api.list_pools()
+        n.api.reads.parked._watched = watched
+        listed = await read(web, "/triggers")
+        shown = await read(web, f"/triggers/{listed[0]['trigger_id']}")
+
+    told = [(one["shared_with"], one["next_check_at"]) for one in listed]
+    assert told == [(3, "2030-01-01T12:00:00Z"), (None, None)]
+    assert shown == listed[0]
 
 
 async def test_an_event_tells_whom_it_woke(tmp_path):
