@@ -16,6 +16,7 @@ from aioflow.api.views import TriggerView, iso
 from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
 from aioflow.core.memory import Memory
+from aioflow.dag_triggers import ASSETS
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model import Instant, TriggerNo, TriggerState
@@ -27,6 +28,10 @@ __all__ = ("Waiting",)
 _FRESH_US = 2_000_000
 _PAGES_LOOKED_AT = 20
 _LOOKED_SECONDS = 2.0
+_STARTERS = (EVENT_CLASS, ASSETS)
+"""Triggers of DAGs that take named events, by their numbers."""
+
+_STARTED = 100
 _STATES = {state.name.lower(): state for state in TriggerState}
 
 
@@ -183,7 +188,7 @@ class Waiting:
         if await store.find_named_event_no(event_no) is None:
             raise UnknownEvent(event_no)
         woken = self._fires.woken_by(event_no)
-        started = await store.list_started_by(EVENT_CLASS, str(event_no), limit=100)
+        started = await store.list_started_by(_STARTERS, str(event_no), limit=_STARTED)
         runs = await store.find_runs_by_no([run_no for run_no, _ in woken] + started)
         found = []
         for run_no, task_no in woken:

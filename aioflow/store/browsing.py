@@ -119,17 +119,6 @@ _WAITS_OF_TASK = (
 _EVENT_BY_NO = select(_event).where(_event.c.event_no == _number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
-_STARTED_BY = (
-    select(_dag_event.c.run_no)
-    .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
-    .where(
-        _dag_trigger.c.class_path == _text("path"),
-        _dag_event.c.key == _text("key"),
-        _dag_event.c.run_no.is_not(None),
-    )
-    .order_by(_dag_event.c.run_no)
-    .limit(_number("limit"))
-)
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
 
@@ -163,6 +152,24 @@ def _made_at(width: int) -> Select[Any]:
 def _runs_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_no.in_(numbers), not_deleted)
+
+
+@cache
+def _started_by(paths: int) -> Select[Any]:
+    """Return the runs that triggers of as many classes started for an event of a key."""
+    classes = [_text(f"path_{n}") for n in range(paths)]
+    return (
+        select(_dag_event.c.run_no)
+        .distinct()
+        .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
+        .where(
+            _dag_trigger.c.class_path.in_(classes),
+            _dag_event.c.key == _text("key"),
+            _dag_event.c.run_no.is_not(None),
+        )
+        .order_by(_dag_event.c.run_no)
+        .limit(_number("limit"))
+    )
 
 
 @cache
@@ -330,9 +337,11 @@ class BrowsingReader:
         found = await self._all(rows.named_event_row, _EVENT_BY_NO, event_no=event_no)
         return found[0] if found else None
 
-    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
+    async def list_started_by(self, paths: Sequence[str], key: str, *, limit: int) -> list[RunNo]:
         """See ``Store``."""
-        return await self._all(lambda row: row[0], _STARTED_BY, path=path, key=key, limit=limit)
+        named = {f"path_{n}": path for n, path in enumerate(paths)}
+        statement = _started_by(len(paths))
+        return await self._all(lambda row: row[0], statement, key=key, limit=limit, **named)
 
     async def list_nodes(self) -> list[NodeRow]:
         """See ``Store``."""

@@ -135,7 +135,7 @@ async def test_an_event_is_found_by_its_number(store):
 
     assert (await store.find_named_event_no(event.event_no)).name == "done"
     assert await store.find_named_event_no(8) is None
-    assert await store.list_started_by("m:T", "7", limit=5) == []
+    assert await store.list_started_by(["m:T", "m:U"], "7", limit=5) == []
 
 
 async def test_a_node_says_what_it_is_and_whether_it_takes_work(store):

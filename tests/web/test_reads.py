@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.executors.load import HostLoad, Watched, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
@@ -334,6 +336,20 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
     assert woken == [{"run_id": "r", "task_id": "first", "map_index": -1, "dag_id": "chain"}]
     assert summary["fires_per_second"] == round(1 / 60, 3)
     assert unknown["code"] == "request.unknown_event"
+
+
+async def test_an_event_tells_which_runs_it_started_as_an_asset_was_made_anew(tmp_path):
+    condition = msgspec.msgpack.encode(AssetCondition(True, ("orders", "rates")))
+    trigger = DagTriggerSpec(class_path=ASSETS, kwargs=condition, name="orders, rates")
+    waiting = replace(CHAIN, dag_id="waiting", file="waiting.py", trigger=trigger)
+    async with app(tmp_path, CHAIN, waiting) as (n, web):
+        emitted = [await n.api.emit(f"asset:{name}") for name in ("orders", "rates")]
+        await n.api.list_pools()
+        (run,) = await n.api.list_runs(dag_id="waiting")
+        woken = [await read(web, f"/events/{one.event_id}/woke") for one in emitted]
+
+    expected = {"run_id": run.run_id, "task_id": None, "map_index": -1, "dag_id": "waiting"}
+    assert woken == [[expected], [expected]]
 
 
 async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):
