@@ -21,7 +21,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import anyio
 import msgspec
@@ -33,7 +32,7 @@ from aioflow.masking import Masks, Stream
 from aioflow.model import Instant, RunNo, StartNo, TaskNo
 from aioflow.threads import in_thread
 
-__all__ = ("CAP_BYTES", "RUNS_IN_BLOCK", "Attribution", "LogKey", "Reading", "TaskLog", "TryLog")
+__all__ = ("CAP_BYTES", "RUNS_IN_BLOCK", "Attribution", "LogKey", "TaskLog", "TryLog")
 
 CAP_BYTES = 10 * 1024 * 1024
 SEGMENT_WIDTH = 1_000
@@ -50,9 +49,6 @@ _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
-
-Reading: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
-"""Reads a log from a byte on, so many bytes of it, or all there are."""
 
 
 class LogKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +201,7 @@ class TaskLog:
 
     def reading(
         self, run_no: RunNo, position: int, map_index: int = -1, *, try_number: int | None = None
-    ) -> Reading:
+    ) -> Callable[[int, int | None], Awaitable[bytes]]:
         """Return what reads the same on and on, for one who follows it.
 
         It begins where it stopped, wherever others read that log: of a large one no part is gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,10 +32,10 @@ from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
 from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
-from aioflow.tasklog import Reading, TaskLog
+from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
-__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "RunReader")
+__all__ = ("PAGE", "RESULT_BYTES", "Counted", "DagsWanted", "Log", "RunReader")
 
 PAGE = 1_000
 """Task rows in one answer."""
@@ -55,6 +55,7 @@ _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
+Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
@@ -364,7 +365,7 @@ class RunReader:
 
     async def log(
         self, run_id: str, task_id: str, *, map_index: int = -1, try_number: int | None = None
-    ) -> Reading:
+    ) -> Log:
         """Return what reads a log from a byte on, so many bytes; it is looked up once."""
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from aioflow.api import Api
 from aioflow.api.commits import Wanted, frame
 from aioflow.api.missed import missed
-from aioflow.tasklog import Reading
+from aioflow.api.reader import Log
 from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
 from aioflow.web.permissions import viewer
 from aioflow.web.problems import problem
@@ -162,7 +162,7 @@ class _Log:
     def __init__(
         self,
         api: Api,
-        read: Reading,
+        read: Log,
         prints_on: Callable[[], Awaitable[bool]],
         *,
         is_live: bool,
