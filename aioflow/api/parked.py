@@ -90,12 +90,19 @@ class Parked:
         self._memory = memory
         self._watched = watched
 
-    async def views(self, rows: Sequence[TriggerRow]) -> list[TriggerView]:
-        """Return rows as people want to see them; what was deleted since is left out."""
-        layouts = await self._reader.layouts(row.run_no for row in rows)
-        watched = await self._watched([row.trigger_no for row in rows])
-        memory, found = self._memory(), []
-        for at, row in enumerate(rows, start=1):
+    async def views(
+        self, rows: Sequence[TriggerRow], *, state: str | None = None
+    ) -> list[TriggerView]:
+        """Return rows as people want to see them; what was deleted since is left out.
+
+        Args:
+            state: Only those that stand so; the others are hardly looked at.
+        """
+        wanted = await self._standing_so(rows, state)
+        layouts = await self._reader.layouts(row.run_no for row, _ in wanted)
+        watched = await self._watched([row.trigger_no for row, _ in wanted]) if wanted else {}
+        found = []
+        for at, (row, where) in enumerate(wanted, start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
             run, layout = layouts.get(row.run_no, (None, None))
@@ -103,10 +110,25 @@ class Parked:
             if run is None or layout is None or place is None:
                 continue
             task_id = layout.spec.tasks[place.position].task_id
-            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
             watch = watched.get(row.trigger_no)
             found.append(_view(row, run, task_id, layout.shown(place), where, watch))
         return found
+
+    async def _standing_so(
+        self, rows: Sequence[TriggerRow], state: str | None
+    ) -> list[tuple[TriggerRow, _Hosted]]:
+        memory, found = self._memory(), []
+        for at, row in enumerate(rows, start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
+            if state in {None, _state(row, where)}:
+                found.append((row, where))
+        return found
+
+
+def _state(row: TriggerRow, where: _Hosted) -> str:
+    return where.state or row.state.name.lower()
 
 
 def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
@@ -139,7 +161,7 @@ def _view(
         node=hosted.node,
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),
-        state=hosted.state or row.state.name.lower(),
+        state=_state(row, hosted),
         events=None,
         detail=detail_of(row.class_path, row.kwargs),
     )

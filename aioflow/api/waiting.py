@@ -106,8 +106,7 @@ class Waiting:
                 after=cursor,
                 limit=size,
             )
-            found = await self._parked.views(rows)
-            parked += [view for view in found if state is None or view.state == state]
+            parked += await self._parked.views(rows, state=state)
             if len(rows) < size:
                 break
             cursor = rows[-1].trigger_no

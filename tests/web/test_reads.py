@@ -265,12 +265,13 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
         by_kind = await read(web, "/triggers?kind=time")
         by_own = await read(web, "/triggers?kind=Own&dag=chain&state=waiting")
         none = await read(web, "/triggers?kind=file")
+        fired = await read(web, "/triggers?state=fired")
         elsewhere = await read(web, "/triggers?dag=nobody")
         summary = await read(web, "/triggers/summary")
 
     assert [one["run_id"] for one in by_kind] == ["r"]
     assert [one["run_id"] for one in by_own] == ["s"]
-    assert (none, elsewhere) == ([], [])
+    assert (none, elsewhere, fired) == ([], [], [])
     assert {kind["kind"]: kind["count"] for kind in summary["kinds"]} == {"time": 1, "Own": 1}
     assert sum(age["count"] for age in summary["ages"]) == 2
     assert summary["ages"][-1]["upto_seconds"] is None
