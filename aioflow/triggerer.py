@@ -321,7 +321,9 @@ class Triggerer:
     def _hear_of(self, described: Described) -> None:
         waiting = self._described.get(described.question)
         if waiting is not None:  # else nobody waits for it any more
-            waiting.answer = {number: Watched(*how) for number, *how in described.watches}
+            waiting.answer = {
+                number: Watched(others, at) for number, others, at in described.watches
+            }
             waiting.answered.set()
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:

@@ -117,7 +117,8 @@ class Parked:
     async def _standing_so(
         self, rows: Sequence[TriggerRow], state: str | None
     ) -> list[tuple[TriggerRow, _Hosted]]:
-        memory, found = self._memory(), []
+        memory = self._memory()
+        found: list[tuple[TriggerRow, _Hosted]] = []
         for at, row in enumerate(rows, start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()

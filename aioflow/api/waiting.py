@@ -90,8 +90,8 @@ class Waiting:
             )
         else:
             one = await self._reader.store.find_dag_trigger(dag_id)
-            rows = [] if one is None or one.trigger_no <= after else [one]
-            views = await list_standing(self._reader, memory, rows)
+            own = [] if one is None or one.trigger_no <= after else [one]
+            views = await list_standing(self._reader, memory, own)
             standing = [view for view in views if is_wanted(view)]
         parked: list[TriggerView] = []
         upto: TriggerNo | None = None
