@@ -309,10 +309,13 @@ class RunReader:
             labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
         waits = await self.waits(run, _waiting(places, rows, absent))
-        return [
-            _task_view(layout, place, rows.get(place.task_no), absent, waits, results, labels)
-            for place in places
-        ]
+        views = []
+        for at, place in enumerate(places, start=1):
+            if at % _ROWS_AT_ONCE == 0:
+                await checkpoint()
+            task_row = rows.get(place.task_no)
+            views.append(_task_view(layout, place, task_row, absent, waits, results, labels))
+        return views
 
     async def result(self, row: ResultRow) -> Any:
         """Return a small result; a list that others expand over lies in a file of items."""

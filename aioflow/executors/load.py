@@ -20,7 +20,7 @@ class WatchLoad(NamedTuple):
     """The watches of a host that triggers of a class share."""
 
     class_path: str
-    count: int
+    how_many: int
     next_check_at: Instant | None
 
 

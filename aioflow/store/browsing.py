@@ -207,6 +207,17 @@ class BrowsingReader:
         """Return the rows of an answer."""
 
     @abstractmethod
+    async def _each(
+        self,
+        made: Callable[[rows.Values], Row],
+        statement: Callable[[int], Select[Any]],
+        name: str,
+        wanted: Collection[object],
+        **values: Any,
+    ) -> list[Row]:
+        """Return the rows of many keys."""
+
+    @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
         """Return the answers of all questions as of one moment."""
 
