@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -38,11 +38,12 @@ from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy, HomeUnusable
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.load import HostLoad
+from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Drain
 from aioflow.masking import Masks
+from aioflow.model import TriggerNo
 from aioflow.owed import Alert
 from aioflow.routing import Routes
 from aioflow.rows import NodeFacts, VersionRow
@@ -245,6 +246,7 @@ class _Node:
             vault=vault,
             clean=self._clean,
             hosts=self._loads,
+            watched=self._describe,
             spans=self._spans,
         )
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
@@ -273,6 +275,12 @@ class _Node:
 
     def _loads(self) -> list[HostLoad]:
         return [self._async.load, *(host.load for host in self._triggerers.values())]
+
+    async def _describe(self, numbers: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
+        found: dict[TriggerNo, Watched] = {}
+        for triggerer in self._triggerers.values():
+            found |= await triggerer.describe(numbers)
+        return found
 
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)

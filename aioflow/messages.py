@@ -23,6 +23,7 @@ __all__ = (
     "CallAnswered",
     "Called",
     "Deferred",
+    "Described",
     "Ended",
     "EventEmitted",
     "EventsHandled",
@@ -416,10 +417,25 @@ class Pong(_Wire, frozen=True):
     Attributes:
         late_us: How long the ``Ping`` had waited for it.
         evicted: Parked coroutines the process has let go of for want of memory.
+        watches: Of one that hosts triggers, by the class path of those in them: how many
+            watches there are, and when the first of them looks next. Of few classes only.
     """
 
     late_us: int = 0
     evicted: int = 0
+    watches: tuple[tuple[str, int, Instant | None], ...] | None = None
+
+
+class Described(_Wire, frozen=True):
+    """The answer to ``Describe``. For who asked, never for the engine.
+
+    Attributes:
+        watches: By trigger, for each that is here: how many others share its watch, and when
+            that looks next.
+    """
+
+    question: int
+    watches: tuple[tuple[TriggerNo, int, Instant | None], ...]
 
 
 class Called(_Wire, frozen=True):
@@ -460,6 +476,7 @@ Report: TypeAlias = (
     | Ask
     | Withdraw
     | Pong
+    | Described
     | Called
     | Parsed
     | Named

@@ -15,6 +15,7 @@ __all__ = (
     "Answer",
     "Call",
     "CallRecorded",
+    "Describe",
     "End",
     "EventsTaken",
     "ForgetRun",
@@ -330,6 +331,13 @@ class Ping(_Wire, frozen=True):
     sent_us: int = 0
 
 
+class Describe(_Wire, frozen=True):
+    """Say what triggers share their watches with, by ``Described``. A trigger host only."""
+
+    question: int
+    numbers: tuple[TriggerNo, ...]
+
+
 Order: TypeAlias = (
     Welcome
     | Parse
@@ -349,4 +357,5 @@ Order: TypeAlias = (
     | Call
     | Notify
     | Ping
+    | Describe
 )

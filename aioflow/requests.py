@@ -234,7 +234,7 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use, queued)]`` by name."""
+    """Ask for the limited pools. Answered with ``[(PoolRow, slots in use)]`` by name."""
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,10 @@ WAITING_BYTES = 8 * 1024 * 1024
 """What may wait for the disk, over all tries."""
 
 _PIECE = 256 * 1024
-_PLACES_KEPT = 256
+_LOGS_KEPT = 256
+_PLACES_KEPT = 8
+"""In each of so many logs, where those stopped who read it last."""
+
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
 
@@ -148,7 +151,7 @@ class TaskLog:
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
-        self._places: dict[tuple[Path, int, int | None], tuple[int, int]] = {}
+        self._places: dict[tuple[Path, int, int | None], dict[int, int]] = {}
         # Of its own: logs must not stand behind other disk work, nor the other way round.
         self._threads = anyio.CapacityLimiter(2)
 
@@ -193,12 +196,31 @@ class TaskLog:
 
         What has come by now is in it, unless the disk is very slow.
         """
-        with anyio.move_on_after(_CATCH_UP_SECONDS):
-            await self._catch_up()
-        reader = self._reader(self.path(run_no, position, map_index), map_index, try_number, offset)
-        data = await in_thread(reader.read, offset, limit, limiter=self._threads)
-        self._keep_place(reader)
-        return data
+        reading = self.reading(run_no, position, map_index, try_number=try_number)
+        return await reading(offset, limit)
+
+    def reading(
+        self, run_no: RunNo, position: int, map_index: int = -1, *, try_number: int | None = None
+    ) -> Callable[[int, int | None], Awaitable[bytes]]:
+        """Return what reads the same on and on, for one who follows it.
+
+        It begins where it stopped, wherever others read that log: of a large one no part is gone
+        through twice.
+        """
+        path = self.path(run_no, position, map_index)
+        reader: LogReader | None = None
+
+        async def read(offset: int, limit: int | None) -> bytes:
+            nonlocal reader
+            if reader is None or offset < reader.offset:
+                reader = self._reader(path, map_index, try_number, offset)
+            with anyio.move_on_after(_CATCH_UP_SECONDS):
+                await self._catch_up()
+            data = await in_thread(reader.read, offset, limit, limiter=self._threads)
+            self._keep_place(reader)
+            return data
+
+        return read
 
     async def follow(
         self,
@@ -222,16 +244,20 @@ class TaskLog:
                 await changed.wait()
 
     def _reader(self, path: Path, map_index: int, try_number: int | None, offset: int) -> LogReader:
-        """Return one that begins where somebody stopped who read the same, if that helps."""
-        known, before = self._places.get((path, map_index, try_number), (0, 0))
-        if before > offset:
-            known = before = 0
-        return LogReader(path, map_index, try_number, position=known, offset=before)
+        """Return one that begins where somebody stopped who read the same, as near as there is."""
+        known = self._places.get((path, map_index, try_number), {})
+        before = max((at for at in known if at <= offset), default=0)
+        position = known.get(before, 0)
+        return LogReader(path, map_index, try_number, position=position, offset=before)
 
     def _keep_place(self, reader: LogReader) -> None:
-        self._places.pop(reader.key, None)
-        self._places[reader.key] = reader.position, reader.offset
-        if len(self._places) > _PLACES_KEPT:
+        known = self._places.pop(reader.key, {})
+        known.pop(reader.offset, None)  # the one who stopped there last is forgotten last
+        known[reader.offset] = reader.position
+        if len(known) > _PLACES_KEPT:
+            del known[next(iter(known))]
+        self._places[reader.key] = known
+        if len(self._places) > _LOGS_KEPT:
             del self._places[next(iter(self._places))]
 
     async def delete(self, run_no: RunNo) -> None:

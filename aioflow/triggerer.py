@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
 import math
-from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
@@ -18,15 +18,15 @@ from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
-from aioflow.executors.load import HostLoad
+from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import Input, RoomChanged
 from aioflow.log import about
-from aioflow.messages import Ask, Fired, Output, Report, TriggerEnded, Withdraw
+from aioflow.messages import Ask, Described, Fired, Output, Report, TriggerEnded, Withdraw
 from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.orders import End, ForgetRun, Host, RunInfo
+from aioflow.orders import Describe, End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
 __all__ = ("CAPACITY", "Triggerer")
@@ -41,6 +41,9 @@ REPLACE_SECONDS = 0.35
 REHOST_SECONDS = 50e-6
 """What another host in place of this one costs those that wait, and each one more of them. A
 step that has stood for as long may well stand for as long again."""
+
+PATIENCE_SECONDS = 0.5
+"""How long people wait for what a host says of its triggers: its loop may stand still."""
 
 _SHOWN_BYTES = 2_000
 """Of what is printed and belongs to no task."""
@@ -84,6 +87,14 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
             start_no=self.start_no,
             try_number=self.try_number,
         )
+
+
+class _Waiting:
+    """Somebody who asked the host."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.answer: dict[TriggerNo, Watched] = {}
 
 
 _decode = msgspec.msgpack.Decoder(_Hosted).decode
@@ -133,7 +144,8 @@ class Triggerer:
         self._per_run: Pages[int] = Pages(Numbers)
         self._classes: Shared[str] = Shared()
         self._told: dict[RunNo, RunInfo] = {}
-        self._fires: Counter[str] = Counter()
+        self._questions = itertools.count(1)
+        self._described: dict[int, _Waiting] = {}
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -147,13 +159,12 @@ class Triggerer:
 
     @property
     def load(self) -> HostLoad:
-        """How the host fares, what it has, and what its triggers have yielded."""
+        """How the host fares, and what it has."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
             waiting=len(self._waiting),
             capacity=self._capacity,
-            fires=dict(self._fires),
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -234,6 +245,23 @@ class Triggerer:
         if self._hosted:
             await self._has_let_go.wait()
 
+    # ── for people ──────────────────────────────────────────────────────────────────────
+
+    async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, Watched]:
+        """Return what the host says of those of these that it has, if it does so at once."""
+        known = tuple(number for number in numbers if number in self._hosted)
+        if not known or not self._host.is_up:
+            return {}
+        question = next(self._questions)
+        waiting = self._described[question] = _Waiting()
+        self._host.put(Describe(question, known))
+        try:
+            with anyio.move_on_after(PATIENCE_SECONDS):
+                await waiting.answered.wait()
+        finally:
+            del self._described[question]
+        return waiting.answer
+
     # ── an asker, see wiring.Asker ──────────────────────────────────────────────────────
 
     @property
@@ -269,8 +297,6 @@ class Triggerer:
         passed: list[Input] = []
         for report in reports:
             if isinstance(report, Fired):
-                if class_path := self._class_of(report.trigger_no):
-                    self._fires[class_path] += 1
                 if report.is_last:
                     self._let_go(report)
                 passed.append(report)
@@ -283,12 +309,22 @@ class Triggerer:
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
+            elif isinstance(report, Described):
+                self._hear_of(report)
             elif isinstance(report, Withdraw):
                 self._wiring.ask(self, report)
             else:
                 _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
             self._wiring.report(passed)
+
+    def _hear_of(self, described: Described) -> None:
+        waiting = self._described.get(described.question)
+        if waiting is not None:  # else nobody waits for it any more
+            waiting.answer = {
+                number: Watched(others, at) for number, others, at in described.watches
+            }
+            waiting.answered.set()
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
         """Return what is hosted by this number, if it is in this hosting."""

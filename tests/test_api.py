@@ -528,7 +528,7 @@ async def test_what_holds_up_a_loop_is_listed_counted_and_brought_back(tmp_path)
         assert await n.api.unquarantine("flows:Slow") == {"class": "flows:Slow", "changed": True}
         assert (await n.api.unquarantine("flows:Slow"))["changed"] is False
         [slow] = await n.api.list_slow()
-        metrics = n.api.metrics()
+        metrics = await n.api.metrics()
 
     assert (slow.kind, slow.name, slow.run_id) == ("trigger", "flows:Slow", run.run_id)
     assert (slow.stalls, slow.longest_ms, slow.quarantined) == (1, 6_000, False)
@@ -540,7 +540,7 @@ async def test_numbers_follow_what_goes_on(tmp_path):
     async with node(tmp_path, cpu_slots=3) as n:
         n.define(CHAIN)
         await n.api.trigger("chain")
-        now = n.api.metrics()
+        now = await n.api.metrics()
 
     assert (now.slots, now.slots_used, now.live_runs) == (3, 1, 1)
     assert now.turns > 0

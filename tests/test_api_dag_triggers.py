@@ -9,6 +9,7 @@ import pytest
 
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.errors import RequestError
+from aioflow.inputs import FileGone
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import DagSpec, Failure, TaskSpec
 from tests.turns import until
@@ -108,6 +109,25 @@ async def test_they_are_listed_among_what_is_parked_in_pages(tmp_path):
         ]
         assert [view for page in pages for view in page] == found
         assert await n.api.show_trigger(found[2].trigger_id) == found[2]
+
+
+async def test_those_of_dags_that_are_gone_make_no_page_shorter_and_are_not_counted(tmp_path):
+    async with node(tmp_path) as n:
+        names = ["a", "b", "c", "d"]
+        for name in names:
+            await load(n, name)
+        numbers = [hosted(n, name)[0] for name in names]
+        n.engine.report([FileGone(f"{name}.py") for name in ("a", "b")])
+        await n.api.set_paused("c", paused=False)
+        page = await n.api.list_triggers(limit=1)
+        of_kind = await n.api.reads.waiting.list(
+            kind="Ticks", state="waiting", dag_id=None, limit=1, after=numbers[2]
+        )
+        summary = await n.api.reads.waiting.summary()
+
+    assert [view.dag_id for view in page] == ["c"]
+    assert [view.dag_id for view in of_kind] == ["d"]
+    assert [(kind.kind, kind.count) for kind in summary.kinds] == [("Ticks", 2)]
 
 
 async def test_it_cannot_be_fired_by_hand_and_what_to_do_is_said(tmp_path):

@@ -460,7 +460,7 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
 
     async with node(store_url) as n:
         answer: Any = await n.engine.ask(ShowPools())
-        ((row, used, _),) = answer
+        ((row, used),) = answer
         assert (row.name, row.slots, row.include_deferred, used) == ("ledger", 3, True, 0)
         await n.engine.ask(SetPool(name="ledger", slots=None))
 

@@ -84,19 +84,32 @@ async def test_the_engine_counts_what_a_run_makes_it_do(tmp_path):
     assert turns["aioflow_turn_seconds_sum"] > 0
 
 
-async def test_a_host_says_how_it_fares_and_what_its_triggers_yielded(tmp_path):
-    fires = {"aioflow_triggers.temporal:TimeTrigger": 3, "mine:Own": 1}
-    loads = [HostLoad(name="triggers", pid=None, lag_seconds=0.5, evicted=2, fires=fires)]
+async def test_a_host_says_how_it_fares(tmp_path):
+    loads = [HostLoad(name="triggers", pid=None, lag_seconds=0.5, evicted=2)]
     async with node(tmp_path) as n:
         n.api._hosts = lambda: loads
         found = await families(n)
 
-    def values(family, label):
-        return {s.labels[label]: s.value for s in found[family].samples}
-
-    assert values("aioflow_host_lag_seconds", "host") == {"triggers": 0.5}
-    assert values("aioflow_trigger_events", "kind") == {"time": 3, "Own": 1}
+    lags = found["aioflow_host_lag_seconds"].samples
+    assert {s.labels["host"]: s.value for s in lags} == {"triggers": 0.5}
     assert found["aioflow_coroutines_evicted"].samples[0].value == 2
+
+
+async def test_what_fires_is_counted_where_it_is_taken_for_everyone_who_counts(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        for path in ("aioflow_triggers.temporal:DateTimeTrigger", "mine:Own"):
+            await n.api.trigger("chain")
+            await n.defer(path, {})
+            await n.api.list_pools()
+        for parked in await n.api.list_triggers():
+            await n.api.fire(parked.trigger_id)
+        found = await families(n)
+        overview = await n.api.reads.overview("ready")
+
+    events = found["aioflow_trigger_events"].samples
+    assert {s.labels["kind"]: s.value for s in events} == {"time": 1, "Own": 1}
+    assert overview.fires_per_second == round(2 / 60, 3)
 
 
 async def test_buckets_grow_and_the_last_holds_all(tmp_path):

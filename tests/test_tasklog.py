@@ -121,6 +121,37 @@ async def test_following_begins_with_what_there_is_and_goes_on_live(tmp_path):
             assert await anext(following) == b"late"
 
 
+async def test_those_who_follow_one_log_go_on_where_they_stopped_each_of_them(tmp_path):
+    lines = [b"line %d\n" % number for number in range(3)]
+    log = await written(tmp_path, *((key(), line) for line in lines))
+    ahead, behind = log.reading(7, 0), log.reading(7, 0)
+    assert await ahead(0, 14) == b"line 0\nline 1\n"
+    assert await behind(0, 7) == b"line 0\n"
+
+    # Whoever went through the log again would not find what was there.
+    path = log.path(7, 0)
+    data = path.read_bytes()
+    path.write_bytes(b"\0" * 8 + data[8:])
+
+    assert await ahead(14, None) == b"line 2\n"
+    assert await behind(7, None) == b"line 1\nline 2\n"
+
+
+async def test_who_asks_anew_for_each_part_of_a_log_has_it_gone_on_with_as_well(tmp_path):
+    lines = [b"line %d\n" % number for number in range(20)]
+    log = await written(tmp_path, *((key(), line) for line in lines))
+    for limit in (7, 21, 35):
+        assert await log.read(7, 0, limit=limit) == b"".join(lines)[:limit]
+
+    path = log.path(7, 0)
+    data = path.read_bytes()
+    path.write_bytes(b"\0" * 8 + data[8:])
+
+    assert await log.read(7, 0, offset=35, limit=7) == b"line 5\n"
+    assert await log.read(7, 0, offset=7, limit=7) == b"line 1\n"
+    assert await log.read(7, 0, offset=21, limit=7) == b"line 3\n"
+
+
 async def test_a_full_disk_costs_output_but_nobody_else(tmp_path):
     log = TaskLog(tmp_path, SystemClock())
     async with running(log), aclosing(log.follow(7, 0)) as following:

@@ -8,9 +8,11 @@ from functools import partial
 import msgspec
 import pytest
 
+from aioflow import triggerer
 from aioflow.children import Children
 from aioflow.clock import SystemClock
 from aioflow.effects import EndHosting, HostTrigger
+from aioflow.executors.load import Watched, WatchLoad
 from aioflow.executors.shared_host import FIRST_DELAY_SECONDS
 from aioflow.executors.wiring import Wiring
 from aioflow.host.stalls import Stall
@@ -32,7 +34,11 @@ try:
     while True:
         for order in link.receive():
             if isinstance(order, Ping):
-                link.send([Pong()])
+                link.send([Pong(0, 0, (("m:T", 2, 7),))])
+            elif isinstance(order, Describe):
+                if not is_mute:
+                    told = tuple((number, 4, 7) for number in order.numbers)
+                    link.send([Described(order.question, told)])
             elif isinstance(order, Host):
                 if order.class_path == "crash":
                     os.pwrite(box, order.trigger_no.to_bytes(8, sys.byteorder), 0)
@@ -44,6 +50,7 @@ try:
                     time.sleep(1000 if order.class_path == "stand" else 0.3)
                 if order.class_path == "ask":
                     link.send([Ask(1, order.run_no, "runs", b""), Ask(2, 12345, "runs", b"")])
+                is_mute = order.class_path == "mute"
                 is_stubborn = order.class_path == "stubborn"
                 if order.class_path == "print":
                     link.send([Output(order.trigger_no, order.hosting, b"a line\\n")])
@@ -123,6 +130,24 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
         assert not n.triggerer.hosted
 
     assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
+
+
+async def test_what_a_host_tells_of_its_watches_is_known(tmp_path):
+    async with node(tmp_path) as n:
+        await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
+        n.host(1)
+        n.host(2)
+
+        assert await n.triggerer.describe([1, 9]) == {1: Watched(4, 7)}
+        assert await n.triggerer.describe([9]) == {}
+
+
+async def test_nobody_waits_for_long_for_a_host_that_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(triggerer, "PATIENCE_SECONDS", 0.01)
+    async with node(tmp_path) as n:
+        n.host(1, "mute")
+
+        assert await n.triggerer.describe([1]) == {}
 
 
 async def test_what_says_that_its_event_was_the_last_has_been_let_go(tmp_path):

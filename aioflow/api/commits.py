@@ -41,6 +41,9 @@ _TOGETHER_SECONDS = 0.05
 _TASKS = 20_000
 """Tasks that are kept by their names at most, of all runs together."""
 
+_MARKS = 256
+_UNMOVED = 0
+
 
 class Wanted(NamedTuple):
     """What somebody watches: a DAG, a run, or all."""
@@ -58,31 +61,42 @@ class Moves:
     def __init__(self, row: RunRow) -> None:
         self.row = row
         self.tasks: dict[tuple[int, int], tuple[DagSpec, TaskState]] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._spec: DagSpec | None = None
+        self._marks: dict[tuple[int, int], bytearray] = {}
 
     @property
     def is_counted(self) -> bool:
         """Whether only counts are kept."""
-        return bool(self._counts)
+        return self._spec is not None
 
     @property
     def count(self) -> int:
-        """How many have moved; one that did so twice counts twice where only counts are kept."""
-        return self._counts.total() + len(self.tasks)
+        """How many have moved, each once however often it did."""
+        marked = sum(len(marks) - marks.count(_UNMOVED) for marks in self._marks.values())
+        return marked + len(self.tasks)
 
     def take(self, spec: DagSpec, place: tuple[int, int], state: TaskState) -> None:
         """Add how a task stands now."""
-        if self._counts:
-            self._counts[spec.tasks[place[0]].task_id, state.label] += 1
+        if self.is_counted:
+            self._mark(place, state)
             return
         self.tasks[place] = (spec, state)
         if len(self.tasks) > _TASKS_TOLD:
             self.fold()
 
     def fold(self) -> None:
-        """Keep only counts from now on."""
-        self._counts = self._counted()
+        """Keep only counts from now on: of each task no more than a byte for how it stands."""
+        for place, (spec, state) in self.tasks.items():
+            self._spec = spec
+            self._mark(place, state)
         self.tasks = {}
+
+    def _mark(self, place: tuple[int, int], state: TaskState) -> None:
+        page, at = divmod(place[1] + 1, _MARKS)
+        marks = self._marks.get((place[0], page))
+        if marks is None:
+            marks = self._marks[place[0], page] = bytearray(_MARKS)
+        marks[at] = state + 1
 
     def told(self) -> list[_Task]:
         """Return each task, where it is kept."""
@@ -96,10 +110,17 @@ class Moves:
         return found
 
     def _counted(self) -> Counter[tuple[str, str]]:
-        return self._counts or Counter(
-            (spec.tasks[position].task_id, state.label)
-            for (position, _), (spec, state) in self.tasks.items()
-        )
+        if self._spec is None:
+            return Counter(
+                (spec.tasks[position].task_id, state.label)
+                for (position, _), (spec, state) in self.tasks.items()
+            )
+        found: Counter[tuple[str, str]] = Counter()
+        for (position, _), marks in self._marks.items():
+            for mark in set(marks) - {_UNMOVED}:
+                task_id = self._spec.tasks[position].task_id
+                found[task_id, TaskState(mark - 1).label] += marks.count(mark)
+        return found
 
 
 class News:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import msgspec
 
-from aioflow.api.parked import kind_of
+from aioflow.api.looking import Looked
 from aioflow.clock import Clock
 from aioflow.core.lanes import backlog
 from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.load import HostLoad
-from aioflow.model import RunState, TaskState, TriggerState
+from aioflow.model import RunState, TaskState
 from aioflow.owed import is_callback
 from aioflow.store import Store
 
-__all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed", "parked_by_kind")
+__all__ = ("Metrics", "Sizes", "Sizing", "measured", "owed")
 
 
 _LOOK_US = 15_000_000
@@ -63,7 +62,8 @@ class Metrics(msgspec.Struct, kw_only=True):
     """Numbers to watch a node by, as of now.
 
     Attributes:
-        parked: Trigger rows by kind.
+        parked: Triggers that wait, by kind. As of a little while ago, where there are very many
+            tasks, like those that wait for slots.
         owed: How many callbacks and alerts are to be delivered.
         stalls: How often user code held up a loop, by ``trigger`` and ``task``.
         schedules_late: How often people were told that runs of a schedule were not made in time.
@@ -71,7 +71,7 @@ class Metrics(msgspec.Struct, kw_only=True):
         steps: How often a task came to each state.
         runs_ended: Runs that ended, by how.
         fenced, refused: Batches that were not taken; see ``measures.Measures``.
-        fires: Events that triggers have yielded, by kind.
+        fires: Events that were taken of triggers, by kind.
         evicted: Parked coroutines that were let go of for want of memory.
         hosts: How each shared host fares.
         logs_bytes: What tries have printed.
@@ -113,12 +113,19 @@ class Metrics(msgspec.Struct, kw_only=True):
 def measured(
     engine: Engine,
     hosts: Sequence[HostLoad],
+    looked: Looked,
+    fires: Mapping[str, int],
     *,
     logs_bytes: int,
     spans: tuple[int, int],
     uptime_us: int,
 ) -> Metrics:
-    """Return what there is to count, as of now."""
+    """Return what there is to count, as of now.
+
+    Args:
+        looked: What a look through memory has found.
+        fires: Events taken of triggers, by kind.
+    """
     memory, slots, done = engine.memory, engine.slots, engine.measures
     return Metrics(
         turns=engine.turns,
@@ -130,7 +137,7 @@ def measured(
         runs_made=done.runs_made,
         fenced=done.fenced,
         refused=done.refused,
-        fires=_fires(hosts),
+        fires=dict(fires),
         evicted=sum(host.evicted for host in hosts),
         hosts=list(hosts),
         logs_bytes=logs_bytes,
@@ -140,10 +147,10 @@ def measured(
         slots_used=sum(not worker.is_idle for worker in slots.workers),
         coroutine_slots=slots.coroutines,
         coroutine_slots_used=slots.running_coroutines,
-        tasks_waiting_for_slots=slots.ready.count(),
+        tasks_waiting_for_slots=looked.queued.total(),
         live_runs=len(memory.runs),
         live_tasks=len(memory.live),
-        parked=parked_by_kind(memory),
+        parked=dict(looked.parked),
         stalls=memory.stalls.counts(),
         quarantined_classes=sum(known.is_quarantined for known in memory.stalls.all()),
         owed=owed(memory),
@@ -160,23 +167,3 @@ def owed(memory: Memory) -> dict[str, int]:
     for kind, count in backlog(memory.lanes).items():
         found["callbacks" if is_callback(kind) else "alerts"] += count
     return found
-
-
-def _fires(hosts: Sequence[HostLoad]) -> dict[str, int]:
-    kinds: Counter[str] = Counter()
-    for host in hosts:
-        for class_path, count in host.fires.items():
-            kinds[kind_of(class_path)] += count
-    return dict(kinds)
-
-
-def parked_by_kind(memory: Memory) -> dict[str, int]:
-    """Return how many triggers wait, by kind."""
-    waits = memory.waits.objects.values()
-    paths = Counter(wait.row.class_path for wait in waits if wait.state is TriggerState.WAITING)
-    for form, count in memory.parking.forms.counts():
-        paths[form.class_path] += count
-    kinds: Counter[str] = Counter()
-    for class_path, count in paths.items():
-        kinds[kind_of(class_path)] += count
-    return dict(kinds)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from aioflow.api.layout import Layout, Place, absent_state
-from aioflow.api.parked import Hosted, Parked
+from aioflow.api.parked import Parked
 from aioflow.api.reader import PAGE, RESULT_BYTES, RunReader
 from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
 from aioflow.core.mapping import leaves
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
-from aioflow.model import RecordState, TaskNo, TaskState, TriggerNo
-from aioflow.rows import RecordRow, RunRow, TriggerRow, TryRow
+from aioflow.model import RecordState, TaskNo, TaskState
+from aioflow.rows import RecordRow, RunRow, TryRow
 
-__all__ = ("OneTask", "Whereabouts")
+__all__ = ("OneTask",)
 
 Places: TypeAlias = list[Place]
-Whereabouts: TypeAlias = Callable[[Sequence[TriggerRow]], Mapping[TriggerNo, Hosted]]
 
 _RECORDS = 100
 _PAGES_LOOKED_AT = 200
@@ -33,12 +32,10 @@ class OneTask:
     Args:
         reader: Of the database, or of a daemon with its memory.
         parked: Shows triggers.
-        whereabouts: Says where they are, as far as memory knows.
     """
 
-    def __init__(self, reader: RunReader, parked: Parked, whereabouts: Whereabouts) -> None:
+    def __init__(self, reader: RunReader, parked: Parked) -> None:
         self._reader = reader
-        self._whereabouts = whereabouts
         self._parked = parked
 
     async def show(self, run_id: str, task_id: str, *, map_index: int) -> TaskShownView:
@@ -64,7 +61,7 @@ class OneTask:
         if view.state != TaskState.DEFERRED.label:
             return None
         rows = await self._reader.store.find_waits_of_task(run.run_no, place.task_no)
-        found = await self._parked.views(rows, self._whereabouts(rows))
+        found = await self._parked.views(rows)
         return found[0] if found else None
 
     async def _inputs(self, run: RunRow, layout: Layout, place: Place) -> list[InputView]:

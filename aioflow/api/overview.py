@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from importlib.metadata import version
 
-import anyio.lowlevel
-
 from aioflow.api.catalogue import import_errors
+from aioflow.api.looking import Looked, Looking
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import OverviewView, SlotView, WaitingView
 from aioflow.api.views import summary, wait_view
 from aioflow.api.watching import Fires
 from aioflow.clock import Clock
-from aioflow.core.live import Live
 from aioflow.engine import Engine
 from aioflow.model import Instant, RunState, TaskState
 from aioflow.rows import RunRow
@@ -24,18 +21,6 @@ __all__ = ("Overview",)
 
 _DAY_US = 86_400_000_000
 _SHOWN = 10
-_FRESH_US = 1_000_000
-_SLICE = 2_000
-"""Tasks that are looked at before others have the loop."""
-
-
-class _Looked:
-    """What one pass over the tasks in memory has found."""
-
-    def __init__(self, at_us: int) -> None:
-        self.at_us = at_us
-        self.states: Counter[str] = Counter()
-        self.queued: list[tuple[Instant, int, Live]] = []
 
 
 class Overview:
@@ -43,7 +28,7 @@ class Overview:
 
     Args:
         engine: Of this node.
-        parked: Counts waits by kind.
+        looking: Looks through its memory.
         lag_seconds: How late its loop was lately.
     """
 
@@ -55,7 +40,7 @@ class Overview:
         engine: Engine,
         *,
         began_us: int,
-        parked: Callable[[], dict[str, int]],
+        looking: Looking,
         lag_seconds: Callable[[], float],
     ) -> None:
         self._reader = reader
@@ -63,15 +48,13 @@ class Overview:
         self._fires = fires
         self._engine = engine
         self._began_us = began_us
-        self._parked = parked
+        self._looking = looking
         self._lag_seconds = lag_seconds
-        self._looked: _Looked | None = None
-        self._looking = anyio.Lock()
 
     async def show(self, status: str) -> OverviewView:
-        """Return it; what memory has is looked through once a second for all who ask."""
+        """Return it."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
-        looked = await self._look()
+        looked = await self._looking.look()
         failed = await store.list_runs(state=RunState.FAILED, limit=_SHOWN)
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
@@ -86,7 +69,7 @@ class Overview:
                 "def": SlotView(all=len(slots.workers), used=used),
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
-            parked=self._parked(),
+            parked=dict(sorted(looked.parked.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
             loop_lag_seconds=self._lag_seconds(),
@@ -95,38 +78,11 @@ class Overview:
             failed_runs=[summary(row) for row in failed],
         )
 
-    async def _look(self) -> _Looked:
-        async with self._looking:
-            now = self._clock.monotonic_us()
-            if self._looked is None or now - self._looked.at_us > _FRESH_US:
-                self._looked = await self._look_through(now)
-            return self._looked
-
-    async def _look_through(self, now: int) -> _Looked:
-        memory, found = self._engine.memory, _Looked(now)
-        objects = list(memory.live.objects.values())
-        folded = len(memory.live) - len(objects)
-        queued: list[tuple[Instant, int, Live]] = []
-        for start in range(0, len(objects), _SLICE):
-            piece = objects[start : start + _SLICE]
-            found.states.update(live.state.label for live in piece)
-            queued += [
-                (live.queued_at, live.task_no, live)
-                for live in piece
-                if live.state is TaskState.QUEUED and live.queued_at is not None
-            ]
-            queued = heapq.nsmallest(_SHOWN, queued, key=lambda one: one[:2])
-            await anyio.lowlevel.checkpoint()
-        if folded > 0:
-            found.states[TaskState.DEFERRED.label] += folded
-        found.queued = queued
-        return found
-
-    async def _longest(self, looked: _Looked) -> list[WaitingView]:
+    async def _longest(self, looked: Looked) -> list[WaitingView]:
         """Return what waits for longest: among what is parked longest, and what is queued."""
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)
-        queued = [one for one in looked.queued if one[2].state is TaskState.QUEUED]
+        queued = [one for one in looked.oldest if one[2].state is TaskState.QUEUED]
         numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in queued]
         runs = await store.find_runs_by_no(numbers)
         places: list[tuple[Instant, RunRow, int, int, str]] = []

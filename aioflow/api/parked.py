@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from aioflow.api.layout import Layout
+from anyio.lowlevel import checkpoint
+
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
-from aioflow.model import RunNo, TriggerNo, WaitKind
+from aioflow.executors.load import Watched
+from aioflow.model import TriggerNo, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = (
     "DETAIL_LENGTH",
     "KINDS",
     "NODE_NO",
-    "Hosted",
+    "Describe",
     "Parked",
     "detail_of",
     "kind_of",
-    "whereabouts",
+    "nothing_known",
 )
 
 KINDS = {
@@ -41,11 +42,13 @@ DETAIL_LENGTH = 500
 NODE_NO = 1
 """The node of this daemon."""
 
+_AT_ONCE = 200
+
 _STOPPED = "stopped"
 """The state of a trigger that has no host because its DAG is paused, and says so."""
 
 
-class Hosted(NamedTuple):
+class _Hosted(NamedTuple):
     """Where a trigger is, as far as memory knows.
 
     Attributes:
@@ -57,6 +60,15 @@ class Hosted(NamedTuple):
     state: str = ""
 
 
+Describe: TypeAlias = Callable[[Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, Watched]]]
+"""Returns what the hosts of triggers say of these, of as many as they do."""
+
+
+async def nothing_known(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
+    """Say nothing of any trigger: there are no hosts."""
+    return {}
+
+
 def kind_of(class_path: str) -> str:
     """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
     module, _, name = class_path.partition(":")
@@ -64,51 +76,69 @@ def kind_of(class_path: str) -> str:
 
 
 class Parked:
-    """Reads trigger rows and finds the tasks they belong to."""
+    """Reads trigger rows and finds the tasks they belong to.
 
-    def __init__(self, reader: RunReader) -> None:
+    Args:
+        memory: Of a running engine, which knows where they are.
+        watched: Asks their hosts for more.
+    """
+
+    def __init__(
+        self, reader: RunReader, memory: Callable[[], Memory | None], watched: Describe
+    ) -> None:
         self._reader = reader
+        self._memory = memory
+        self._watched = watched
 
     async def views(
-        self, rows: Sequence[TriggerRow], hosted: Mapping[TriggerNo, Hosted]
+        self, rows: Sequence[TriggerRow], *, state: str | None = None
     ) -> list[TriggerView]:
-        """Return rows as people want to see them.
+        """Return rows as people want to see them; what was deleted since is left out.
 
         Args:
-            rows: Which.
-            hosted: Where they are, as far as memory knows.
+            state: Only those that stand so; the others are hardly looked at.
         """
-        layouts: dict[RunNo, tuple[RunRow, Layout]] = {}
+        wanted = await self._standing_so(rows, state)
+        layouts = await self._reader.layouts(row.run_no for row, _ in wanted)
+        watched = await self._watched([row.trigger_no for row, _ in wanted]) if wanted else {}
         found = []
-        for row in rows:
-            if row.run_no not in layouts:
-                run = await self._run(row.run_no)
-                if run is None:
-                    continue  # deleted since
-                layouts[row.run_no] = (run, await self._reader.layout(run))
-            run, layout = layouts[row.run_no]
-            place = layout.find(row.task_no)
-            if place is not None:
-                task_id = layout.spec.tasks[place.position].task_id
-                where = hosted.get(row.trigger_no, Hosted())
-                found.append(_view(row, run, task_id, layout.shown(place), where))
+        for at, (row, where) in enumerate(wanted, start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            run, layout = layouts.get(row.run_no, (None, None))
+            place = None if layout is None else layout.find(row.task_no)
+            if run is None or layout is None or place is None:
+                continue
+            task_id = layout.spec.tasks[place.position].task_id
+            watch = watched.get(row.trigger_no)
+            found.append(_view(row, run, task_id, layout.shown(place), where, watch))
         return found
 
-    async def _run(self, run_no: RunNo) -> RunRow | None:
-        rows = await self._reader.store.list_runs(limit=1, before=run_no + 1)
-        return rows[0] if rows and rows[0].run_no == run_no else None
+    async def _standing_so(
+        self, rows: Sequence[TriggerRow], state: str | None
+    ) -> list[tuple[TriggerRow, _Hosted]]:
+        memory = self._memory()
+        found: list[tuple[TriggerRow, _Hosted]] = []
+        for at, row in enumerate(rows, start=1):
+            if at % _AT_ONCE == 0:
+                await checkpoint()
+            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
+            if state in {None, _state(row, where)}:
+                found.append((row, where))
+        return found
 
 
-def whereabouts(rows: Iterable[TriggerRow], memory: Memory) -> dict[TriggerNo, Hosted]:
-    """Return where triggers are; what memory does not know is left out."""
-    waits = ((row.trigger_no, memory.parking.peek(row.trigger_no)) for row in rows)
-    return {number: _hosted(wait, memory) for number, wait in waits if wait is not None}
+def _state(row: TriggerRow, where: _Hosted) -> str:
+    return where.state or row.state.name.lower()
 
 
-def _hosted(wait: WaitRecord, memory: Memory) -> Hosted:
+def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
+    wait = memory.parking.peek(number)
+    if wait is None:
+        return _Hosted()
     if wait.hosting:
-        return Hosted(NODE_NO) if wait.has_room else Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
-    return Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
+        return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
+    return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
 def _view(
@@ -116,7 +146,8 @@ def _view(
     run: RunRow,
     task_id: str,
     shown: tuple[int, int],
-    hosted: Hosted,
+    hosted: _Hosted,
+    watch: Watched | None,
 ) -> TriggerView:
     return TriggerView(
         trigger_id=row.trigger_no,
@@ -129,8 +160,9 @@ def _view(
         since=iso(row.since) or "",
         deadline=iso(row.deadline_at),
         node=hosted.node,
-        shared_with=None,
-        state=hosted.state or row.state.name.lower(),
+        shared_with=None if watch is None else watch.shared_with,
+        next_check_at=None if watch is None else iso(watch.next_check_at),
+        state=_state(row, hosted),
         events=None,
         detail=detail_of(row.class_path, row.kwargs),
     )

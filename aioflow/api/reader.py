@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,7 +30,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.results import read_items, result_path
-from aioflow.rows import DagRow, ResultRow, RunRow, TaskRow
+from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
@@ -54,8 +54,8 @@ _DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
 
-Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 DagsWanted: TypeAlias = Literal["all", "paused", "broken"]
+Log: TypeAlias = Callable[[int, int | None], Awaitable[bytes]]
 Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
@@ -262,6 +262,17 @@ class RunReader:
         spec = await self.spec(run.version, run.dag_id)
         return Layout(run, spec, await self.store.list_expansions(run.run_no))
 
+    async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, Layout]]:
+        """Return many runs that there are, and where their tasks lie; in a few statements."""
+        runs = await self.store.find_runs_by_no(set(run_nos))
+        expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
+        for row in await self.store.list_expansions_of(runs):
+            expansions[row.run_no].append(row)
+        return {
+            run_no: (run, Layout(run, await self.spec(run.version, run.dag_id), expansions[run_no]))
+            for run_no, run in runs.items()
+        }
+
     async def show_run(self, run_id: str, *, offset: int = 0, limit: int = PAGE) -> RunView:
         """Return a run, its counts, and one page of its tasks."""
         run = await self.run(run_id)
@@ -298,10 +309,13 @@ class RunReader:
             labels |= await self.store.list_labels(first, end, limit=end - first)
         absent = absent_state(run.state)
         waits = await self.waits(run, _waiting(places, rows, absent))
-        return [
-            _task_view(layout, place, rows.get(place.task_no), absent, waits, results, labels)
-            for place in places
-        ]
+        views = []
+        for at, place in enumerate(places, start=1):
+            if at % _ROWS_AT_ONCE == 0:
+                await checkpoint()
+            task_row = rows.get(place.task_no)
+            views.append(_task_view(layout, place, task_row, absent, waits, results, labels))
+        return views
 
     async def result(self, row: ResultRow) -> Any:
         """Return a small result; a list that others expand over lies in a file of items."""
@@ -358,18 +372,9 @@ class RunReader:
         """Return what reads a log from a byte on, so many bytes; it is looked up once."""
         run = await self.run(run_id)
         place = _RUN if task_id == OF_RUN else await self.place(run, task_id, map_index)
-
-        async def read(offset: int, limit: int | None) -> bytes:
-            return await self._tasklog.read(
-                run.run_no,
-                place.position,
-                place.map_index,
-                try_number=try_number,
-                offset=offset,
-                limit=limit,
-            )
-
-        return read
+        return self._tasklog.reading(
+            run.run_no, place.position, place.map_index, try_number=try_number
+        )
 
     async def place(self, run: RunRow, task_id: str, map_index: int) -> Place:
         """Return where a task lies.

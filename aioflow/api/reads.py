@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 from aioflow.api.catalogue import import_errors
@@ -10,10 +10,11 @@ from aioflow.api.commits import Commits
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
 from aioflow.api.log_search import find_lines
+from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
 from aioflow.api.overview import Overview
-from aioflow.api.parked import Hosted, Parked, whereabouts
+from aioflow.api.parked import Describe, Parked
 from aioflow.api.progress import Progress
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
@@ -37,9 +38,9 @@ from aioflow.core.memory import Memory
 from aioflow.engine import Engine
 from aioflow.errors import DaemonAway
 from aioflow.executors.load import HostLoad
-from aioflow.model import Instant, TriggerNo
+from aioflow.model import Instant
 from aioflow.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
-from aioflow.rows import Batch, PoolRow, TriggerRow
+from aioflow.rows import Batch, PoolRow
 
 __all__ = ("Reads",)
 
@@ -53,10 +54,11 @@ class Reads:
     Args:
         engine: ``None`` without a daemon.
         ask: Asks it.
-        parked: Counts waits by kind.
         hosts: Tells how the shared hosts fare.
+        watched: Tells what triggers share their watches with.
 
     Attributes:
+        fires: What fired since the daemon began.
         lag_seconds: How late the loop was lately; set by whoever measures that.
     """
 
@@ -67,8 +69,8 @@ class Reads:
         engine: Engine | None,
         ask: Callable[[Request], Awaitable[object]],
         *,
-        parked: Callable[[], dict[str, int]],
         hosts: Callable[[], Sequence[HostLoad]],
+        watched: Describe,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -76,23 +78,26 @@ class Reads:
         self._ask = ask
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
-        self._fires = Fires(clock)
+        self.fires = Fires(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = Progress(reader, clock)
-        self.one_task = OneTask(reader, Parked(reader), self._whereabouts)
+        self.parked = Parked(reader, self._memory, watched)
+        self.one_task = OneTask(reader, self.parked)
         self.waiting = Waiting(
-            reader, clock, self._fires, memory=self._memory, hosts=self._list_hosts
+            reader, clock, self.fires, self.parked, memory=self._memory, hosts=self._list_hosts
         )
         self._overview: Overview | None = None
+        self._looking: Looking | None = None
         if engine is not None:
+            self._looking = Looking(clock, engine)
             self._overview = Overview(
                 reader,
                 clock,
-                self._fires,
+                self.fires,
                 engine,
                 began_us=clock.monotonic_us(),
-                parked=parked,
+                looking=self._looking,
                 lag_seconds=self._late_seconds,
             )
 
@@ -112,7 +117,7 @@ class Reads:
         self.commits.committed(batch, draft)
         self._reader.catalogue.committed(batch)
         if self._engine is not None:
-            self._fires.committed(draft.fires)
+            self.fires.committed(draft.fires)
 
     def _list_hosts(self) -> Sequence[HostLoad]:
         return [host for host in self._hosts() if host.capacity]
@@ -122,10 +127,6 @@ class Reads:
 
     def _memory(self) -> Memory | None:
         return None if self._engine is None else self._engine.memory
-
-    def _whereabouts(self, rows: Sequence[TriggerRow]) -> Mapping[TriggerNo, Hosted]:
-        memory = self._memory()
-        return {} if memory is None else whereabouts(rows, memory)
 
     # ── the node ────────────────────────────────────────────────────────────────────────
 
@@ -138,6 +139,16 @@ class Reads:
         if self._overview is None:
             raise DaemonAway("")
         return await self._overview.show(status)
+
+    async def look(self) -> Looked:
+        """Return how what the node has in memory stands.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._looking is None:
+            raise DaemonAway("")
+        return await self._looking.look()
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
@@ -206,8 +217,9 @@ class Reads:
         """Return the limited pools by name."""
         if self._engine is None:
             return [_pool(row, None, None) for row in await self._reader.store.list_pools()]
-        found = cast("list[tuple[PoolRow, int, int]]", await self._ask(ShowPools()))
-        return [_pool(row, used, queued) for row, used, queued in found]
+        looked = await self.look()
+        found = cast("list[tuple[PoolRow, int]]", await self._ask(ShowPools()))
+        return [_pool(row, used, looked.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return who has a part of a pool, what runs first."""

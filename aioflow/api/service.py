@@ -20,14 +20,14 @@ from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed, parked_by_kind
+from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
-from aioflow.api.parked import Parked, whereabouts
+from aioflow.api.parked import Describe, nothing_known
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.shapes import PoolView
-from aioflow.api.standing import list_standing
+from aioflow.api.standing import list_standing, page_of_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
     ChainView,
@@ -100,6 +100,7 @@ class Api(Actions):
         vault: What the daemon seals with; ``None`` where the key cannot be changed.
         clean: Deletes a part of what is old, or says what would go.
         hosts: How the shared hosts fare.
+        watched: What triggers share their watches with.
         spans: How many spans were made, and dropped.
 
     Attributes:
@@ -123,6 +124,7 @@ class Api(Actions):
         vault: Vault | None = None,
         clean: Callable[[bool], Awaitable[CleanedView]] | None = None,
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
+        watched: Describe = nothing_known,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
@@ -136,13 +138,12 @@ class Api(Actions):
         self._spans = spans
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
-        self._parked = Parked(self)
         self._rotation = None
         if vault is not None and home is not None:
             self._rotation = Rotation(vault, home / "key")
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
-        self.reads = Reads(self, clock, engine, self._ask, parked=self._count_parked, hosts=hosts)
+        self.reads = Reads(self, clock, engine, self._ask, hosts=hosts, watched=watched)
         self.access = Access(store, clock, self._ask_as)
         self.act_as(None)
 
@@ -181,9 +182,6 @@ class Api(Actions):
     def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
         """Return one that reads a database which no daemon serves."""
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
-
-    def _count_parked(self) -> dict[str, int]:
-        return parked_by_kind(self._running.memory)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG; memory knows those that are in use."""
@@ -368,13 +366,10 @@ class Api(Actions):
         """Return parked waits by number; ``after`` is the last one of the page before."""
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
-        where = {} if memory is None else whereabouts(rows, memory)
-        parked = await self._parked.views(rows, where)
+        parked = await self.reads.parked.views(rows)
         # A full page ends with its last row: what lies behind that comes with the next one.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
-        standing = await list_standing(
-            self, memory, await self.store.list_dag_triggers(after=after, upto=upto)
-        )
+        standing = await page_of_standing(self, memory, after=after, upto=upto, limit=limit)
         return sorted((*parked, *standing), key=lambda view: view.trigger_id)[:limit]
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
@@ -397,8 +392,7 @@ class Api(Actions):
             return view
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
-            where = {} if memory is None else whereabouts(waits, memory)
-            for view in await self._parked.views(waits, where):
+            for view in await self.reads.parked.views(waits):
                 return view
         raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
 
@@ -436,17 +430,19 @@ class Api(Actions):
             return False
         return True
 
-    def metrics(self) -> Metrics:
+    async def metrics(self) -> Metrics:
         """Return what there is to count.
 
         Raises:
             DaemonAway: If there is no daemon.
         """
-        engine = self._running
+        engine, looked = self._running, await self.reads.look()
         uptime_us = self.clock.monotonic_us() - self._began_us
         return measured(
             engine,
             self._hosts(),
+            looked,
+            self.reads.fires.counts,
             logs_bytes=self._tasklog.written_bytes,
             spans=self._spans(),
             uptime_us=uptime_us,

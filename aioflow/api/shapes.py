@@ -264,7 +264,8 @@ class KindView(msgspec.Struct, frozen=True, kw_only=True):
     """What waits of a kind.
 
     Attributes:
-        shared_watches, next_check_at: ``None`` where the hosts do not tell.
+        shared_watches: How many watches its triggers share; ``None`` while no host has told.
+        next_check_at: When the first of them looks next; ``None`` where that is not known.
         fires: Since the daemon began.
         fires_per_second: Of the last minute.
     """

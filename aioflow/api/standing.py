@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from anyio.lowlevel import checkpoint
 
@@ -12,11 +14,45 @@ from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
 from aioflow.core.why import explain_dag_trigger
 from aioflow.dag_triggers import DagTriggerRow, DagTriggerSpec
-from aioflow.model import Wait, WaitKind
+from aioflow.model import TriggerNo, Wait, WaitKind
+from aioflow.rows import DagRow
 
-__all__ = ("list_standing",)
+__all__ = ("count_standing", "list_standing", "page_of_standing")
 
 _AT_ONCE = 200
+
+
+async def page_of_standing(
+    reader: RunReader,
+    memory: Memory | None,
+    *,
+    after: TriggerNo,
+    upto: TriggerNo = sys.maxsize,
+    limit: int,
+    is_wanted: Callable[[TriggerView], bool] = lambda _: True,
+) -> list[TriggerView]:
+    """Return the next of them between two numbers by number, at most so many that are wanted."""
+    found: list[TriggerView] = []
+    while len(found) < limit:
+        rows = await reader.store.list_dag_triggers(after=after, upto=upto, limit=limit)
+        found += filter(is_wanted, await list_standing(reader, memory, rows))
+        if len(rows) < limit:
+            break
+        after = rows[-1].trigger_no
+    return found[:limit]
+
+
+async def count_standing(reader: RunReader, memory: Memory) -> Counter[str]:
+    """Return how many of them DAGs want, by kind; nothing of them is read."""
+    counts: Counter[str] = Counter()
+    dags, _ = await reader.catalogue.known()
+    for at, one in enumerate(list(memory.standing), start=1):
+        if at % _AT_ONCE == 0:
+            await checkpoint()
+        spec = await _wanted(reader, dags, one.row.dag_id)
+        if spec is not None:
+            counts[_kind(spec, one.row.class_path)] += 1
+    return counts
 
 
 async def list_standing(
@@ -36,12 +72,7 @@ async def list_standing(
     for at, row in enumerate(rows, start=1):
         if at % _AT_ONCE == 0:
             await checkpoint()
-        dag = dags.get(row.dag_id)
-        spec = (
-            None
-            if dag is None or dag.gone
-            else (await reader.spec(dag.version, dag.dag_id)).trigger
-        )
+        spec = await _wanted(reader, dags, row.dag_id)
         if spec is None:
             continue
         one = None if memory is None else memory.standing.get(row.trigger_no)
@@ -49,6 +80,19 @@ async def list_standing(
         is_hosted = one is not None and one.hosting != 0 and one.has_room
         views.append(_view(row, spec, wait, NODE_NO if is_hosted else None))
     return views
+
+
+async def _wanted(
+    reader: RunReader, dags: Mapping[str, DagRow], dag_id: str
+) -> DagTriggerSpec | None:
+    dag = dags.get(dag_id)
+    if dag is None or dag.gone:
+        return None
+    return (await reader.spec(dag.version, dag.dag_id)).trigger
+
+
+def _kind(spec: DagTriggerSpec, class_path: str) -> str:
+    return "timetable" if spec.is_timetable else kind_of(class_path)
 
 
 def _view(
@@ -60,7 +104,7 @@ def _view(
         detail = f"{detail}: {held.detail}"
     return TriggerView(
         trigger_id=row.trigger_no,
-        kind="timetable" if spec.is_timetable else kind_of(row.class_path),
+        kind=_kind(spec, row.class_path),
         dag_id=row.dag_id,
         run_id=None,
         task_id=None,
@@ -70,6 +114,7 @@ def _view(
         deadline=None if wait is None else iso(wait.until),
         node=node,
         shared_with=None,
+        next_check_at=None,
         state="waiting" if held is None else held.kind.value,
         events=row.sequence,
         detail=detail[:DETAIL_LENGTH],

@@ -250,6 +250,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
             runs ``waiting``, or what it waits for itself: ``paused`` and the like.
         events: How many one that starts runs has had.
         shared_with: How many others share its watch; ``None`` where that is not known.
+        next_check_at: When that looks next, if it looks at times that it knows.
     """
 
     trigger_id: int
@@ -263,6 +264,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     deadline: str | None
     node: int | None
     shared_with: int | None
+    next_check_at: str | None
     state: str
     events: int | None
     detail: str

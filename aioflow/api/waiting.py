@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
-from aioflow.api.parked import KINDS, Parked, kind_of, whereabouts
+from aioflow.api.parked import KINDS, Parked, kind_of
 from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.shapes import AgeView, HostView, KindView, TriggersView, WokenView
-from aioflow.api.standing import list_standing
+from aioflow.api.standing import count_standing, list_standing, page_of_standing
 from aioflow.api.views import TriggerView, iso
 from aioflow.api.watching import EVENT_CLASS, Fires
 from aioflow.clock import Clock
 from aioflow.core.memory import Memory
+from aioflow.dag_triggers import ASSETS
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
 from aioflow.model import Instant, TriggerNo, TriggerState
-from aioflow.rows import RunRow, TriggerRow
+from aioflow.rows import RunRow
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
 
 __all__ = ("Waiting",)
@@ -26,10 +28,15 @@ __all__ = ("Waiting",)
 _FRESH_US = 2_000_000
 _PAGES_LOOKED_AT = 20
 _LOOKED_SECONDS = 2.0
+_STARTERS = (EVENT_CLASS, ASSETS)
+"""Triggers of DAGs that take named events, by their numbers."""
+
+_STARTED = 100
 _STATES = {state.name.lower(): state for state in TriggerState}
 
 
 Kinds: TypeAlias = list[KindView]
+_Shared: TypeAlias = defaultdict[str, tuple[int, Instant | None]]
 
 
 class Waiting:
@@ -45,6 +52,7 @@ class Waiting:
         reader: RunReader,
         clock: Clock,
         fires: Fires,
+        parked: Parked,
         *,
         memory: Callable[[], Memory | None],
         hosts: Callable[[], Sequence[HostLoad]],
@@ -54,7 +62,7 @@ class Waiting:
         self._fires = fires
         self._memory = memory
         self._hosts = hosts
-        self._parked = Parked(reader)
+        self._parked = parked
         self._summed: tuple[int, TriggersView] | None = None
         self._counted: tuple[int, list[WaitCount]] | None = None
 
@@ -72,17 +80,19 @@ class Waiting:
         """Return parked waits by number, narrowed down; see ``Api.list_triggers``."""
         memory = self._memory()
         paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
-        store = self._reader.store
+
+        def is_wanted(view: TriggerView) -> bool:
+            return kind in {None, view.kind} and state in {None, view.state}
+
         if dag_id is None:
-            rows_of_dags = await store.list_dag_triggers(after=after)
+            standing = await page_of_standing(
+                self._reader, memory, after=after, limit=limit, is_wanted=is_wanted
+            )
         else:
-            one = await store.find_dag_trigger(dag_id)
-            rows_of_dags = [] if one is None or one.trigger_no <= after else [one]
-        standing = [
-            view
-            for view in await list_standing(self._reader, memory, rows_of_dags)
-            if (kind is None or view.kind == kind) and (state is None or view.state == state)
-        ]
+            one = await self._reader.store.find_dag_trigger(dag_id)
+            own = [] if one is None or one.trigger_no <= after else [one]
+            views = await list_standing(self._reader, memory, own)
+            standing = [view for view in views if is_wanted(view)]
         parked: list[TriggerView] = []
         upto: TriggerNo | None = None
         cursor = after
@@ -96,8 +106,7 @@ class Waiting:
                 after=cursor,
                 limit=size,
             )
-            found = await self._views(rows, memory)
-            parked += [view for view in found if state is None or view.state == state]
+            parked += await self._parked.views(rows, state=state)
             if len(rows) < size:
                 break
             cursor = rows[-1].trigger_no
@@ -113,11 +122,6 @@ class Waiting:
         known = [view for view in standing if view.trigger_id <= last]
         return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
 
-    async def _views(
-        self, rows: Sequence[TriggerRow], memory: Memory | None
-    ) -> Sequence[TriggerView]:
-        return await self._parked.views(rows, {} if memory is None else whereabouts(rows, memory))
-
     # ── the summary ─────────────────────────────────────────────────────────────────────
 
     async def summary(self) -> TriggersView:
@@ -129,14 +133,11 @@ class Waiting:
 
     async def _summary(self) -> TriggersView:
         counted = await self._counts()
-        standing = await list_standing(
-            self._reader, self._memory(), await self._reader.store.list_dag_triggers()
-        )
-        hosts = self._hosts()
-        memory = self._memory()
+        hosts, memory = self._hosts(), self._memory()
+        standing = Counter() if memory is None else await count_standing(self._reader, memory)
         known = [] if memory is None else memory.stalls.all()
         return TriggersView(
-            kinds=self._kinds(counted, standing),
+            kinds=self._kinds(counted, standing, _watches(hosts)),
             hosts=[_host(host) for host in hosts],
             capacity=sum(host.capacity for host in hosts),
             waiting_for_capacity=sum(host.waiting for host in hosts),
@@ -144,22 +145,23 @@ class Waiting:
             ages=_ages(counted),
         )
 
-    def _kinds(self, counted: Sequence[WaitCount], standing: Sequence[TriggerView]) -> Kinds:
-        counts: Counter[str] = Counter()
+    def _kinds(
+        self, counted: Sequence[WaitCount], standing: Counter[str], watches: _Shared | None
+    ) -> Kinds:
+        counts = Counter(standing)
         oldest: dict[str, Instant] = {}
         for path, since, ages in counted:
             kind = kind_of(path)
             counts[kind] += sum(ages)
             oldest[kind] = min(since, oldest.get(kind, since))
-        counts.update(view.kind for view in standing)
         rates, fires = self._fires.per_second(), self._fires.counts
         return [
             KindView(
                 kind=kind,
                 count=counts[kind],
                 oldest_since=iso(oldest.get(kind)),
-                shared_watches=None,
-                next_check_at=None,
+                shared_watches=None if watches is None else watches[kind][0],
+                next_check_at=None if watches is None else iso(watches[kind][1]),
                 fires=fires[kind],
                 fires_per_second=round(rates.get(kind, 0.0), 3),
             )
@@ -185,7 +187,7 @@ class Waiting:
         if await store.find_named_event_no(event_no) is None:
             raise UnknownEvent(event_no)
         woken = self._fires.woken_by(event_no)
-        started = await store.list_started_by(EVENT_CLASS, str(event_no), limit=100)
+        started = await store.list_started_by(_STARTERS, str(event_no), limit=_STARTED)
         runs = await store.find_runs_by_no([run_no for run_no, _ in woken] + started)
         found = []
         for run_no, task_no in woken:
@@ -223,6 +225,20 @@ def _host(host: HostLoad) -> HostView:
         loop_lag_seconds=host.lag_seconds,
         rss_bytes=resident_bytes(host.pid) or None,
     )
+
+
+def _watches(hosts: Sequence[HostLoad]) -> _Shared | None:
+    """Return by kind how many watches are shared, and when the first of them looks next."""
+    told = [host.watches for host in hosts if host.watches is not None]
+    if not told:
+        return None
+    found: _Shared = defaultdict(lambda: (0, None))
+    for class_path, count, at in chain.from_iterable(told):
+        kind = kind_of(class_path)
+        known, first = found[kind]
+        instants = [instant for instant in (first, at) if instant is not None]
+        found[kind] = known + count, min(instants, default=None)
+    return found
 
 
 def _ages(counted: Sequence[WaitCount]) -> list[AgeView]:

@@ -7,6 +7,7 @@ its host keeps what it wants of that watch, and one watch serves all who name th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Hashable
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from aioflow.author.event import TriggerEvent
@@ -44,6 +45,13 @@ class Watch(Generic[Wanted, T]):
 
     def left(self, wanted: Wanted) -> None:
         """Learn that nobody wants this any more: it was found, or given up. Must not wait."""
+
+    def next_check(self) -> datetime | None:
+        """Return when it looks next, with a time zone; ``None`` where it is told instead.
+
+        Shown to people, who ask from time to time. It may look sooner. Must not wait.
+        """
+        return None
 
     def run(self) -> AsyncIterator[tuple[Wanted, TriggerEvent[T] | Exception]]:
         """Yield what has come, with its event, or with what its triggers fail with.

@@ -75,7 +75,18 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     print_table(
-        ("TRIGGER", "KIND", "RUN", "TASK", "SINCE", "UNTIL", "STATE", "DETAIL"),
+        (
+            "TRIGGER",
+            "KIND",
+            "RUN",
+            "TASK",
+            "SINCE",
+            "UNTIL",
+            "STATE",
+            "NEXT CHECK",
+            "SHARED WITH",
+            "DETAIL",
+        ),
         (
             (
                 trigger["trigger_id"],
@@ -85,6 +96,8 @@ def _list(arguments: argparse.Namespace) -> int:
                 trigger["since"],
                 trigger["deadline"],
                 trigger["state"],
+                trigger["next_check_at"],
+                trigger["shared_with"],
                 trigger["detail"],
             )
             for trigger in found

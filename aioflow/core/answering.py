@@ -146,11 +146,7 @@ def _tell(
             runs = {run_id: memory.find_run(run_id) for run_id in run_ids}
             return {run_id: counted(run) for run_id, run in runs.items() if run is not None}
         case ShowPools():
-            queued = slots.ready.count_by_pool()
-            return [
-                (slots.pools[name], slots.used(name), queued.get(name, 0))
-                for name in sorted(slots.pools)
-            ]
+            return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
         case ShowHolders(name=name, limit=limit):
             return holders(name, memory, slots, limit=limit)
 

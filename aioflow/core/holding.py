@@ -23,13 +23,11 @@ def _having(pool: str, memory: Memory, slots: Slots) -> Iterator[Live]:
     for worker in slots.workers:
         if worker.current is not None and worker.pool == pool:
             yield worker.current
-    hosted = (
-        live for live in memory.live.objects.values() if live.is_hosted and live.spec.sensor is None
-    )
-    # As many as there are, of all pools: who waits behind the last of them is not looked at.
-    for live in islice(hosted, slots.running_coroutines):
+    for live in slots.at_work.values():
         if live.spec.pool == pool:
             yield live
+    if not slots.used_by_deferred(pool):
+        return
     for task_no, (where, _) in slots.kept.items():
         kept = memory.live.get(task_no) if where == pool else None
         if kept is not None:

@@ -142,6 +142,15 @@ class Parking:
                 wait = self._thaw(one, self.runs.peek(one.run_no))[1]
         return wait
 
+    def peek_task(self, task_no: TaskNo) -> Live | None:
+        """Return a task to be read only; as ``peek``."""
+        live = self.tasks.objects.get(task_no)
+        if live is None:
+            trigger_no = self._trigger_nos.get(task_no)
+            wait = None if trigger_no is None else self.peek(trigger_no)
+            live = None if wait is None else wait.live
+        return live
+
     def folded(self, after: TriggerNo = -1) -> Iterator[Folded]:
         """Yield what is folded, by trigger, as it is. Nothing may be unfolded meanwhile."""
         for _, body in self._bodies.items(after):

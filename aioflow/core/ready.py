@@ -25,7 +25,7 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("SENSOR_LANE", "Ready", "Room", "head", "is_hosted_sensor", "is_start")
+__all__ = ("SENSOR_LANE", "Ready", "Room", "head", "is_hosted_sensor", "is_start", "still_waits")
 
 Room: TypeAlias = Callable[[Live | Group], bool]
 """Whether its pool has room for what waits."""
@@ -54,7 +54,7 @@ class Ready:
 
     def __init__(self, kept: Container[TaskNo]) -> None:
         self.came_back = False
-        self.across = Across(_still_waits)
+        self.across = Across(still_waits)
         self._kept = kept
         self._queues: dict[tuple[str, str], Queue] = {}
         self._swept: dict[tuple[str, str], int] = {}
@@ -112,7 +112,7 @@ class Ready:
         """Let the best come back that still waits."""
         while aside:
             item = heapq.heappop(aside)
-            if _still_waits(item[3]):
+            if still_waits(item[3]):
                 self._push(item)
                 self.came_back = True
                 return
@@ -172,26 +172,6 @@ class Ready:
             heapq.heappop(queue)
         return live
 
-    def count(self) -> int:
-        """Return how many tasks wait here; a group counts as its fresh children."""
-        total = 0
-        for queue in (*self._queues.values(), self._too_wide):
-            for _, _, _, entry in queue:
-                if _still_waits(entry):
-                    total += entry.fresh if isinstance(entry, Group) else 1
-        return total
-
-    def count_by_pool(self) -> dict[str, int]:
-        """Return the same for each pool that somebody waits for."""
-        found: dict[str, int] = {}
-        waiting = (*self._queues.values(), self._too_wide)
-        for entry in (item[3] for queue in waiting for item in queue):
-            if _still_waits(entry):
-                count = entry.fresh if isinstance(entry, Group) else 1
-                pool = entry.spec.pool
-                found[pool] = found.get(pool, 0) + count
-        return found
-
     def _push(self, item: Item) -> None:
         """Let wait again what stood aside; what it keeps may be another than it was then."""
         self._enqueue(self._ranked(item))
@@ -205,7 +185,7 @@ class Ready:
     def _sweep(self, key: tuple[str, str], queue: Queue) -> None:
         """Drop what is stale below the head before it outgrows what is not."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
-            queue[:] = [item for item in queue if _still_waits(item[3])]
+            queue[:] = [item for item in queue if still_waits(item[3])]
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
@@ -214,7 +194,7 @@ class Ready:
         while queue:
             entry = queue[0][3]
             run = entry.run
-            if not _still_waits(entry):
+            if not still_waits(entry):
                 heapq.heappop(queue)
             elif lane == SENSOR_LANE:
                 return True
@@ -301,7 +281,8 @@ def head(queue: Queue) -> Live | Group:
     return queue[0][3]
 
 
-def _still_waits(entry: Live | Group) -> bool:
+def still_waits(entry: Live | Group) -> bool:
+    """Whether a task, or a fresh child of a group, waits for its place at this moment."""
     run = entry.run
     if run.is_forgotten or run.clearing is not None or not run.state.is_live:
         return False

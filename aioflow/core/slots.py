@@ -99,7 +99,7 @@ class Slots:
         workers: Slots for ``def`` bodies.
         coroutines: How many ``async def`` bodies may run at once. Sensors are not counted:
             a sensor never holds a slot.
-        running_coroutines: How many do.
+        at_work: Those that do, by number: what began first comes first.
         is_open: Whether anything is granted at all; a draining node closes.
         ready: Who waits for them.
         kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
@@ -108,12 +108,18 @@ class Slots:
     def __init__(self, *, cpu_slots: int, async_slots: int) -> None:
         self.workers = [Worker(number) for number in range(cpu_slots)]
         self.coroutines = async_slots
-        self.running_coroutines = 0
+        self.at_work: dict[TaskNo, Live] = {}
         self.is_open = True
         self.kept: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
         self._used: dict[str, int] = {}
+        self._used_by_kept: dict[str, int] = {}
+
+    @property
+    def running_coroutines(self) -> int:
+        """How many ``async def`` bodies run."""
+        return len(self.at_work)
 
     # ── pools ───────────────────────────────────────────────────────────────────────────
 
@@ -154,8 +160,8 @@ class Slots:
         return self._used.get(pool, 0)
 
     def used_by_deferred(self, pool: str) -> int:
-        """Return how much of that is kept by what waits; one pass over all that is kept."""
-        return sum(weight for where, weight in self.kept.values() if where == pool)
+        """Return how much of that is kept by what waits."""
+        return self._used_by_kept.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
         """Whether a task weighs on its pool while it waits. A hosted sensor never does."""
@@ -178,6 +184,10 @@ class Slots:
 
     def _take(self, pool: str, weight: int) -> None:
         self._used[pool] = self._used.get(pool, 0) + weight
+
+    def _take_kept(self, pool: str, weight: int) -> None:
+        self._take(pool, weight)
+        self._used_by_kept[pool] = self._used_by_kept.get(pool, 0) + weight
 
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
@@ -202,13 +212,13 @@ class Slots:
     def _keep(self, live: Live) -> None:
         if live.task_no not in self.kept and self.counts_deferred(live.spec):
             self.kept[live.task_no] = live.spec.pool, live.spec.slots
-            self._take(live.spec.pool, live.spec.slots)
+            self._take_kept(live.spec.pool, live.spec.slots)
 
     def stop_keeping(self, live: Live) -> None:
         """A task keeps no room any more, whatever it waits for."""
         if live.task_no in self.kept:
             pool, weight = self.kept.pop(live.task_no)
-            self._take(pool, -weight)
+            self._take_kept(pool, -weight)
 
     def _recount_kept(self, pool: str, memory: Memory) -> None:
         """A pool counts what waits from now on, or no longer does."""
@@ -242,7 +252,7 @@ class Slots:
         if live.is_hosted:
             live.is_hosted = False
             if live.spec.sensor is None:
-                self.running_coroutines -= 1
+                del self.at_work[live.task_no]
                 self._take(live.spec.pool, -live.spec.slots)
                 self._leave_run(live)
         if live.worker >= 0:
@@ -286,8 +296,9 @@ class Slots:
     def recount(self, memory: Memory) -> None:
         """Count what is taken anew from the places of all tasks, after some were read again."""
         self._used.clear()
+        self._used_by_kept.clear()
         self.kept.clear()
-        self.running_coroutines = 0
+        self.at_work.clear()
         for worker in self.workers:
             worker.current, worker.claims, worker.weight = None, [], 0
         for run in memory.runs.objects.values():
@@ -305,7 +316,7 @@ class Slots:
     def _count(self, live: Live) -> None:
         self.keep(live)
         if live.is_hosted and live.spec.sensor is None:
-            self.running_coroutines += 1
+            self.at_work[live.task_no] = live
             self._take(live.spec.pool, live.spec.slots)
             self._enter_run(live)
         if live.worker < 0:
@@ -353,7 +364,7 @@ class Slots:
             self.stop_keeping(live)
             live.is_hosted = True
             if lane != SENSOR_LANE:
-                self.running_coroutines += 1
+                self.at_work[live.task_no] = live
                 self._take(live.spec.pool, live.spec.slots)
                 self._enter_run(live)
                 self.ready.admit_more(live)

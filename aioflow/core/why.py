@@ -102,7 +102,7 @@ def explain_task(
     if group is not None:  # it was cleared, and waits for its rule again
         is_over = map_index >= 0 and group.states[map_index] != TaskState.PENDING
         return None if is_over else _explain_pending(run, position, memory)
-    live = run.live.get(run.task_no(position, -1))
+    live = memory.parking.peek_task(run.task_no(position, -1))
     if live is not None:
         return _explain_live(live, memory, slots)
     if run.states[position] == TaskState.PENDING:
@@ -115,13 +115,13 @@ def still_waits(memory: Memory, run_no: RunNo, position: int, map_index: int) ->
     run = memory.runs.get(run_no)
     if run is None or (map_index >= 0 and position not in run.groups):
         return False
-    live = run.live.get(run.task_no(position, map_index))
+    live = memory.parking.peek_task(run.task_no(position, map_index))
     return live is not None and (live.state is TaskState.DEFERRED or live.is_hosted)
 
 
 def _explain_child(group: Group, map_index: int, memory: Memory, slots: Slots) -> Wait | None:
     if 0 <= map_index < group.width:
-        live = group.run.live.get(group.first_task_no + map_index)
+        live = memory.parking.peek_task(group.first_task_no + map_index)
         if live is not None:
             return _explain_live(live, memory, slots)
         if group.states[map_index] != TaskState.PENDING:

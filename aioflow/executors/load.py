@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-__all__ = ("HostLoad", "resident_bytes")
+from aioflow.model import Instant
+
+__all__ = ("HostLoad", "WatchLoad", "Watched", "resident_bytes")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class WatchLoad(NamedTuple):
+    """The watches of a host that triggers of a class share."""
+
+    class_path: str
+    how_many: int
+    next_check_at: Instant | None
+
+
+class Watched(NamedTuple):
+    """How a hosted trigger is looked after.
+
+    Attributes:
+        shared_with: How many others are in its watch.
+        next_check_at: When that looks next, if it knows.
+    """
+
+    shared_with: int
+    next_check_at: Instant | None
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,21 +43,21 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
         name: Its role.
         pid: ``None`` while there is no process.
         lag_seconds: How late its loop was to answer, the worst of the last half a minute.
-        evicted: Parked coroutines it has let go of for want of memory.
-        fires: Events its triggers have yielded, by class path. Both since the daemon began.
+        evicted: Parked coroutines it has let go of for want of memory since the daemon began.
         triggers: How many it has.
         waiting: How many it has no room for.
         capacity: How many it may have; 0 if it hosts none.
+        watches: Those its triggers share; ``None`` while it has not told.
     """
 
     name: str
     pid: int | None
     lag_seconds: float
     evicted: int = 0
-    fires: Mapping[str, int] = {}
     triggers: int = 0
     waiting: int = 0
     capacity: int = 0
+    watches: Sequence[WatchLoad] | None = None
 
 
 def resident_bytes(pid: int | None) -> int:

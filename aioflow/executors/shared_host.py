@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.children import Child, NoRoom
-from aioflow.executors.load import HostLoad
+from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
 from aioflow.executors.wiring import Outgoing, Wiring
@@ -84,6 +84,7 @@ class SharedHost:
         self._starting: TaskStatus[None] | None = None
         self._late_us: deque[int] = deque(maxlen=_PULSES_KEPT)
         self._evicted = self._evicted_here = 0
+        self._watches: list[WatchLoad] | None = None
 
     @property
     def load(self) -> HostLoad:
@@ -93,6 +94,7 @@ class SharedHost:
             pid=self.pid,
             lag_seconds=max(self._late_us, default=0) / 1e6,
             evicted=self._evicted,
+            watches=self._watches,
         )
 
     @property
@@ -190,6 +192,8 @@ class SharedHost:
         self._late_us.append(max(pong.late_us for pong in pongs))
         self._evicted += pongs[-1].evicted - self._evicted_here
         self._evicted_here = pongs[-1].evicted
+        told = pongs[-1].watches
+        self._watches = None if told is None else [WatchLoad(*one) for one in told]
 
     async def _hear(self, data: bytes) -> None:
         """Hand on what it printed, and report what its watchdog says in between."""
@@ -245,6 +249,7 @@ class SharedHost:
         self._blocked = None
         self._late_us.clear()
         self._evicted_here = 0
+        self._watches = None
         self._stalls, self._standing, self._incident = StallLines(child.log_nonce), "", 0
         child.send([self._wiring.welcome(self._role)])
         self._child, self._outgoing = child, Outgoing(child)

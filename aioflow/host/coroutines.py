@@ -172,6 +172,9 @@ class CoroutineHost:
         self._channels = Channels(line)
         self.evicted = 0
 
+    def watches(self) -> None:
+        """See ``shared.Role``: there are none."""
+
     def obey(self, order: Order) -> None:
         """See ``shared.Role``."""
         match order:

@@ -192,13 +192,16 @@ class Role(Protocol):
 
     evicted: int
 
+    def watches(self) -> tuple[tuple[str, int, int | None], ...] | None:
+        """Return the watches it has; see ``Pong``."""
+
     def obey(self, order: Order) -> None:
         """Take one order. Never blocks, never raises for what user code does."""
 
 
-def _pong(ping: Ping, evicted: int) -> Pong:
+def _pong(ping: Ping, role: Role) -> Pong:
     late_us = time.monotonic_ns() // 1_000 - ping.sent_us if ping.sent_us else 0
-    return Pong(max(late_us, 0), evicted)
+    return Pong(max(late_us, 0), role.evicted, role.watches())
 
 
 RoleFactory: TypeAlias = Callable[[Line, BlackBox, Welcome], Role]
@@ -265,7 +268,7 @@ async def _serve(
             if isinstance(order, Answer):
                 line.answered(order)
             elif isinstance(order, Ping):
-                line.report(_pong(order, served.evicted))
+                line.report(_pong(order, served))
             else:
                 served.obey(order)
 

@@ -26,10 +26,20 @@ from aioflow.host.pump import OutputPump
 from aioflow.host.shared import Line
 from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.host.trigger_making import LOAD, TriggerMaker
-from aioflow.host.watches import HostedWatch, Watches
-from aioflow.messages import Fired, TriggerEnded
+from aioflow.host.watches import HostedWatch, Told, Watches
+from aioflow.messages import Described, Fired, TriggerEnded
 from aioflow.model import CODE_MISSING, Failure
-from aioflow.orders import End, EventsTaken, ForgetRun, Host, Order, RunInfo, Start, Welcome
+from aioflow.orders import (
+    Describe,
+    End,
+    EventsTaken,
+    ForgetRun,
+    Host,
+    Order,
+    RunInfo,
+    Start,
+    Welcome,
+)
 
 __all__ = ("CLEANUP_SECONDS", "TriggerHost")
 
@@ -95,8 +105,28 @@ class TriggerHost:
                 self._maker.runs.tell(order)
             case ForgetRun():
                 self._maker.runs.forget(order.run_no)
+            case Describe():
+                self._describe(order)
             case _:
                 raise LinkClosed(f"a trigger host was ordered {type(order).__name__}")
+
+    def watches(self) -> Told:
+        """See ``shared.Role``."""
+        return self._watches.told(self._box)
+
+    def _describe(self, order: Describe) -> None:
+        """Say what triggers share; one that is no data shares nothing."""
+        checks: dict[HostedWatch, int | None] = {}
+        told = []
+        for number in order.numbers:
+            hosted = self._hosted.get(number)
+            watch = hosted.watch if isinstance(hosted, Wait) else None
+            if watch is not None and watch not in checks:
+                checks[watch] = watch.next_check(self._box)
+            if hosted is not None:
+                others = 0 if watch is None else watch.count - 1
+                told.append((number, others, None if watch is None else checks[watch]))
+        self._line.report(Described(order.question, tuple(told)))
 
     def _take(self, order: Host) -> None:
         known = self._hosted.get(order.trigger_no)

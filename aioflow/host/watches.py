@@ -7,15 +7,19 @@ keeps of what is wanted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from aioflow.author.trigger import TriggerEvent
 from aioflow.author.watch import Share, Watch, show_wanted
+from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.failures import print_traceback
 from aioflow.host.hosted import Wait
 from aioflow.host.nursery import Hosted, Nursery, watching
 from aioflow.host.trigger_events import TriggerWrong, check, events_of
+from aioflow.model import Instant
 
 __all__ = ("BUDGET_SECONDS", "Finder", "HostedWatch", "Watches")
 
@@ -23,6 +27,10 @@ BUDGET_SECONDS = 0.01
 """How long a watch may hand out what it found before the loop comes round."""
 
 _EMPTY = "finished"
+_CLASSES_TOLD = 50
+_ASKED = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 _Key: TypeAlias = tuple[type[Watch[Any, Any]], tuple[Hashable, ...]]
 _Crowd: TypeAlias = Wait | dict[Wait, None]
@@ -34,10 +42,12 @@ class HostedWatch(Hosted):
     Attributes:
         name: What it is called in failures.
         wants: Who wants what. One trigger alone stands for itself.
+        count: How many want something.
+        class_path: Of the trigger that wanted something first.
         is_telling: It hands out what it found, and is not to be disturbed.
     """
 
-    __slots__ = ("_signer", "at", "is_telling", "name", "wants", "watch")
+    __slots__ = ("_signer", "at", "class_path", "count", "is_telling", "name", "wants", "watch")
 
     def __init__(self, watch: Watch[Any, Any], at: _Key, first: Wait) -> None:
         super().__init__()
@@ -45,6 +55,8 @@ class HostedWatch(Hosted):
         self.at = at
         self.name = type(watch).__name__
         self.wants: dict[Hashable, _Crowd] = {}
+        self.count = 0
+        self.class_path = first.kind.class_path
         self.is_telling = False
         self._signer = first
 
@@ -71,6 +83,7 @@ class HostedWatch(Hosted):
     def add(self, wait: Wait) -> bool:
         """Take one in; whether it is the first that wants this."""
         wait.watch = self
+        self.count += 1
         crowd = self.wants.get(wait.wanted)
         if crowd is None:
             self.wants[wait.wanted] = wait
@@ -83,6 +96,7 @@ class HostedWatch(Hosted):
     def discard(self, wait: Wait) -> bool:
         """Let one go; whether it was the last that wanted this."""
         wait.watch = None
+        self.count -= 1
         crowd = self.wants[wait.wanted]
         if isinstance(crowd, dict):
             del crowd[wait]
@@ -91,17 +105,30 @@ class HostedWatch(Hosted):
         del self.wants[wait.wanted]
         return True
 
-    def take(self, wanted: Hashable) -> Iterable[Wait]:
+    def take(self, wanted: Hashable) -> Collection[Wait]:
         """Let all go who want this."""
         crowd = self.wants.pop(wanted, ())
         waits = (crowd,) if isinstance(crowd, Wait) else crowd
         for wait in waits:
             wait.watch = None
+        self.count -= len(waits)
         return waits
+
+    def next_check(self, box: BlackBox) -> Instant | None:
+        """Return when it looks next, if that is known. Runs user code, and does not raise."""
+        try:
+            with signed(box, self.number):
+                moment = self.watch.next_check()
+            return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+        except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
+            return None
 
     def take_all(self) -> list[Wait]:
         """Let all go."""
         return [wait for wanted in list(self.wants) for wait in self.take(wanted)]
+
+
+Told: TypeAlias = tuple[tuple[str, int, Instant | None], ...]
 
 
 class Finder(Protocol):
@@ -127,6 +154,7 @@ class Watches:
         self._finder = finder
         self._loop = asyncio.get_running_loop()
         self._open: dict[_Key, HostedWatch] = {}
+        self._of_class: dict[str, dict[_Key, HostedWatch]] = {}
 
     def join(self, wait: Wait, share: Share) -> None:
         """Have a trigger wait in its watch.
@@ -160,6 +188,16 @@ class Watches:
                 print_traceback(exc)  # the one who leaves is not to suffer, nor are the others
         self._close_if_empty(hosted)
 
+    def told(self, box: BlackBox) -> Told:
+        """Return how many there are by class path, and when the first looks next; see ``Pong``.
+
+        Of many of a class not all are asked: they look at much the same time.
+        """
+        return tuple(
+            (class_path, len(of_class), _first(islice(of_class.values(), _ASKED), box))
+            for class_path, of_class in islice(self._of_class.items(), _CLASSES_TOLD)
+        )
+
     def gone(self, hosted: HostedWatch, problem: BaseException) -> None:
         """A watch has ended; whoever it still had fails."""
         self._forget(hosted)
@@ -173,6 +211,7 @@ class Watches:
             raise TriggerWrong("trigger", f"share() names {named!r}, which is no Watch class")
         watch = named(*at[1])
         hosted = self._open[at] = HostedWatch(watch, at, first)
+        self._of_class.setdefault(hosted.class_path, {})[at] = hosted
         show_wanted(watch, hosted.wants.keys())
         self._nursery.start(hosted, self._run(hosted))
         return hosted
@@ -185,6 +224,10 @@ class Watches:
     def _forget(self, hosted: HostedWatch) -> None:
         if self._open.get(hosted.at) is hosted:
             del self._open[hosted.at]
+            of_class = self._of_class[hosted.class_path]
+            del of_class[hosted.at]
+            if not of_class:
+                del self._of_class[hosted.class_path]
 
     # ── one watch ───────────────────────────────────────────────────────────────────────
 
@@ -262,3 +305,9 @@ class Watches:
         finally:
             for wait in rest:
                 act(wait)
+
+
+def _first(watches: Iterable[HostedWatch], box: BlackBox) -> Instant | None:
+    """Return when the first of these looks next, as far as they know."""
+    known = (watch.next_check(box) for watch in watches)
+    return min((at for at in known if at is not None), default=None)

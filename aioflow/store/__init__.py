@@ -45,7 +45,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
-from aioflow.unfinished import LiveRun, Snapshot, Unfinished
+from aioflow.unfinished import LiveRun, Unfinished
 
 __all__ = ("Claim", "Durability", "Store", "open_store")
 
@@ -122,9 +122,6 @@ class Store(Browsed, Protocol):
         First comes a ``Snapshot`` without runs; then these by number, large ones in pieces, see
         ``LiveRun.is_whole``; and between them the rows that are its ``stray_triggers``.
         """
-
-    async def load(self) -> Snapshot:
-        """Return the same at once, where it is known to be little."""
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """Return everything needed to go on with a run where it stands, ended or not."""
@@ -204,6 +201,9 @@ class Store(Browsed, Protocol):
     async def list_expansions(self, run_no: RunNo) -> list[ExpansionRow]:
         """Return the expansions of a run by position."""
 
+    async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
+        """Return those of many runs, in no order; 500 with one statement."""
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """Return results by task number, ``end`` excluded."""
 
@@ -267,9 +267,9 @@ class Store(Browsed, Protocol):
         """Return trigger rows by number, kwargs unsealed."""
 
     async def list_dag_triggers(
-        self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize
+        self, *, after: TriggerNo = -1, upto: TriggerNo = sys.maxsize, limit: int = 1000
     ) -> list[DagTriggerRow]:
-        """Return the triggers that start runs of DAGs, of these numbers, fields unsealed."""
+        """Return the triggers that start runs of DAGs by number, fields unsealed."""
 
     async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
         """Return the trigger that starts runs of a DAG, if it has one, fields unsealed."""

@@ -87,8 +87,8 @@ class Browsed(Protocol):
     async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
         """Return the named event of that number."""
 
-    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
-        """Return the runs that triggers of DAGs of a class started for an event with that key."""
+    async def list_started_by(self, paths: Sequence[str], key: str, *, limit: int) -> list[RunNo]:
+        """Return the runs that triggers of DAGs of classes started for an event with that key."""
 
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that ever claimed this database."""

@@ -119,17 +119,6 @@ _WAITS_OF_TASK = (
 _EVENT_BY_NO = select(_event).where(_event.c.event_no == _number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
-_STARTED_BY = (
-    select(_dag_event.c.run_no)
-    .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
-    .where(
-        _dag_trigger.c.class_path == _text("path"),
-        _dag_event.c.key == _text("key"),
-        _dag_event.c.run_no.is_not(None),
-    )
-    .order_by(_dag_event.c.run_no)
-    .limit(_number("limit"))
-)
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
 
@@ -166,6 +155,24 @@ def _runs_by_no(width: int) -> Select[Any]:
 
 
 @cache
+def _started_by(paths: int) -> Select[Any]:
+    """Return the runs that triggers of as many classes started for an event of a key."""
+    classes = [_text(f"path_{n}") for n in range(paths)]
+    return (
+        select(_dag_event.c.run_no)
+        .distinct()
+        .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
+        .where(
+            _dag_trigger.c.class_path.in_(classes),
+            _dag_event.c.key == _text("key"),
+            _dag_event.c.run_no.is_not(None),
+        )
+        .order_by(_dag_event.c.run_no)
+        .limit(_number("limit"))
+    )
+
+
+@cache
 def _waits_page(paths: int, *, prefixes: int, of_dag: bool, in_state: bool) -> Select[Any]:
     """Return a page of waits whose class is one of these, or begins as one of these does."""
     page = (
@@ -198,6 +205,17 @@ class BrowsingReader:
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> list[Row]:
         """Return the rows of an answer."""
+
+    @abstractmethod
+    async def _each(
+        self,
+        made: Callable[[rows.Values], Row],
+        statement: Callable[[int], Select[Any]],
+        name: str,
+        wanted: Collection[object],
+        **values: Any,
+    ) -> list[Row]:
+        """Return the rows of many keys."""
 
     @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
@@ -252,15 +270,8 @@ class BrowsingReader:
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
         """See ``Store``."""
-        found: dict[RunNo, RunRow] = {}
-        wanted = list(dict.fromkeys(run_nos))
-        for start in range(0, len(wanted), _WIDTH):
-            piece = wanted[start : start + _WIDTH]
-            piece += piece[-1:] * (_WIDTH - len(piece))
-            named = {f"no_{n}": run_no for n, run_no in enumerate(piece)}
-            of_piece = await self._all(rows.run_row, _runs_by_no(_WIDTH), **named)
-            found.update({row.run_no: row for row in of_piece})
-        return found
+        found = await self._each(rows.run_row, _runs_by_no, "no", dict.fromkeys(run_nos))
+        return {row.run_no: row for row in found}
 
     async def list_tries_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1_000
@@ -337,9 +348,11 @@ class BrowsingReader:
         found = await self._all(rows.named_event_row, _EVENT_BY_NO, event_no=event_no)
         return found[0] if found else None
 
-    async def list_started_by(self, path: str, key: str, *, limit: int) -> list[RunNo]:
+    async def list_started_by(self, paths: Sequence[str], key: str, *, limit: int) -> list[RunNo]:
         """See ``Store``."""
-        return await self._all(lambda row: row[0], _STARTED_BY, path=path, key=key, limit=limit)
+        named = {f"path_{n}": path for n, path in enumerate(paths)}
+        statement = _started_by(len(paths))
+        return await self._all(lambda row: row[0], statement, key=key, limit=limit, **named)
 
     async def list_nodes(self) -> list[NodeRow]:
         """See ``Store``."""

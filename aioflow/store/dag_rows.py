@@ -44,6 +44,7 @@ _TRIGGERS_BETWEEN = (
         tables.dag_trigger.c.trigger_no <= number("upto"),
     )
     .order_by(tables.dag_trigger.c.trigger_no)
+    .limit(number("limit"))
 )
 _TRIGGER_OF_DAG = select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id == text("dag_id"))
 HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
@@ -148,10 +149,12 @@ class DagTriggerReader(Asking):
     _vault: Vault
 
     async def list_dag_triggers(
-        self, *, after: int = -1, upto: int = sys.maxsize
+        self, *, after: int = -1, upto: int = sys.maxsize, limit: int = 1000
     ) -> list[DagTriggerRow]:
         """See ``Store``."""
-        return await self._all(self._unsealed, _TRIGGERS_BETWEEN, after=after, upto=upto)
+        return await self._all(
+            self._unsealed, _TRIGGERS_BETWEEN, after=after, upto=upto, limit=limit
+        )
 
     async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
         """See ``Store``."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
+from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 from sqlalchemy import Select, Table
 from sqlalchemy.engine.interfaces import Dialect
@@ -51,6 +52,7 @@ from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
 __all__ = ("AT_ONCE", "Question", "Reading")
 
+_MADE_AT_ONCE = 250
 AT_ONCE = 500
 """How many keys one statement takes."""
 
@@ -189,25 +191,6 @@ class Reading(
             yield replace(last, triggers=[self._trigger(row) for row in waits])
             last, waits = head, more
         yield replace(last, triggers=[self._trigger(row) for row in waits], is_whole=True)
-
-    async def load(self) -> Snapshot:
-        """See ``Store``."""
-        snapshot: Snapshot | None = None
-        async with self.unfinished() as parts:
-            async for part in parts:
-                if isinstance(part, Snapshot):
-                    snapshot = part
-                    continue
-                assert snapshot is not None  # noqa: S101 - it comes first
-                if isinstance(part, TriggerRow):
-                    snapshot.stray_triggers.append(part)
-                elif snapshot.runs and snapshot.runs[-1].run.run_no == part.run.run_no:
-                    snapshot.runs[-1].tasks.extend(part.tasks)
-                    snapshot.runs[-1].triggers.extend(part.triggers)
-                else:
-                    snapshot.runs.append(replace(part, is_whole=True))
-        assert snapshot is not None  # noqa: S101 - see above
-        return snapshot
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
         """See ``Store``."""
@@ -362,6 +345,10 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.expansion_row, selects.EXPANSIONS, run_no=run_no)
 
+    async def list_expansions_of(self, run_nos: Collection[RunNo]) -> list[ExpansionRow]:
+        """See ``Store``."""
+        return await self._each(rows.expansion_row, selects.expansions_of, "run_no", run_nos)
+
     async def list_results(self, first: TaskNo, end: TaskNo, limit: int = 1000) -> list[ResultRow]:
         """See ``Store``."""
         return await self._all(
@@ -448,7 +435,12 @@ class Reading(
         if not all(map(_is_storable, values.values())):
             return []  # what no row can hold matches none
         (found,) = await self._fetch([self._question(statement, **values)])
-        return [made(row) for row in found]
+        made_of: list[Row] = []
+        for first in range(0, len(found), _MADE_AT_ONCE):
+            if first:
+                await checkpoint()  # a thousand rows to be unsealed take a while
+            made_of += map(made, found[first : first + _MADE_AT_ONCE])
+        return made_of
 
     async def _each(
         self,

@@ -70,6 +70,7 @@ __all__ = (
     "VALUES_OF_KIND",
     "VERSION",
     "WIDTHS_OF_RUN",
+    "expansions_of",
     "latest_named_events",
     "number",
     "runs_by_date",
@@ -311,6 +312,15 @@ EXPANSIONS = (
     .where(_expansion.c.run_no == number("run_no"))
     .order_by(_expansion.c.position)
 )
+
+
+@cache
+def expansions_of(width: int) -> Select[Any]:
+    """Return the expansions of as many runs: ``run_no_0``, ``run_no_1`` and so on."""
+    run_nos = [number(f"run_no_{n}") for n in range(width)]
+    return select(_expansion).where(_expansion.c.run_no.in_(run_nos))
+
+
 WIDTHS_OF_RUN = (
     select(_result.c.run_no, _result.c.task_no, _result.c.width)
     .where(_result.c.run_no == number("run_no"), _result.c.width.is_not(None))

@@ -8,21 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     Column,
     ColumnElement,
     ForeignKey,
     Index,
-    Integer,
-    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
-    SmallInteger,
     Table,
-    Text,
     literal_column,
 )
+
+from aioflow.store.columns import NUMBER, blob, flag, key, name, number, state, text
 
 __all__ = (
     "backfill",
@@ -58,127 +55,89 @@ __all__ = (
 
 metadata = MetaData()
 
-# A strict table of SQLite knows one integer type only.
-_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
-_SMALL = SmallInteger().with_variant(Integer(), "sqlite")
-
-
-def _key(name: str) -> Column[int]:
-    return Column(name, _NUMBER, primary_key=True, autoincrement=False)
-
-
-def _number(
-    name: str, *more: Any, null: bool = False, server_default: str | None = None
-) -> Column[int]:
-    return Column(name, _NUMBER, *more, nullable=null, server_default=server_default)
-
-
-def _text(
-    name: str, *more: Any, null: bool = False, server_default: str | None = None
-) -> Column[str]:
-    return Column(name, Text(), *more, nullable=null, server_default=server_default)
-
-
-def _name(name: str, limit: int) -> Column[str]:
-    """A text that is a key; PostgreSQL cannot index one of more than some 2,700 bytes."""
-    return Column(name, Text(), CheckConstraint(f"length({name}) <= {limit}"), primary_key=True)
-
-
-def _blob(name: str, *, null: bool = False) -> Column[bytes]:
-    return Column(name, LargeBinary(), nullable=null)
-
-
-def _flag(name: str, *, server_default: str | None = None) -> Column[int]:
-    check = CheckConstraint(f"{name} BETWEEN 0 AND 1")
-    return Column(name, _SMALL, check, nullable=False, server_default=server_default)
-
-
-def _state(last: int, name: str = "state") -> Column[int]:
-    return Column(name, _SMALL, CheckConstraint(f"{name} BETWEEN 0 AND {last}"), nullable=False)
-
 
 def _only(where: ColumnElement[bool]) -> dict[str, Any]:
     """Have an index know some of the rows."""
     return {"sqlite_where": where, "postgresql_where": where}
 
 
-meta = Table("meta", metadata, _name("name", 100), _text("value"), sqlite_strict=True)
+meta = Table("meta", metadata, name("name", 100), text("value"), sqlite_strict=True)
 
 node = Table(
     "node",
     metadata,
-    _key("node_no"),
-    _number("epoch"),
-    _number("commit_no"),
-    _number("started_at", null=True),
-    _number("seen_at", null=True),
-    _text("version", null=True),
-    _number("pid", null=True),
-    _text("host", null=True),
+    key("node_no"),
+    number("epoch"),
+    number("commit_no"),
+    number("started_at", null=True),
+    number("seen_at", null=True),
+    text("version", null=True),
+    number("pid", null=True),
+    text("host", null=True),
     sqlite_strict=True,
 )
 
-drained = Table("drained", metadata, _key("node_no"), _number("at"), sqlite_strict=True)
+drained = Table("drained", metadata, key("node_no"), number("at"), sqlite_strict=True)
 
 number_lease = Table(
-    "number_lease", metadata, _name("name", 100), _number("next_no"), sqlite_strict=True
+    "number_lease", metadata, name("name", 100), number("next_no"), sqlite_strict=True
 )
 
 version = Table(
     "version",
     metadata,
-    _name("version", 128),
-    _text("file"),
-    _blob("dags"),
-    _blob("sources"),
-    _number("created_at"),
+    name("version", 128),
+    text("file"),
+    blob("dags"),
+    blob("sources"),
+    number("created_at"),
     sqlite_strict=True,
 )
 
 dag_file = Table(
     "dag_file",
     metadata,
-    _name("file", 600),
-    _text("version", ForeignKey("version.version"), null=True),
-    _text("reason", null=True),
-    _text("message", null=True),
-    _number("parsed_at"),
+    name("file", 600),
+    text("version", ForeignKey("version.version"), null=True),
+    text("reason", null=True),
+    text("message", null=True),
+    number("parsed_at"),
     sqlite_strict=True,
 )
 
 dag = Table(
     "dag",
     metadata,
-    _name("dag_id", 250),
-    _text("file"),
-    _text("version", ForeignKey("version.version")),
-    _flag("paused"),
-    _number("next_run_at", null=True),
-    _flag("gone"),
-    _number("last_slot", null=True),
-    _number("told_late", null=True),
+    name("dag_id", 250),
+    text("file"),
+    text("version", ForeignKey("version.version")),
+    flag("paused"),
+    number("next_run_at", null=True),
+    flag("gone"),
+    number("last_slot", null=True),
+    number("told_late", null=True),
     sqlite_strict=True,
 )
 
 run = Table(
     "run",
     metadata,
-    _key("run_no"),
-    _text("run_id", CheckConstraint("length(run_id) <= 500")),
-    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
-    _text("version", ForeignKey("version.version")),
-    _state(5),
-    _text("cause"),
-    _number("first_task_no"),
-    _number("logical_date", null=True),
-    _blob("conf", null=True),
-    _text("key", CheckConstraint("length(key) <= 250"), null=True),
-    _number("created_at"),
-    _number("started_at", null=True),
-    _number("ended_at", null=True),
-    _text("quarantine", null=True),
-    _number("caller", null=True),
-    _number("backfill", null=True),
+    key("run_no"),
+    text("run_id", CheckConstraint("length(run_id) <= 500")),
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    text("version", ForeignKey("version.version")),
+    state(5),
+    text("cause"),
+    number("first_task_no"),
+    number("logical_date", null=True),
+    blob("conf", null=True),
+    text("key", CheckConstraint("length(key) <= 250"), null=True),
+    number("created_at"),
+    number("started_at", null=True),
+    number("ended_at", null=True),
+    text("quarantine", null=True),
+    number("caller", null=True),
+    number("backfill", null=True),
     sqlite_strict=True,
 )
 Index("run_by_id", run.c.run_id, unique=True)
@@ -208,20 +167,20 @@ Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is
 task = Table(
     "task",
     metadata,
-    _key("task_no"),
-    _number("run_no", ForeignKey("run.run_no")),
-    _number("position"),
-    _number("map_index"),
-    _state(11),
-    _number("try_number"),
-    _number("start_no"),
-    _number("interruptions"),
-    _number("due_at", null=True),
-    _number("deadline_at", null=True),
-    _number("queued_at", null=True),
-    _number("started_at", null=True),
-    _number("ended_at", null=True),
-    _blob("failure", null=True),
+    key("task_no"),
+    number("run_no", ForeignKey("run.run_no")),
+    number("position"),
+    number("map_index"),
+    state(11),
+    number("try_number"),
+    number("start_no"),
+    number("interruptions"),
+    number("due_at", null=True),
+    number("deadline_at", null=True),
+    number("queued_at", null=True),
+    number("started_at", null=True),
+    number("ended_at", null=True),
+    blob("failure", null=True),
     sqlite_strict=True,
 )
 Index("task_by_run", task.c.run_no)
@@ -229,11 +188,11 @@ Index("task_by_run", task.c.run_no)
 expansion = Table(
     "expansion",
     metadata,
-    _number("run_no", ForeignKey("run.run_no")),
-    _number("position"),
-    _number("width"),
-    _number("first_task_no"),
-    _flag("is_open", server_default="0"),
+    number("run_no", ForeignKey("run.run_no")),
+    number("position"),
+    number("width"),
+    number("first_task_no"),
+    flag("is_open", server_default="0"),
     PrimaryKeyConstraint("run_no", "position"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -242,10 +201,10 @@ expansion = Table(
 stream_item = Table(
     "stream_item",
     metadata,
-    _number("task_no"),
-    _number("item_index"),
-    _number("run_no"),
-    _blob("payload"),
+    number("task_no"),
+    number("item_index"),
+    number("run_no"),
+    blob("payload"),
     PrimaryKeyConstraint("task_no", "item_index"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -255,14 +214,14 @@ Index("stream_item_by_run", stream_item.c.run_no, stream_item.c.task_no)
 try_ = Table(
     "try",
     metadata,
-    _number("task_no", ForeignKey("task.task_no")),
-    _number("start_no"),
-    _number("run_no"),
-    _number("try_number"),
-    _state(11),
-    _number("started_at", null=True),
-    _number("ended_at"),
-    _blob("failure", null=True),
+    number("task_no", ForeignKey("task.task_no")),
+    number("start_no"),
+    number("run_no"),
+    number("try_number"),
+    state(11),
+    number("started_at", null=True),
+    number("ended_at"),
+    blob("failure", null=True),
     PrimaryKeyConstraint("task_no", "start_no"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -271,12 +230,12 @@ try_ = Table(
 result = Table(
     "result",
     metadata,
-    Column("task_no", _NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
-    _number("run_no"),
-    _number("start_no"),
-    _blob("body", null=True),
-    _number("size"),
-    _number("width", null=True),
+    Column("task_no", NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
+    number("run_no"),
+    number("start_no"),
+    blob("body", null=True),
+    number("size"),
+    number("width", null=True),
     sqlite_strict=True,
 )
 _wide = result.c.width.is_not(None)
@@ -285,32 +244,32 @@ Index("result_wide", result.c.run_no, sqlite_where=_wide, postgresql_where=_wide
 map_label = Table(
     "map_label",
     metadata,
-    Column("task_no", _NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
-    _number("run_no"),
-    _text("label"),
+    Column("task_no", NUMBER, ForeignKey("task.task_no"), primary_key=True, autoincrement=False),
+    number("run_no"),
+    text("label"),
     sqlite_strict=True,
 )
 
 trigger_wait = Table(
     "trigger_wait",
     metadata,
-    _key("trigger_no"),
-    _number("task_no"),
-    _number("run_no", ForeignKey("run.run_no")),
-    _state(2),
-    _text("class_path"),
-    _blob("kwargs", null=True),
-    _number("since"),
-    _number("deadline_at", null=True),
-    _text("next_method"),
-    _blob("next_kwargs", null=True),
-    _blob("event", null=True),
-    _text("event_key", null=True),
-    _number("ordinal", server_default="-1"),
-    _number("branch", server_default="0"),
-    _number("window", server_default="0"),
-    _blob("failure", null=True),
-    _text("timeout_method", server_default=""),
+    key("trigger_no"),
+    number("task_no"),
+    number("run_no", ForeignKey("run.run_no")),
+    state(2),
+    text("class_path"),
+    blob("kwargs", null=True),
+    number("since"),
+    number("deadline_at", null=True),
+    text("next_method"),
+    blob("next_kwargs", null=True),
+    blob("event", null=True),
+    text("event_key", null=True),
+    number("ordinal", server_default="-1"),
+    number("branch", server_default="0"),
+    number("window", server_default="0"),
+    blob("failure", null=True),
+    text("timeout_method", server_default=""),
     sqlite_strict=True,
 )
 Index("trigger_wait_by_run", trigger_wait.c.run_no)
@@ -318,11 +277,11 @@ Index("trigger_wait_by_run", trigger_wait.c.run_no)
 event = Table(
     "event",
     metadata,
-    _number("trigger_no"),
-    _number("sequence"),
-    _number("run_no"),
-    _text("key", null=True),
-    _blob("payload", null=True),
+    number("trigger_no"),
+    number("sequence"),
+    number("run_no"),
+    text("key", null=True),
+    blob("payload", null=True),
     PrimaryKeyConstraint("trigger_no", "sequence"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -332,13 +291,13 @@ Index("event_by_run", event.c.run_no)
 named_event = Table(
     "named_event",
     metadata,
-    _key("event_no"),
-    _text("name", CheckConstraint("length(name) <= 250")),
-    _text("key", CheckConstraint("length(key) <= 250"), null=True),
-    _blob("data"),
-    _number("at"),
-    _number("run_no", null=True),
-    _text("request", CheckConstraint("length(request) <= 250"), null=True),
+    key("event_no"),
+    text("name", CheckConstraint("length(name) <= 250")),
+    text("key", CheckConstraint("length(key) <= 250"), null=True),
+    blob("data"),
+    number("at"),
+    number("run_no", null=True),
+    text("request", CheckConstraint("length(request) <= 250"), null=True),
     sqlite_strict=True,
 )
 Index("named_event_by_name", named_event.c.name, named_event.c.event_no)
@@ -355,15 +314,15 @@ Index(
 record = Table(
     "record",
     metadata,
-    _number("task_no", ForeignKey("task.task_no")),
-    _number("ordinal"),
-    _number("run_no"),
-    _state(2),
-    _text("kind"),
-    _text("name"),
-    _text("place"),
-    _blob("answer", null=True),
-    _blob("failure", null=True),
+    number("task_no", ForeignKey("task.task_no")),
+    number("ordinal"),
+    number("run_no"),
+    state(2),
+    text("kind"),
+    text("name"),
+    text("place"),
+    blob("answer", null=True),
+    blob("failure", null=True),
     PrimaryKeyConstraint("task_no", "ordinal"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -373,20 +332,20 @@ Index("record_by_run", record.c.run_no)
 pool = Table(
     "pool",
     metadata,
-    _name("name", 250),
-    _number("slots"),
-    _flag("include_deferred"),
+    name("name", 250),
+    number("slots"),
+    flag("include_deferred"),
     sqlite_strict=True,
 )
 
 named_value = Table(
     "named_value",
     metadata,
-    _text("kind", CheckConstraint("kind IN ('secret', 'connection', 'variable')")),
-    _text("name", CheckConstraint("length(name) <= 250")),
-    _number("value_no"),
-    _number("at"),
-    _blob("sealed"),
+    text("kind", CheckConstraint("kind IN ('secret', 'connection', 'variable')")),
+    text("name", CheckConstraint("length(name) <= 250")),
+    number("value_no"),
+    number("at"),
+    blob("sealed"),
     PrimaryKeyConstraint("kind", "name"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -395,21 +354,21 @@ named_value = Table(
 backfill = Table(
     "backfill",
     metadata,
-    _key("backfill_no"),
-    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
-    _number("first"),
-    _number("last"),
-    _text("reprocess"),
-    _number("max_active"),
-    _number("is_reverse"),
-    _text("state"),
-    _blob("conf", null=True),
-    _number("next_at", null=True),
-    _number("made"),
-    _number("skipped"),
-    _number("created_at"),
-    _number("ended_at", null=True),
-    _text("failure", null=True),
+    key("backfill_no"),
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    number("first"),
+    number("last"),
+    text("reprocess"),
+    number("max_active"),
+    number("is_reverse"),
+    text("state"),
+    blob("conf", null=True),
+    number("next_at", null=True),
+    number("made"),
+    number("skipped"),
+    number("created_at"),
+    number("ended_at", null=True),
+    text("failure", null=True),
     sqlite_strict=True,
 )
 _running = backfill.c.state == "running"
@@ -421,13 +380,13 @@ Index(
     postgresql_where=_running,
 )
 
-deletion = Table("deletion", metadata, _key("run_no"), _number("at"), sqlite_strict=True)
+deletion = Table("deletion", metadata, key("run_no"), number("at"), sqlite_strict=True)
 clear_request = Table(
     "clear_request",
     metadata,
-    _number("run_no", ForeignKey("run.run_no")),
-    _text("key", CheckConstraint("length(key) <= 250")),
-    _number("cleared"),
+    number("run_no", ForeignKey("run.run_no")),
+    text("key", CheckConstraint("length(key) <= 250")),
+    number("cleared"),
     PrimaryKeyConstraint("run_no", "key"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
@@ -436,16 +395,16 @@ clear_request = Table(
 dag_trigger = Table(
     "dag_trigger",
     metadata,
-    _key("trigger_no"),
-    _text("dag_id", CheckConstraint("length(dag_id) <= 250")),
-    _text("class_path"),
-    _blob("kwargs"),
-    _number("since"),
-    _number("sequence"),
-    _blob("event", null=True),
-    _text("event_key", null=True),
-    _blob("held", null=True),
-    _number("run_no", null=True),
+    key("trigger_no"),
+    text("dag_id", CheckConstraint("length(dag_id) <= 250")),
+    text("class_path"),
+    blob("kwargs"),
+    number("since"),
+    number("sequence"),
+    blob("event", null=True),
+    text("event_key", null=True),
+    blob("held", null=True),
+    number("run_no", null=True),
     sqlite_strict=True,
 )
 Index("dag_trigger_by_dag", dag_trigger.c.dag_id, unique=True)
@@ -453,16 +412,16 @@ Index("dag_trigger_by_dag", dag_trigger.c.dag_id, unique=True)
 dag_event = Table(
     "dag_event",
     metadata,
-    _key("event_no"),
-    _number("trigger_no", ForeignKey("dag_trigger.trigger_no")),
-    _number("sequence"),
-    _text("key", null=True),
-    _number("at"),
-    _state(4, "fate"),
-    _number("run_no", null=True),
-    _text("reason", null=True),
-    _text("asset", null=True),
-    _blob("data", null=True),
+    key("event_no"),
+    number("trigger_no", ForeignKey("dag_trigger.trigger_no")),
+    number("sequence"),
+    text("key", null=True),
+    number("at"),
+    state(4, "fate"),
+    number("run_no", null=True),
+    text("reason", null=True),
+    text("asset", null=True),
+    blob("data", null=True),
     sqlite_strict=True,
 )
 _held = dag_event.c.fate == literal_column("1")
@@ -478,10 +437,8 @@ Index(
     postgresql_where=_keyed,
 )
 
-outbox = Table(
-    "outbox", metadata, _key("outbox_no"), _text("kind"), _blob("body"), sqlite_strict=True
-)
+outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"), sqlite_strict=True)
 
 journal = Table(
-    "journal", metadata, _key("commit_no"), _number("at"), _blob("body"), sqlite_strict=True
+    "journal", metadata, key("commit_no"), number("at"), blob("body"), sqlite_strict=True
 )

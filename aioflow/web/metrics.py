@@ -24,18 +24,20 @@ __all__ = ("exposition",)
 
 
 class _NodeCollector(Collector):
-    """Collects what the API knows, and the sizes somebody has put here before."""
+    """Collects what somebody has asked the API for before, and how the loop fares."""
 
     def __init__(self, api: Api, lag_seconds: Callable[[], float]) -> None:
         self._api = api
         self._lag_seconds = lag_seconds
         self.sizes = Sizes(0, 0)
+        self.now: Metrics | None = None
 
     def describe(self) -> Iterable[Metric]:
         return []  # else registering would ask a node that is not up yet
 
     def collect(self) -> Iterable[Metric]:
-        now = self._api.metrics()
+        now = self.now
+        assert now is not None  # noqa: S101 - whoever writes has asked
         yield from _circle(now, self._api.measures)
         yield from _work(now)
         yield from _waits(now, self._api.measures)
@@ -52,6 +54,7 @@ def exposition(api: Api, lag_seconds: Callable[[], float]) -> Callable[[], Await
 
     async def write() -> bytes:
         collector.sizes = await api.sizes()
+        collector.now = await api.metrics()
         return generate_latest(registry)
 
     return write
@@ -84,7 +87,7 @@ def _work(now: Metrics) -> Iterable[Metric]:
 
 def _waits(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield _gauges("parked_triggers", "Waits that hold no slot", "kind", now.parked)
-    yield _counters("trigger_events", "Events that triggers yielded", "kind", now.fires)
+    yield _counters("trigger_events", "Events that were taken of triggers", "kind", now.fires)
     text = "From an event, or the instant of a timer, to the turn that acted on it"
     family = HistogramMetricFamily("aioflow_resume_seconds", text, labels=["cause"])
     for cause, times in (("event", done.events), ("timer", done.timers)):

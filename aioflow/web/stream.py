@@ -22,8 +22,8 @@ __all__ = ("add_streams",)
 
 _BEAT_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
-_LOG_PIECE = 64 * 1024
-_PACE_SECONDS = 0.01
+_LOG_PIECE = 256 * 1024
+_PACE_SECONDS = 0.04
 _BUSY_SECONDS = 5
 
 _TOO_MANY = "web.too_many_streams"

@@ -18,6 +18,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.pages import Numbers, Pages, Rows
 from aioflow.core.restart import give_up
 from aioflow.core.restoring import Restoring, restore
+from aioflow.core.why import explain_task
 from aioflow.effects import HostTrigger, StartTry
 from aioflow.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
@@ -167,6 +168,17 @@ def test_what_a_task_waits_for_is_told_of_one_that_is_folded():
 
     assert explained[0, 1].kind.value == "trigger"
     assert folded(world) == 2
+
+
+def test_nothing_is_unfolded_to_say_what_it_waits_for():
+    world, run = wide(2)
+
+    explained = explain_task(world.memory.runs[run], 0, 1, world.memory, world.slots)
+
+    assert explained is not None
+    assert explained.kind.value == "trigger"
+    assert not world.memory.live.objects
+    assert not world.memory.waits.objects
 
 
 def test_a_folded_task_times_out():

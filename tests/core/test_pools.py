@@ -39,7 +39,7 @@ def task(name: str, **fields: Any) -> TaskSpec:
 
 
 def used(world: World) -> int:
-    ((_, taken, _),) = world.ask(ShowPools())
+    ((_, taken),) = world.ask(ShowPools())
     return taken
 
 

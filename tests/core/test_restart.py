@@ -135,7 +135,7 @@ def test_the_deadline_of_a_wait_outlives_a_restart():
 
 
 def pool_use(world: World) -> int:
-    ((_, used, _),) = world.ask(ShowPools())
+    ((_, used),) = world.ask(ShowPools())
     return used
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from aioflow.author.codec import decode, encode
-from aioflow.messages import Fired, Output, TriggerEnded
-from aioflow.orders import End, Host, Ping
+from aioflow.messages import Described, Fired, Output, Pong, TriggerEnded
+from aioflow.orders import Describe, End, Host, Ping
 from tests.host.peer import VERSION, write_version
 
 pytestmark = pytest.mark.process
@@ -21,6 +21,7 @@ SOURCE = """
 import asyncio, os, sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from aioflow import *
 
 def note(text):
@@ -52,6 +53,11 @@ class Street(Watch):
 
     def left(self, wanted):
         note(f"left {wanted}")
+
+    def next_check(self):
+        if self.name == "side street":
+            raise RuntimeError("who knows")
+        return datetime(2030, 1, 1, tzinfo=UTC)
 
     async def run(self):
         try:
@@ -86,6 +92,7 @@ class Tidy(Shared):
 class Own(Shared):
     async def run(self):
         if self.what == "end": return
+        if self.what == "wait": await asyncio.Event().wait()
         if self.what == "refuse": raise ValueError("refused")
         yield act(self.what)
 
@@ -166,6 +173,24 @@ def test_thousands_share_one_watch_and_each_has_its_event(host, home):
     fired = {f.trigger_no: decode(f.payload) for f in (host.expect(Fired) for _ in waits)}
     assert fired == {n: f"never:{n}" for n in range(count)}
     assert notes(home).count("made") == 1
+
+
+def test_what_they_share_and_when_that_looks_next_is_told_to_whoever_asks(host):
+    host.send(hosting("Shared", "ring", 7), hosting("Own", "ring", 8))
+    ended(host, 2)  # their classes are at hand now
+    host.send(*(hosting("Shared", "never", n) for n in range(2)), hosting("Shared", "never:2", 2))
+    host.send(hosting("Shared", "never", 3, street="side street"), hosting("Own", "wait", 4))
+    host.send(Ping(), Describe(5, (0, 2, 3, 4, 99)))
+
+    noon = 1_893_456_000_000_000
+    assert host.expect(Pong).watches == (("flow:Shared", 2, noon),)
+    told = host.expect(Described)
+    assert told == Described(5, ((0, 2, noon), (2, 2, noon), (3, 0, None), (4, 0, None)))
+
+    host.send(*(End(n, 1, "cancelled") for n in range(5)))
+    ended(host, 5)
+    host.send(Ping())
+    assert host.expect(Pong).watches == ()
 
 
 def test_those_who_want_the_same_are_told_together(host, home):

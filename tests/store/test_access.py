@@ -11,6 +11,7 @@ from aioflow.errors import BatchRefused
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from tests.store.loading import load
 from tests.store.samples import NOON, batch, execute
 
 ANNA = AccountRow(
@@ -72,7 +73,7 @@ async def test_they_come_back_as_they_were_stored(store):
 async def test_a_restart_knows_them_and_where_the_audit_ends(store):
     await store.commit(everything())
 
-    snapshot = await store.load()
+    snapshot = await load(store)
 
     assert snapshot.accounts == [ANNA, BOB]
     assert snapshot.tokens == [TOKEN, WIDE]

@@ -10,6 +10,7 @@ from aioflow.errors import BatchRefused
 from aioflow.model import RunState
 from aioflow.rows import DeletionRow
 from aioflow.store.replay import compare
+from tests.store.loading import load
 from tests.store.samples import NOON, RUN, batch, first_batch
 
 ONE = BackfillRow(
@@ -59,7 +60,7 @@ async def test_of_several_rows_of_one_the_last_counts_and_a_restart_has_what_goe
     await store.commit(batch(2, backfills=[ONE, OVER, OTHER, later]))
     await store.commit(batch(3, backfills=[replace(OTHER, state="done", ended_at=NOON)]))
 
-    assert (await store.load()).backfills == [later]
+    assert (await load(store)).backfills == [later]
     assert await compare(store) == []
 
 

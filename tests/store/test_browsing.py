@@ -14,6 +14,7 @@ from aioflow.errors import StoreSlow
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import DeletionRow, NamedEventRow, NodeFacts
 from aioflow.store import open_store
+from tests.store.loading import load
 from tests.store.samples import (
     NOON,
     RUN,
@@ -134,7 +135,7 @@ async def test_an_event_is_found_by_its_number(store):
 
     assert (await store.find_named_event_no(event.event_no)).name == "done"
     assert await store.find_named_event_no(8) is None
-    assert await store.list_started_by("m:T", "7", limit=5) == []
+    assert await store.list_started_by(["m:T", "m:U"], "7", limit=5) == []
 
 
 async def test_a_node_says_what_it_is_and_whether_it_takes_work(store):
@@ -144,12 +145,12 @@ async def test_a_node_says_what_it_is_and_whether_it_takes_work(store):
     (node,) = await store.list_nodes()
     assert (node.is_drained, node.version, node.pid, node.host) == (True, "1.2", 7, "here")
     assert (node.started_at, node.seen_at, node.commit_no) == (NOON, NOON, 1)
-    assert (await store.load()).drained == [1]
+    assert (await load(store)).drained == [1]
     assert await store.oldest_commit() == 1
 
     await store.commit(batch(2, drained=[(1, None), (1, NOON), (1, None)]))
     assert not (await store.list_nodes())[0].is_drained
-    assert (await store.load()).drained == []
+    assert (await load(store)).drained == []
 
 
 async def test_a_question_that_takes_too_long_is_given_up_and_the_next_is_answered(store):

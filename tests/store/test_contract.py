@@ -14,6 +14,7 @@ from aioflow.secrets import Vault
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
 from aioflow.unfinished import LiveRun
+from tests.store.loading import load
 from tests.store.samples import (
     DAG,
     DAG_FILE,
@@ -146,6 +147,8 @@ async def test_every_kind_of_row_comes_back_as_it_was_written(store):
     assert await store.list_runs() == [RUN]
     assert await store.list_tasks(1) == [TASK]
     assert await store.list_expansions(1) == [EXPANSION]
+    assert await store.list_expansions_of([1, 2, 99]) == [EXPANSION]
+    assert await store.list_expansions_of([]) == []
     assert await store.list_tries(10) == [TRY]
     assert await store.list_results(0, 100) == [RESULT]
     assert await store.list_triggers() == [TRIGGER]
@@ -154,7 +157,7 @@ async def test_every_kind_of_row_comes_back_as_it_was_written(store):
 async def test_a_restart_finds_everything_unfinished(store):
     await store.commit(first_batch())
 
-    snapshot = await store.load()
+    snapshot = await load(store)
 
     assert snapshot.dags == [DAG]
     assert snapshot.dag_files == [DAG_FILE]
@@ -184,7 +187,7 @@ async def test_a_restart_leaves_ended_runs_and_their_versions_alone(store):
         )
     )
 
-    snapshot = await store.load()
+    snapshot = await load(store)
 
     assert [live.run.run_no for live in snapshot.runs] == [1]
     assert [version.version for version in snapshot.versions] == ["ab12"]
@@ -222,7 +225,7 @@ async def test_a_restart_reads_large_runs_in_pieces(store, monkeypatch, page):
     assert [piece.is_whole for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     first_wait = next(at for at, piece in enumerate(pieces) if piece.triggers)
     assert not any(piece.tasks for piece in pieces[first_wait + 1 :]), "all tasks come first"
-    snapshot = await store.load()
+    snapshot = await load(store)
     assert snapshot.stray_triggers == strays
     assert snapshot.runs == [await store.load_run(number) for number in (1, 4)]
     async with store.pieces_of_run(4) as parts:
@@ -281,7 +284,7 @@ async def test_what_is_done_is_deleted(store):
         )
     )
 
-    snapshot = await store.load()
+    snapshot = await load(store)
     assert await store.list_triggers() == []
     assert (snapshot.outbox, snapshot.dag_files, snapshot.pools) == ([], [], [])
 

@@ -19,6 +19,7 @@ from aioflow.errors import BatchRefused
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from tests.store.loading import load
 from tests.store.samples import NOON, batch, first_batch
 
 TRIGGER = DagTriggerRow(
@@ -46,7 +47,7 @@ async def test_what_is_stored_is_read_at_the_next_start(store):
     await store.commit(first(FIRST, SECOND, replace(THIRD, fate=Fate.HELD)))
     await store.commit(then(2, moved=[moved]))
 
-    snapshot = await store.load()
+    snapshot = await load(store)
 
     assert snapshot.dag_triggers == await store.list_dag_triggers() == [moved]
     assert snapshot.held_events == [SECOND, replace(THIRD, fate=Fate.HELD)]
@@ -72,6 +73,7 @@ async def test_one_is_found_by_its_dag_and_by_its_number_without_reading_the_oth
     assert await store.find_dag_trigger("none") is None
     assert await store.list_dag_triggers(after=69, upto=70) == [TRIGGER]
     assert await store.list_dag_triggers(after=70) == others[1:]
+    assert await store.list_dag_triggers(after=69, limit=2) == [TRIGGER, others[1]]
 
 
 async def test_a_dag_has_one_trigger(store):
@@ -122,7 +124,7 @@ async def test_what_was_held_is_not_any_more(store):
 
     (found,) = await store.list_dag_events(70, before=9, limit=2)
     assert (found.fate, found.run_no) == (Fate.RUN, 1)
-    assert (await store.load()).held_events == []
+    assert (await load(store)).held_events == []
     with pytest.raises(BatchRefused):
         await store.commit(then(3, fates=[FateChange(81, Fate.SKIPPED)]))
 

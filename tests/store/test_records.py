@@ -21,6 +21,7 @@ from aioflow.rows import ItemRow, NamedEventRow, RecordRow
 from aioflow.store import open_store
 from aioflow.store.replay import compare
 from aioflow.unfinished import Progress
+from tests.store.loading import load
 from tests.store.samples import (
     FAILURE,
     NOON,
@@ -91,7 +92,7 @@ async def test_a_restart_knows_the_records_and_the_items_of_each_run(store, stor
     )
     execute(store_url, "ANALYZE")  # or the database thinks that there is nothing to sort
 
-    runs = (await store.load()).runs[1:]
+    runs = (await load(store)).runs[1:]
 
     assert [run.progress for run in runs] == [[Progress(100 + n, 2)] for n in numbers]
     assert [run.items for run in runs] == [[(100 + n, 1)] for n in numbers]
@@ -152,7 +153,7 @@ async def test_what_does_not_fit_is_refused_as_a_whole(store, changes):
 async def test_a_restart_knows_how_far_each_task_has_come(store):
     await store.commit(with_records(STEP, FAILED, OPEN, replace(STEP, task_no=11)))
 
-    (run,) = (await store.load()).runs
+    (run,) = (await load(store)).runs
 
     expected = [Progress(10, 3, 1, "any_of", "A, B"), Progress(11, 1)]
     assert sorted(run.progress, key=lambda progress: progress.task_no) == expected
@@ -171,7 +172,7 @@ async def test_a_restart_reads_no_records_of_ended_runs(store):
         )
     )
 
-    (run,) = (await store.load()).runs
+    (run,) = (await load(store)).runs
 
     assert run.progress == []
 
@@ -182,7 +183,7 @@ async def test_triggers_know_which_call_they_belong_to(store):
     fired = TriggerChange(8, TriggerState.WAITING, TriggerState.FIRED, b"e", None)
     await store.commit(batch(2, trigger_changes=[fired]))
 
-    (run,) = (await store.load()).runs
+    (run,) = (await load(store)).runs
 
     assert run.triggers[1] == replace(branch, state=TriggerState.FIRED, event=b"e")
 

@@ -28,6 +28,7 @@ from aioflow.store import open_store, sqlite_file, tables
 from aioflow.store.checkpointer import WAL_BOUND_BYTES
 from aioflow.store.lock import FileLock
 from aioflow.store.replay import compare
+from tests.store.loading import load
 from tests.store.samples import OUTBOX, RESULT, RUN, TRIGGER, VAULT, batch, first_batch
 
 
@@ -210,7 +211,7 @@ async def test_a_damaged_file_is_refused(path, url):
 
     with pytest.raises(ForeignDatabase):
         async with open_store(url, VAULT) as store:
-            await store.load()
+            await load(store)
 
     assert path.read_bytes()[4096:] == damaged[4096:]
 

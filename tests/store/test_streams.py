@@ -9,6 +9,7 @@ from aioflow.changes import ExpansionChange
 from aioflow.errors import BatchRefused
 from aioflow.rows import ExpansionRow, ItemRow
 from aioflow.store.replay import compare
+from tests.store.loading import load
 from tests.store.samples import batch, first_batch
 
 OPEN = ExpansionRow(run_no=1, position=1, width=1, first_task_no=100, is_open=True)
@@ -37,7 +38,7 @@ async def test_a_restart_is_told_how_many_items_there_are(store):
     await begun(store)
     await store.commit(batch(2, new_items=[item(1)]))
 
-    (run,) = (await store.load()).runs
+    (run,) = (await load(store)).runs
     assert sorted(run.items) == [(10, 2), (11, 1)]
     assert sorted((await store.load_run(1)).items) == [(10, 2), (11, 1)]
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,17 @@ def test_a_path_may_be_given_as_text_or_as_a_path(made):
     assert construct(made, serialize(trigger)[1]) == trigger
     with pytest.raises(ValueError, match="absolute"):
         made(Path("day.csv"))
+
+
+async def test_a_folder_is_looked_at_again_within_its_period(tmp_path):
+    with watching(str(tmp_path), "any", POLL) as seat:
+        left = seat.next_check() - datetime.now(UTC)
+
+    assert left <= timedelta(seconds=POLL)
+
+
+@pytest.mark.parametrize("trigger", [FileTrigger("/any", POLL), FileGoneTrigger("/any", POLL)])
+async def test_a_watch_that_has_not_begun_does_not_know_when_it_looks(trigger):
+    share = trigger.share()
+
+    assert share.watch(*share.of).next_check() is None

@@ -279,3 +279,13 @@ async def test_a_loop_sleeps_whole_milliseconds_and_never_ends_early(wall_clock)
     came = await seated.look(2)
 
     assert came == pytest.approx([1.001, 1.001], abs=1e-5)
+
+
+async def test_the_watch_of_instants_looks_when_the_first_of_them_comes():
+    watch = Instants()
+    assert watch.next_check() is None
+
+    for second in (2, 1, 3):
+        watch.joined(second * 1_000_000)
+
+    assert watch.next_check() == EPOCH + timedelta(seconds=1)

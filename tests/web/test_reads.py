@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from aioflow.executors.load import HostLoad
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
+from aioflow.executors.load import HostLoad, Watched, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.schedules import ScheduleSpec
 from aioflow.web.app import create_app
@@ -16,6 +18,7 @@ from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, FAN, ask, node
 
+NOON = 1_893_499_200_000_000  # 2030-01-01
 MINUTELY = DagSpec(
     dag_id="minutely",
     file="minutely.py",
@@ -262,12 +265,13 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
         by_kind = await read(web, "/triggers?kind=time")
         by_own = await read(web, "/triggers?kind=Own&dag=chain&state=waiting")
         none = await read(web, "/triggers?kind=file")
+        fired = await read(web, "/triggers?state=fired")
         elsewhere = await read(web, "/triggers?dag=nobody")
         summary = await read(web, "/triggers/summary")
 
     assert [one["run_id"] for one in by_kind] == ["r"]
     assert [one["run_id"] for one in by_own] == ["s"]
-    assert (none, elsewhere) == ([], [])
+    assert (none, elsewhere, fired) == ([], [], [])
     assert {kind["kind"]: kind["count"] for kind in summary["kinds"]} == {"time": 1, "Own": 1}
     assert sum(age["count"] for age in summary["ages"]) == 2
     assert summary["ages"][-1]["upto_seconds"] is None
@@ -276,9 +280,18 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
 async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_path):
     late = {"async": 0.1, "triggers": 0.5}
     loads = [HostLoad(name=name, pid=os.getpid(), lag_seconds=s) for name, s in late.items()]
-    loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10)
+    watches = [
+        WatchLoad("aioflow_triggers.temporal:DateTimeTrigger", 1, NOON + 5_000_000),
+        WatchLoad("aioflow_triggers.temporal:TimeDeltaTrigger", 2, NOON),
+        WatchLoad("aioflow_triggers.external:RunTrigger", 4, None),
+    ]
+    loads[1] = replace(loads[1], triggers=3, waiting=2, capacity=10, watches=watches)
     async with app(tmp_path) as (n, web):
         n.api.reads._hosts = lambda: loads
+        for module, name in (("temporal", "DateTime"), ("external", "Run"), ("http", "Http")):
+            await n.api.trigger("chain")
+            await n.defer(f"aioflow_triggers.{module}:{name}Trigger", {})
+        await n.api.list_pools()
         summary = await read(web, "/triggers/summary")
 
     (host,) = summary["hosts"]
@@ -286,6 +299,26 @@ async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_pa
     assert host["loop_lag_seconds"] == 0.5
     assert host["rss_bytes"] > 1_000_000
     assert (summary["capacity"], summary["waiting_for_capacity"]) == (10, 2)
+    shared = {k["kind"]: (k["shared_watches"], k["next_check_at"]) for k in summary["kinds"]}
+    assert shared == {"time": (3, "2030-01-01T12:00:00Z"), "run": (4, None), "http": (0, None)}
+
+
+async def test_a_parked_wait_tells_what_it_shares_where_its_host_does(tmp_path):
+    async def watched(numbers):
+        return {numbers[0]: Watched(3, NOON)}
+
+    async with app(tmp_path) as (n, web):
+        for _ in range(2):
+            await n.api.trigger("chain")
+            await n.defer("aioflow_triggers.temporal:DateTimeTrigger", {})
+        await n.api.list_pools()
+        n.api.reads.parked._watched = watched
+        listed = await read(web, "/triggers")
+        shown = await read(web, f"/triggers/{listed[0]['trigger_id']}")
+
+    told = [(one["shared_with"], one["next_check_at"]) for one in listed]
+    assert told == [(3, "2030-01-01T12:00:00Z"), (None, None)]
+    assert shown == listed[0]
 
 
 async def test_an_event_tells_whom_it_woke(tmp_path):
@@ -304,6 +337,20 @@ async def test_an_event_tells_whom_it_woke(tmp_path):
     assert woken == [{"run_id": "r", "task_id": "first", "map_index": -1, "dag_id": "chain"}]
     assert summary["fires_per_second"] == round(1 / 60, 3)
     assert unknown["code"] == "request.unknown_event"
+
+
+async def test_an_event_tells_which_runs_it_started_as_an_asset_was_made_anew(tmp_path):
+    condition = msgspec.msgpack.encode(AssetCondition(True, ("orders", "rates")))
+    trigger = DagTriggerSpec(class_path=ASSETS, kwargs=condition, name="orders, rates")
+    waiting = replace(CHAIN, dag_id="waiting", file="waiting.py", trigger=trigger)
+    async with app(tmp_path, CHAIN, waiting) as (n, web):
+        emitted = [await n.api.emit(f"asset:{name}") for name in ("orders", "rates")]
+        await n.api.list_pools()
+        (run,) = await n.api.list_runs(dag_id="waiting")
+        woken = [await read(web, f"/events/{one.event_id}/woke") for one in emitted]
+
+    expected = {"run_id": run.run_id, "task_id": None, "map_index": -1, "dag_id": "waiting"}
+    assert woken == [[expected], [expected]]
 
 
 async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):

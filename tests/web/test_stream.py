@@ -343,6 +343,25 @@ async def test_a_commit_never_encodes_what_it_tells_however_much_that_is(monkeyp
     assert len(of_one["tasks"]) == 500
 
 
+def test_a_task_that_moves_twice_counts_once_as_it_stands_last():
+    news = News()
+    turn: Any = Turn(1, {"much": 600})
+    news.take(turn, turn)
+    again: Any = Turn(2, {"much": 100})
+    for live in again.touched:
+        live.state = TaskState.SUCCESS
+    unmapped = SimpleNamespace(**vars(again.touched[0]))
+    unmapped.position, unmapped.map_index = 2, -1
+    again.touched.append(unmapped)
+    news.take(again, again)
+    told = _told(news.sorted().encoded(Wanted()))
+
+    assert told["more"] == 601
+    assert told["counts"] == {
+        "much": {"each": {"running": 500, "success": 100}, "total": {"success": 1}}
+    }
+
+
 def test_of_a_run_of_which_much_moves_only_counts_are_kept():
     news = News()
     turn: Any = Turn(1, {"much": 600, "little": 2})

@@ -148,6 +148,10 @@ class RestingFiles(Watch[str, FileSeen]):
         """Forget what was seen of it."""
         self._resting.pop(wanted, None)
 
+    def next_check(self) -> datetime | None:
+        """Return when the folder is looked at in any case."""
+        return None if self._seat is None else self._seat.next_check()
+
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen]]]:
         """Yield each once it is complete."""
         folder, _ = os.path.split(self._before)
@@ -298,6 +302,10 @@ class GoneFiles(Watch[str, FileGone]):
         """Forget it."""
         if self._leaving is not None:
             self._leaving.leave(wanted)
+
+    def next_check(self) -> datetime | None:
+        """Return when the folder is looked at in any case."""
+        return None if self._seat is None else self._seat.next_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone]]]:
         """Yield each once there is nothing of its name."""

@@ -18,6 +18,7 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -210,8 +211,7 @@ class Folder:
             wanted: What the caller waits for; a change of it leads to a look at once.
             within: Seconds after which a look is wanted in any case.
         """
-        before, now = self._began, self._loop.time()
-        to_boundary = self._poll_seconds - now % self._poll_seconds
+        before, to_boundary = self._began, self.seconds_left()
         if self._hinted_at.get(wanted, -math.inf) < before:
             await self._nap(wanted, min(to_boundary, max(0.0, within)))
         # What changes all the time is not looked at all the time.
@@ -220,6 +220,10 @@ class Folder:
         if self._began == before:
             self._take()
         return await self._shared()
+
+    def seconds_left(self) -> float:
+        """Return how long this period still lasts."""
+        return self._poll_seconds - self._loop.time() % self._poll_seconds
 
     def hint(self, name: str | None) -> None:
         """Have those look who wait for ``name``, or everybody if it is ``None``."""
@@ -323,6 +327,10 @@ class Seat:
     def next_look(self, within: float = math.inf) -> Coroutine[Any, Any, Look]:
         """See ``Watch``."""
         return self._watch.next_look(self._wanted, within)
+
+    def next_check(self) -> datetime:
+        """Return when the next period begins, and with it the next look."""
+        return datetime.now(UTC) + timedelta(seconds=self._watch.seconds_left())
 
     def stir(self) -> None:
         """Have a look taken soon, at what is wanted by then."""

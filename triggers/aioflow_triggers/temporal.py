@@ -138,6 +138,10 @@ class Instants(Watch[int, datetime]):
             self._heap = list(self.wanted)
             heapify(self._heap)
 
+    def next_check(self) -> datetime | None:
+        """Return the first of them."""
+        return _EPOCH + timedelta(microseconds=self._heap[0]) if self._heap else None
+
     async def run(self) -> AsyncIterator[tuple[int, TriggerEvent[datetime]]]:
         """Yield each instant when it has come."""
         while True:

@@ -1,0 +1,31 @@
+"""Everything unfinished of a small database at once."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from aioflow.rows import TriggerRow
+from aioflow.store import Store
+from aioflow.unfinished import Snapshot
+
+__all__ = ("load",)
+
+
+async def load(store: Store) -> Snapshot:
+    """Return what ``store.unfinished`` gives, its pieces put together."""
+    snapshot: Snapshot | None = None
+    async with store.unfinished() as parts:
+        async for part in parts:
+            if isinstance(part, Snapshot):
+                snapshot = part
+                continue
+            assert snapshot is not None, "it comes first"
+            if isinstance(part, TriggerRow):
+                snapshot.stray_triggers.append(part)
+            elif snapshot.runs and snapshot.runs[-1].run.run_no == part.run.run_no:
+                snapshot.runs[-1].tasks.extend(part.tasks)
+                snapshot.runs[-1].triggers.extend(part.triggers)
+            else:
+                snapshot.runs.append(replace(part, is_whole=True))
+    assert snapshot is not None
+    return snapshot

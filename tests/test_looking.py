@@ -1,0 +1,124 @@
+"""What is counted of memory for people is right, and never holds up the loop for long."""
+
+from __future__ import annotations
+
+import anyio
+
+from aioflow.api import looking
+from aioflow.api.looking import Looking
+from aioflow.clock import SystemClock
+from aioflow.core.live import Live
+from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec, TaskState
+from tests.web.node import CHAIN, ONCE, node
+
+POOLED = DagSpec(
+    dag_id="pooled",
+    file="pooled.py",
+    tasks=(
+        TaskSpec(task_id="list", feeds_limit=50_000),
+        TaskSpec(
+            task_id="each",
+            parents=(0,),
+            retry=ONCE,
+            pool="tight",
+            mapped=MapSpec((MapSource("item", 0, -1),)),
+        ),
+    ),
+)
+
+
+class Slow(SystemClock):
+    """Each time that somebody asks, so much has passed."""
+
+    def __init__(self, step_us: int) -> None:
+        self.step_us = step_us
+        self.at_us = 0
+
+    def monotonic_us(self) -> int:
+        self.at_us += self.step_us
+        return self.at_us
+
+
+async def test_what_waits_for_a_slot_is_counted_by_pool_with_children_nobody_has_drawn(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN, POOLED)
+        await n.api.set_pool("tight", 2)
+        await n.api.trigger("pooled")
+        await n.succeed(width=2_500)
+        while len(n.outlets.starts) < 2:
+            await n.engine.next_turn()
+        await n.api.trigger("chain")
+        await n.api.trigger("chain")
+        found = await Looking(SystemClock(), n.engine).look()
+
+    assert found.queued == {"tight": 2_498, "default": 2}
+    assert found.states["running"] == 2
+    assert len(found.oldest) == 2
+
+
+async def test_a_cancelled_run_waits_for_nothing(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(POOLED)
+        await n.api.set_pool("tight", 2)
+        run = await n.api.trigger("pooled")
+        await n.succeed(width=100)
+        await n.api.cancel(run.run_id)
+        found = await Looking(SystemClock(), n.engine).look()
+
+    assert found.queued.total() == 0
+    assert found.oldest == []
+
+
+async def test_what_is_parked_is_counted_by_kind_folded_or_not(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        for path in ("aioflow_triggers.files:FileTrigger", "mine:Own", "mine:Own"):
+            await n.api.trigger("chain")
+            await n.defer(path, {})
+        await n.api.list_pools()
+        found = await Looking(SystemClock(), n.engine).look()
+
+    assert found.parked == {"file": 1, "Own": 2}
+    assert found.states == {TaskState.DEFERRED.label: 3}
+
+
+async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):
+    monkeypatch.setattr(looking, "_SLICE", 10)
+    async with node(tmp_path) as n, anyio.create_task_group() as group:
+        n.define(CHAIN)
+        await n.api.trigger("chain")
+        live = next(iter(n.engine.memory.live.objects.values()))
+        n.engine.memory.live.objects.update((-no, live) for no in range(1, 95))
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        group.start_soon(others)
+        await anyio.lowlevel.checkpoint()
+        found = await Looking(SystemClock(), n.engine).look()
+        group.cancel_scope.cancel()
+
+    assert found.states == {live.state.label: 95}
+    assert turns >= 10
+
+
+async def test_a_look_that_took_long_is_good_for_a_while_and_one_that_did_not_is_taken_anew(
+    tmp_path,
+):
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain")
+        clock = Slow(10)
+        eyes = Looking(clock, n.engine)
+        assert await eyes.look() is not await eyes.look()
+
+        clock.step_us = 5_000
+        first = await eyes.look()
+        assert await eyes.look() is first
+        clock.at_us += 50 * 5 * 5_000
+        assert await eyes.look() is not first
+        assert all(isinstance(live, Live) for _, _, live in first.oldest)
