@@ -77,7 +77,7 @@ audit = Table(
 audit_head = Table(
     "audit_head",
     metadata,
-    Column("head_no", _NUMBER, primary_key=True, autoincrement=False),
-    Column("sealed", LargeBinary(), nullable=False),
+    key("head_no"),
+    blob("sealed"),
     sqlite_strict=True,
 )
