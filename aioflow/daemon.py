@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.api import Api
+from aioflow.api.slots import HostedTimetables
 from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
@@ -231,6 +232,7 @@ class _Node:
             clean=self._clean,
             hosts=self._loads,
             spans=self._spans,
+            timetables=HostedTimetables(self._triggerers, lambda: engine.memory),
         )
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)

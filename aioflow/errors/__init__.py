@@ -34,6 +34,9 @@
     │   ├── DagBroken
     │   ├── DagPresent
     │   ├── DagRunning
+    │   ├── TimetableAway
+    │   ├── TimetableFailed
+    │   ├── TimetableSilent
     │   ├── AccountRefused
     │   ├── AccountExists
     │   ├── UnknownAccount
@@ -115,6 +118,9 @@ from aioflow.errors.requests import (
     RequestError,
     RunBeingDeleted,
     RunExists,
+    TimetableAway,
+    TimetableFailed,
+    TimetableSilent,
     TokenExists,
     TooManyLogins,
     UnknownAccount,
@@ -203,6 +209,9 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
+    "TimetableAway",
+    "TimetableFailed",
+    "TimetableSilent",
     "TokenExists",
     "TooManyLogins",
     "UnknownAccount",
