@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -117,14 +118,19 @@ async def test_keys_of_many_triggers_are_found_with_one_statement_and_are_each_i
     events = [replace(FIRST, event_no=100 + n, trigger_no=n, key=f"k{n % 2}") for n in numbers]
     await store.commit(first())
     await store.commit(then(2, triggers=rows, events=events))
-    fetches = []
+    fetches: list[int] = []
     fetch = store._fetch
-    monkeypatch.setattr(store, "_fetch", lambda asked: fetches.append(asked) or fetch(asked))
+
+    async def counted(questions: Sequence[Any]) -> Any:
+        fetches.append(len(questions))
+        return await fetch(questions)
+
+    monkeypatch.setattr(store, "_fetch", counted)
 
     found = await store.find_event_keys({n: ["k0"] for n in numbers})
 
     assert found == {(n, "k0") for n in numbers if n % 2 == 0}
-    assert [len(asked) for asked in fetches] == [1]
+    assert fetches == [1]
 
 
 async def test_events_come_in_pages_the_latest_first(store):
