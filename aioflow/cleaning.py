@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from aioflow.api.views import CleanedView
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
-from aioflow.core.aging import Aged, may_go, old_numbers
+from aioflow.core.aging import Aged, may_go, needed_versions, old_numbers
 from aioflow.core.line import order_of
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
@@ -306,10 +306,18 @@ class Cleaning:
         return count, await self._delete_code()
 
     async def _unneeded_versions(self, limit: int) -> list[str]:
+        """Return some versions that neither rows nor memory go by.
+
+        As many more are looked at as memory may hold of them, so that those keep none behind
+        them from going.
+        """
         before = self._before(self._kept.versions_days)
         if before is None:
             return []
-        return await self._store.list_unneeded_versions(before=before, limit=limit)
+        held = needed_versions(self._engine.memory)
+        most = limit + len(held)
+        found = await self._store.list_unneeded_versions(before=before, limit=most)
+        return [version for version in found if version not in held][:limit]
 
     async def _delete_code(self) -> bool:
         """Delete some folders of versions that the database does not know, unless they are new.

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.api import Api
+from aioflow.api.slots import HostedTimetables
 from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
@@ -248,6 +249,7 @@ class _Node:
             hosts=self._loads,
             watched=self._describe,
             spans=self._spans,
+            timetables=HostedTimetables(self._triggerers, lambda: engine.memory),
         )
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)

@@ -27,8 +27,10 @@ __all__ = (
     "Ended",
     "EventEmitted",
     "EventsHandled",
+    "Expects",
     "Failed",
     "Fired",
+    "Foreseen",
     "Item",
     "Labelled",
     "Left",
@@ -383,6 +385,31 @@ class TriggerEnded(_Wire, frozen=True):
     reason: str = ""
 
 
+class Expects(_Wire, frozen=True):
+    """A hosted timetable waits for its next slot. For whoever is asked, never the engine.
+
+    Attributes:
+        slot: ``None`` for none any more.
+    """
+
+    trigger_no: TriggerNo
+    hosting: int
+    slot: Instant | None
+
+
+class Foreseen(_Wire, frozen=True):
+    """The answer to a ``Foresee``; never for the engine.
+
+    Attributes:
+        slots: In their order.
+        failure: Why they cannot be said.
+    """
+
+    question: int
+    slots: tuple[Instant, ...] = ()
+    failure: Failure | None = None
+
+
 class Ask(_Wire, frozen=True):
     """A child asks the daemon.
 
@@ -473,6 +500,8 @@ Report: TypeAlias = (
     | Left
     | Fired
     | TriggerEnded
+    | Expects
+    | Foreseen
     | Ask
     | Withdraw
     | Pong

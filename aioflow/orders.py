@@ -18,6 +18,7 @@ __all__ = (
     "Describe",
     "End",
     "EventsTaken",
+    "Foresee",
     "ForgetRun",
     "Host",
     "Inspect",
@@ -249,6 +250,23 @@ class Host(_Wire, frozen=True):
     is_made_there: bool = False
 
 
+class Foresee(_Wire, frozen=True):
+    """Say when a timetable has its next slots. Answered by ``Foreseen``.
+
+    Attributes:
+        host: What it is made of, whether it is hosted or not.
+        after: Only slots behind this.
+        count: At most so many.
+        limit_seconds: How long that may take.
+    """
+
+    question: int
+    host: Host
+    after: Instant
+    count: int
+    limit_seconds: float
+
+
 class End(_Wire, frozen=True):
     """Stop hosting a trigger and confirm with ``TriggerEnded``.
 
@@ -353,6 +371,7 @@ Order: TypeAlias = (
     | Host
     | End
     | EventsTaken
+    | Foresee
     | Answer
     | Call
     | Notify

@@ -189,10 +189,8 @@ async def _known_keys(
     if not memory.standing:
         return set()
     fired = [entry for entry in inputs if isinstance(entry, Fired)]
-    known: set[tuple[TriggerNo, str | None]] = set()
-    for number, keys in event_runs.asked_keys(fired, memory).items():
-        known |= {(number, key) for key in await store.find_event_keys(number, keys)}
-    return known
+    asked = event_runs.asked_keys(fired, memory)
+    return set(await store.find_event_keys(asked)) if asked else set()
 
 
 async def _sealed(store: Store, inputs: Sequence[Input]) -> tuple[list[ValueRow], list[TriggerRow]]:

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Self
 
@@ -18,14 +18,25 @@ from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.shared import Shared
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
+from aioflow.executors.foresight import Foresight
 from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.pulse import HEALTH_SECONDS
 from aioflow.executors.shared_host import SharedHost
 from aioflow.executors.wiring import Wiring, may_ask
 from aioflow.inputs import Input, RoomChanged
 from aioflow.log import about
-from aioflow.messages import Ask, Described, Fired, Output, Report, TriggerEnded, Withdraw
-from aioflow.model import RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.messages import (
+    Ask,
+    Described,
+    Expects,
+    Fired,
+    Foreseen,
+    Output,
+    Report,
+    TriggerEnded,
+    Withdraw,
+)
+from aioflow.model import Instant, RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.orders import Describe, End, ForgetRun, Host, RunInfo
 from aioflow.tasklog import LogKey, TryLog
 
@@ -146,6 +157,8 @@ class Triggerer:
         self._told: dict[RunNo, RunInfo] = {}
         self._questions = itertools.count(1)
         self._described: dict[int, _Waiting] = {}
+        self._foresight = Foresight(self._host.put)
+        self._expected: dict[TriggerNo, Instant] = {}
 
     @property
     def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
@@ -187,7 +200,9 @@ class Triggerer:
 
     def _class_of(self, number: int) -> str:
         body = self._hosted.get(number)
-        return "" if body is None else self._classes[_decode(body).class_no]
+        if body is None:
+            return self._foresight.class_of(number)
+        return self._classes[_decode(body).class_no]
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
@@ -231,6 +246,24 @@ class Triggerer:
         self._waiting.take(end.trigger_no)
         at = (end.trigger_no, end.hosting, self._wiring.clock.now())
         self._wiring.report([TriggerEnded(*at, reason=end.reason)])
+
+    async def foresee(self, host: Host, *, after: Instant, count: int) -> Foreseen | None:
+        """Return when a timetable has its next slots, or why not; ``None`` without a process.
+
+        Args:
+            host: What it is made of, whether it is hosted here or not.
+            after: Only slots behind this.
+            count: At most so many.
+        """
+        if not self._host.is_up:
+            self._wanted.set()
+            return None
+        return await self._foresight.ask(host, after=after, count=count)
+
+    @property
+    def expected(self) -> Mapping[TriggerNo, Instant]:
+        """Which slot each of the timetables waits for that the host has."""
+        return self._expected
 
     async def shut_down(self) -> None:
         """Have the host let go of all it has, as the daemon is to end; return when it has.
@@ -304,17 +337,8 @@ class Triggerer:
                 self._let_go(report)
                 if report.reason != SHUTDOWN:
                     passed.append(report)
-            elif isinstance(report, Output):
-                self._keep(report)
-            elif isinstance(report, Ask):
-                if may_ask(self, report):
-                    self._wiring.ask(self, report)
-            elif isinstance(report, Described):
-                self._hear_of(report)
-            elif isinstance(report, Withdraw):
-                self._wiring.ask(self, report)
             else:
-                _logger.warning("the %s host reported %s", self._role, type(report).__name__)
+                self._take_own(report)
         if passed:
             self._wiring.report(passed)
 
@@ -325,6 +349,32 @@ class Triggerer:
                 number: Watched(others, at) for number, others, at in described.watches
             }
             waiting.answered.set()
+
+    def _take_own(self, report: Report) -> None:
+        """Take what is not for the engine."""
+        match report:
+            case Output():
+                self._keep(report)
+            case Expects():
+                self._expect(report)
+            case Foreseen():
+                self._foresight.answered(report)
+            case Described():
+                self._hear_of(report)
+            case Ask():
+                if may_ask(self, report):
+                    self._wiring.ask(self, report)
+            case Withdraw():
+                self._wiring.ask(self, report)
+            case _:
+                _logger.warning("the %s host reported %s", self._role, type(report).__name__)
+
+    def _expect(self, report: Expects) -> None:
+        if self._find(report.trigger_no, report.hosting) is None:
+            return
+        self._expected.pop(report.trigger_no, None)
+        if report.slot is not None:
+            self._expected[report.trigger_no] = report.slot
 
     def _find(self, number: TriggerNo, hosting: int) -> _Hosted | None:
         """Return what is hosted by this number, if it is in this hosting."""
@@ -341,6 +391,7 @@ class Triggerer:
             self._hosted.put(ended.trigger_no, body)
             return
         self._classes.leave(hosted.class_no)
+        self._expected.pop(ended.trigger_no, None)
         self._close_log(ended.trigger_no)
         left = (self._per_run.take(hosted.run_no) or 0) - 1
         if left > 0:
@@ -398,4 +449,6 @@ class Triggerer:
         for number in list(self._logs):
             self._close_log(number)
         self._told.clear()
+        self._expected.clear()
+        self._foresight.lost()
         self._look_whether_closed()

@@ -204,15 +204,36 @@ async def test_a_version_that_comes_back_in_the_very_turn_it_is_deleted_in_stays
         await n.load(A)
         await edit(n, "other")
 
-        async with anyio.create_task_group() as both:
-            both.start_soon(n.engine.ask, EraseVersions(versions=["v1"]))
-            await anyio.lowlevel.checkpoint()
-            n.engine.report([parsed("v1")])
-        await n.engine.wait_until_still()
+        with structlog.testing.capture_logs() as logs:
+            async with anyio.create_task_group() as both:
+                both.start_soon(n.engine.ask, EraseVersions(versions=["v1", "never"]))
+                await anyio.lowlevel.checkpoint()
+                n.engine.report([parsed("v1")])
+            await n.engine.wait_until_still()
         await ended(n)
 
         assert (await n.store.list_dags())[0].version == "v1"
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == []
         assert await compare(n.store) == []
+
+
+async def test_versions_that_are_held_keep_none_behind_them_from_going(
+    store_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cleaning, "_VERSIONS_AT_ONCE", 2)
+    async with node(store_url) as n:
+        await n.load(A)
+        for version in ("held-1", "held-2", "held-3", "old-1", "old-2", "old-3", "newest"):
+            await edit(n, version)
+        for version in ("held-1", "held-2", "held-3"):  # as a trigger is hosted with one
+            n.engine.memory.add_plan(version, DagSpec(dag_id="dag", file="dag.py", tasks=(A,)))
+        service = cleaner(n, tmp_path, kept=VERSIONS)
+
+        assert (await service.preview()).versions == 4
+        counts = [(await service.clean()).versions for _ in range(3)]
+
+        assert counts == [2, 2, 0]
+        assert await n.store.list_versions() == ["held-1", "held-2", "held-3", "newest"]
 
 
 async def test_a_version_that_a_run_has_is_not_erased_whoever_asks(store_url, tmp_path):

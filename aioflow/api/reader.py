@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
+from aioflow.api.slots import Timetables, calendar_slots, foreseen, next_run_at
 from aioflow.api.views import (
     DagDetailView,
     DagView,
@@ -25,7 +26,6 @@ from aioflow.api.views import (
     summary,
     wait_view,
 )
-from aioflow.core import timetable
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
@@ -49,7 +49,6 @@ RESULT_BYTES = 4 * 1024
 _ROWS_AT_ONCE = 200
 """Result bodies are up to 64 KiB each, also those too large to be shown."""
 
-_FOREVER = 1 << 62
 _DAGS_AT_ONCE = 200
 _SPECS_KEPT = 256
 _COUNTS_KEPT = 1024
@@ -60,7 +59,13 @@ Counted: TypeAlias = Sequence[tuple[int, TaskState, int]]
 
 
 class RunReader:
-    """Reads DAGs, runs and logs out of the store."""
+    """Reads DAGs, runs and logs out of the store.
+
+    Attributes:
+        timetables: Where authors' own live; ``None`` where nobody can be asked.
+    """
+
+    timetables: Timetables | None = None
 
     def __init__(self, store: Store, tasklog: TaskLog, results: Path | None = None) -> None:
         self.store = store
@@ -121,7 +126,7 @@ class RunReader:
             version=row.version,
             paused=row.paused,
             schedule=schedule_text(spec),
-            next_run_at=_next_run_at(row, spec),
+            next_run_at=self._next_run_at(row, spec),
             import_error=error,
         )
 
@@ -138,7 +143,7 @@ class RunReader:
             schedule=schedule_text(spec),
             trigger=None,
             timezone=spec.timezone,
-            next_run_at=_next_run_at(row, spec),
+            next_run_at=self._next_run_at(row, spec),
             import_error=import_error(files.get(row.file)),
             catchup=spec.catchup,
             missed=spec.missed,
@@ -154,22 +159,25 @@ class RunReader:
     async def next_slots(self, dag_id: str, after: Instant, count: int) -> list[str]:
         """Return when a DAG's schedule fires next, paused or not.
 
-        Those of a DAG that runs again as soon as it has run cannot be known.
+        Those of a DAG that runs again as soon as it has run cannot be known. A timetable of its
+        author is asked in a child.
+
+        Raises:
+            RequestError: If such a one cannot be asked, does not answer, or fails.
         """
         row = await self.dag_row(dag_id)
         spec = await self.spec(row.version, dag_id)
-        if spec.schedule is None or spec.schedule.gap_us is not None:
-            return []
-        if spec.schedule.once:
-            at = _next_run_at(row, spec)
-            return [] if at is None or count < 1 else [at]
-        if spec.start_date is not None:
-            after = max(after, spec.start_date - 1)
-        until = _FOREVER if spec.end_date is None else spec.end_date
-        slots = timetable.slots_between(
-            spec.schedule, spec.timezone, after=after, until=until, limit=count
-        )
+        if spec.trigger is not None and spec.trigger.is_timetable:
+            own = await self.store.find_dag_trigger(dag_id)
+            slots: Sequence[Instant] = await foreseen(self.timetables, row, own, after, count)
+        else:
+            slots = calendar_slots(row, spec, after, count)
         return [iso(slot) or "" for slot in slots]
+
+    def _next_run_at(self, row: DagRow, spec: DagSpec) -> str | None:
+        if self.timetables is not None and spec.trigger is not None and not row.gone:
+            return iso(self.timetables.expected_of(row.dag_id))
+        return iso(next_run_at(row, spec))
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG."""
@@ -402,19 +410,6 @@ def _make_room(kept: dict[Any, Any], limit: int) -> None:
     """Let go of what was kept first."""
     while len(kept) >= limit:
         del kept[next(iter(kept))]
-
-
-def _next_run_at(row: DagRow, spec: DagSpec) -> str | None:
-    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
-
-    When one run follows another nobody knows before that has ended.
-    """
-    at = row.next_run_at
-    if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:
-        return None
-    if spec.end_date is not None and at > spec.end_date:
-        return None
-    return iso(at)
 
 
 def _task_specs(spec: DagSpec) -> list[TaskSpecView]:

@@ -27,6 +27,7 @@ from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
 from aioflow.api.shapes import PoolView
+from aioflow.api.slots import Timetables
 from aioflow.api.standing import list_standing, page_of_standing
 from aioflow.api.values import NamedValues
 from aioflow.api.views import (
@@ -102,6 +103,7 @@ class Api(Actions):
         hosts: How the shared hosts fare.
         watched: What triggers share their watches with.
         spans: How many spans were made, and dropped.
+        timetables: Where authors' own are asked; ``None`` where they cannot be.
 
     Attributes:
         actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
@@ -126,6 +128,7 @@ class Api(Actions):
         hosts: Callable[[], Sequence[HostLoad]] = tuple,
         watched: Describe = nothing_known,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        timetables: Timetables | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -136,6 +139,7 @@ class Api(Actions):
         self._clean = clean
         self._hosts = hosts
         self._spans = spans
+        self.timetables = timetables
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._rotation = None
@@ -179,9 +183,16 @@ class Api(Actions):
         return await self._clean(dry_run)
 
     @classmethod
-    def offline(cls, store: Store, tasklog: TaskLog, *, home: Path | None = None) -> Api:
+    def offline(
+        cls,
+        store: Store,
+        tasklog: TaskLog,
+        *,
+        home: Path | None = None,
+        timetables: Timetables | None = None,
+    ) -> Api:
         """Return one that reads a database which no daemon serves."""
-        return cls(None, store, tasklog, clock=SystemClock(), home=home)
+        return cls(None, store, tasklog, clock=SystemClock(), home=home, timetables=timetables)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
         """Return what a version says of a DAG; memory knows those that are in use."""

@@ -10,7 +10,6 @@ from aioflow.api.shapes import StartView
 from aioflow.api.views import iso, schedule_text
 from aioflow.core import timetable
 from aioflow.model import DagSpec, Instant
-from aioflow.rows import DagRow
 from aioflow.threads import in_thread
 
 __all__ = ("STARTS", "upcoming")
@@ -23,28 +22,34 @@ _PER_DAG = 100
 
 
 async def upcoming(reader: RunReader, *, after: Instant, until: Instant) -> list[StartView]:
-    """Return when the DAGs that are not paused have a run next, the earliest first."""
+    """Return when the DAGs that are not paused have a run next, the earliest first.
+
+    Of an author's own timetable that is the slot it waits for; nobody is asked for others.
+    """
     known = await reader.catalogue.known()
-    rows = [
-        row
+    own = {} if reader.timetables is None else reader.timetables.expected()
+    begins = {
+        row.dag_id: at
         for row in known.dags.values()
-        if not row.paused and not row.gone and row.next_run_at is not None
-    ]
-    first = [(max(row.next_run_at or 0, after), row.dag_id) for row in rows]
+        if not row.paused
+        and not row.gone
+        and (at := own.get(row.dag_id, row.next_run_at)) is not None
+    }
+    first = [(max(at, after), dag_id) for dag_id, at in begins.items()]
     soon = heapq.nsmallest(STARTS, (one for one in first if one[0] <= until))
-    chosen = {dag_id: known.dags[dag_id] for _, dag_id in soon}
-    specs = {dag_id: await reader.spec(row.version, dag_id) for dag_id, row in chosen.items()}
-    return await in_thread(_starts, chosen, specs, after, until)
+    chosen = [known.dags[dag_id] for _, dag_id in soon]
+    specs = {row.dag_id: await reader.spec(row.version, row.dag_id) for row in chosen}
+    return await in_thread(_starts, begins, specs, after, until)
 
 
 def _starts(
-    rows: Mapping[str, DagRow], specs: Mapping[str, DagSpec], after: Instant, until: Instant
+    begins: Mapping[str, Instant], specs: Mapping[str, DagSpec], after: Instant, until: Instant
 ) -> list[StartView]:
     queue: list[tuple[Instant, str]] = []
-    for dag_id, row in rows.items():
-        at = row.next_run_at
+    for dag_id, spec in specs.items():
+        at: Instant | None = begins[dag_id]
         if at is not None and at < after:
-            at = _next(specs[dag_id], after - 1)
+            at = _next(spec, after - 1)
         if at is not None and at <= until:
             queue.append((at, dag_id))
     heapq.heapify(queue)

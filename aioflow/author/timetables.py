@@ -90,10 +90,32 @@ class SlotTrigger(Trigger[None]):
     begin: Instant | None = None
     end: Instant | None = None
 
+    def __post_init__(self) -> None:
+        """Until somebody wants to know, nobody is told what is waited for."""
+        self._tell: Callable[[datetime | None], None] = _nobody
+
     def load(self, find: Callable[[str], type]) -> None:
         """Make the timetable itself, of the class that is found by its path."""
         cls = cast("type[Trigger[Any]]", find(self.timetable))
         self._made: Any = construct(cls, self.fields)
+
+    def expect_by(self, tell: Callable[[datetime | None], None]) -> None:
+        """Have ``tell`` called with each slot that is waited for; ``None`` for none any more."""
+        self._tell = tell
+
+    async def foresee(self, after: datetime, count: int) -> list[datetime]:
+        """Return the slots behind ``after``, at most so many.
+
+        Others on the loop have their turn after each.
+        """
+        if self.begin is not None:
+            after = max(after, _EPOCH + timedelta(microseconds=self.begin - 1))
+        slots: list[datetime] = []
+        while len(slots) < count and (slot := self._slot(after)) is not None:
+            slots.append(slot)
+            after = slot
+            await _rest(0)
+        return slots
 
     async def run(self) -> AsyncIterator[TriggerEvent[None]]:
         """Yield the slots, each when it has come."""
@@ -101,9 +123,11 @@ class SlotTrigger(Trigger[None]):
 
         after = self._begins_after()
         while (slot := await self._next(after)) is not None:
+            self._tell(slot)
             await _until(slot)
             after = slot
             yield TriggerEvent(None, key=str((slot - _EPOCH) // _MICROSECOND))
+        self._tell(None)
         await asyncio.Event().wait()  # there is none any more, and nothing to begin again
 
     def _begins_after(self) -> datetime:
@@ -138,6 +162,10 @@ class SlotTrigger(Trigger[None]):
             raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
         end = self.end
         return None if end is not None and (slot - _EPOCH) // _MICROSECOND > end else slot
+
+
+def _nobody(_slot: datetime | None) -> None:
+    """Who is told where nobody asked."""
 
 
 async def _until(moment: datetime) -> None:

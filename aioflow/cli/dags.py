@@ -230,6 +230,9 @@ def _next(arguments: argparse.Namespace) -> int:
 
 def _why_no_slot(arguments: argparse.Namespace) -> str:
     shown = read(arguments, lambda source: source.dag(arguments.dag))
+    waits = shown["trigger"]
+    if waits is not None and waits["kind"] != "timetable":
+        return f"{arguments.dag} runs {shown['schedule']}: no clock says when that is"
     match shown["schedule"]:
         case None:
             return f"{arguments.dag} has no schedule"

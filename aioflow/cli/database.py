@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from aioflow.api import Api
+from aioflow.cli.lone_host import LoneHost
 from aioflow.clock import SystemClock
 from aioflow.errors import DaemonAway, SettingsError
 from aioflow.secrets import KEY_BYTES, Vault, read_keys
@@ -33,7 +34,8 @@ def ask_database(home: Path, question: Callable[[Api], Awaitable[Any]]) -> Any:
         settings = Settings.read(home)
         async with opened(settings) as store:
             tasklog = TaskLog(settings.logs_folder, SystemClock())
-            answer = await question(Api.offline(store, tasklog, home=home))
+            lone = LoneHost(store)
+            answer = await question(Api.offline(store, tasklog, home=home, timetables=lone))
         return answer if isinstance(answer, bytes) else msgspec.to_builtins(answer)
 
     return anyio.run(ask)

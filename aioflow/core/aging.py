@@ -8,12 +8,21 @@ from itertools import takewhile
 import msgspec
 
 from aioflow.core.draft import Draft
+from aioflow.core.memory import Memory
 from aioflow.errors import RequestError
 from aioflow.model import Instant, RunNo
 from aioflow.requests import DAG_EVENTS, EVENTS, EraseOld, EraseVersions
 from aioflow.rows import RunRow
 
-__all__ = ("Aged", "erase_old", "erase_versions", "may_go", "old_numbers")
+__all__ = (
+    "Aged",
+    "erase_old",
+    "erase_versions",
+    "may_go",
+    "needed_versions",
+    "old_numbers",
+    "spare_version",
+)
 
 
 class Aged(msgspec.Struct, frozen=True):
@@ -85,14 +94,25 @@ def erase_versions(request: EraseVersions, draft: Draft) -> int:
 
     A parse that brings one of them back finds it missing, and stores it anew.
     """
-    memory = draft.memory
-    needed = memory.hosted_versions()
-    needed |= {row.version for row in memory.files.values() if row.version is not None}
-    needed |= {version for version, _ in memory.plans}
+    memory, needed = draft.memory, needed_versions(draft.memory)
     gone = [version for version in request.versions if version not in needed]
     memory.stored_versions.difference_update(gone)
     draft.batch.erased.setdefault("version", []).extend((version,) for version in gone)
     return len(gone)
+
+
+def needed_versions(memory: Memory) -> set[str]:
+    """Return the versions that memory goes by, also those that no row refers to any more."""
+    needed = memory.hosted_versions()
+    needed |= {row.version for row in memory.files.values() if row.version is not None}
+    return needed | {version for version, _ in memory.plans}
+
+
+def spare_version(version: str, draft: Draft) -> None:
+    """A version comes back in the very turn it was to go in."""
+    going = draft.batch.erased.get("version", [])
+    if (version,) in going:
+        going.remove((version,))
 
 
 def _let_go_of_held(numbers: set[int], draft: Draft) -> None:

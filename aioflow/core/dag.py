@@ -198,6 +198,7 @@ def _add_run(
     draft.new_run(run)
     _remember_run(run, draft.memory)
     deadlines.owe(run, draft)
+    past.came_before(run, draft)
     if not rests(run, draft.memory):
         begin_queued(run.queue, draft, slots)
     return run

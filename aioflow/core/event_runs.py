@@ -82,9 +82,13 @@ def _stored_key(key: str) -> str:
 
 
 def fire(one: DagTrigger, report: Fired, draft: Draft, slots: Slots) -> None:
-    """Take an event, unless it is known."""
+    """Take an event, unless it is known.
+
+    Nor is one that comes behind another of its hosting which was not taken: the next hosting goes
+    on behind the last that is stored, and would never yield the one before again.
+    """
     spec = spec_of(one, draft.memory)
-    if report.hosting != one.hosting or report.index < one.index or spec is None:
+    if report.hosting != one.hosting or report.index != one.index or spec is None:
         return
     draft.standing.note(one)
     one.index = report.index + 1

@@ -15,7 +15,17 @@ from aioflow.core.rules import Verdict
 from aioflow.inputs import Input, LookBack
 from aioflow.model import RunNo, RunState, TaskState
 
-__all__ = ("Holder", "admits", "asked", "doubt", "forget", "holder", "needed_run", "wanted")
+__all__ = (
+    "Holder",
+    "admits",
+    "asked",
+    "came_before",
+    "doubt",
+    "forget",
+    "holder",
+    "needed_run",
+    "wanted",
+)
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -130,6 +140,17 @@ def forget(dag_id: str, order: Order, draft: Draft) -> None:
     line = draft.memory.lines.get(dag_id)
     behind = None if line is None else line.forget(order)
     if behind is not None:
+        draft.effects.append(LookBack(behind))
+
+
+def came_before(run: Run, draft: Draft) -> None:
+    """A run is made before others: the one behind it waits for this one now.
+
+    Where that is of another version, it may have nothing to wait for there.
+    """
+    line, order = draft.memory.lines.get(run.row.dag_id), order_of(run.row)
+    behind = None if line is None or order is None else line.behind(order)
+    if behind is not None and draft.memory.runs.peek(behind).plan is not run.plan:
         draft.effects.append(LookBack(behind))
 
 

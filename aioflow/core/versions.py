@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from aioflow.core import timetable
+from aioflow.core import aging, timetable
 from aioflow.core.dag_triggers import adopt, place_of
 from aioflow.core.draft import Draft
 from aioflow.core.fitting_pools import too_wide
@@ -131,6 +131,7 @@ def _put_file(row: DagFileRow, draft: Draft) -> None:
 def _keep_version(parsed: FileParsed, draft: Draft) -> None:
     memory = draft.memory
     if parsed.version not in memory.stored_versions:
+        aging.spare_version(parsed.version, draft)
         memory.stored_versions.add(parsed.version)
         draft.batch.new_versions.append(
             VersionRow(

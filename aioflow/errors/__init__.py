@@ -34,6 +34,9 @@
     │   ├── DagBroken
     │   ├── DagPresent
     │   ├── DagRunning
+    │   ├── TimetableAway
+    │   ├── TimetableFailed
+    │   ├── TimetableSilent
     │   ├── AccountRefused
     │   ├── AccountExists
     │   ├── UnknownAccount
@@ -116,6 +119,9 @@ from aioflow.errors.requests import (
     RequestError,
     RunBeingDeleted,
     RunExists,
+    TimetableAway,
+    TimetableFailed,
+    TimetableSilent,
     TokenExists,
     TooManyLogins,
     UnknownAccount,
@@ -205,6 +211,9 @@ __all__ = (
     "StrangeDatabase",
     "TaskError",
     "TaskTimeout",
+    "TimetableAway",
+    "TimetableFailed",
+    "TimetableSilent",
     "TokenExists",
     "TooManyLogins",
     "UnknownAccount",

@@ -22,6 +22,9 @@ __all__ = (
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "TimetableAway",
+    "TimetableFailed",
+    "TimetableSilent",
     "TokenExists",
     "TooManyLogins",
     "UnknownAccount",
@@ -241,6 +244,55 @@ class DagBroken(RequestError):
 
     def __init__(self, dag_id: str, reason: str) -> None:
         super().__init__(f"DAG {dag_id!r} cannot run: {reason}; mend its file, or put it back")
+        self.dag_id = dag_id
+        self.reason = reason
+
+
+class TimetableAway(RequestError):
+    """The code of a timetable says when it fires next, and no process is up to ask it in."""
+
+    code = "request.timetable_away"
+
+    def __init__(self, dag_id: str) -> None:
+        super().__init__(
+            f"nobody can be asked for the timetable of DAG {dag_id!r} now: its host is just being "
+            "started; ask again in a moment"
+        )
+        self.dag_id = dag_id
+
+
+class TimetableFailed(RequestError):
+    """A timetable raised when it was asked for its slots, or what it gave are none.
+
+    Attributes:
+        reason: What it did.
+    """
+
+    code = "request.timetable_failed"
+
+    def __init__(self, dag_id: str, reason: str, file: str) -> None:
+        super().__init__(
+            f"the timetable of DAG {dag_id!r} cannot say when it fires next: {reason}; "
+            f"mend it in {file}, `aioflow dags next {dag_id}` asks its newest version"
+        )
+        self.dag_id = dag_id
+        self.reason = reason
+
+
+class TimetableSilent(RequestError):
+    """A timetable did not answer in time, or took down the process it was asked in.
+
+    Attributes:
+        reason: Which of the two.
+    """
+
+    code = "request.timetable_silent"
+
+    def __init__(self, dag_id: str, reason: str) -> None:
+        super().__init__(
+            f"the timetable of DAG {dag_id!r} does not say when it fires next: {reason}; "
+            "its `next_after` has to return at once, see `aioflow triggers slow`"
+        )
         self.dag_id = dag_id
         self.reason = reason
 

@@ -17,6 +17,7 @@ from aioflow.host.asker import Channels, GuestAsker, as_datetime
 from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
+from aioflow.host.foresight import Question, tell_of_slots
 from aioflow.host.hosted import HostedTrigger, Kinds, Wait
 from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing
@@ -33,6 +34,7 @@ from aioflow.orders import (
     Describe,
     End,
     EventsTaken,
+    Foresee,
     ForgetRun,
     Host,
     Order,
@@ -72,7 +74,7 @@ class TriggerHost:
         self._line = line
         self._box = box
         asker.set(GuestAsker(Channels(line)))
-        self._nursery: Nursery[HostedTrigger | HostedWatch] = Nursery(
+        self._nursery: Nursery[HostedTrigger | HostedWatch | Question] = Nursery(
             box, 2 * CLEANUP_SECONDS, self._gone, self._abandoned
         )
         self._watches = Watches(self._nursery, self)
@@ -101,6 +103,9 @@ class TriggerHost:
                 stream = self._hosted.get(order.trigger_no)
                 if isinstance(stream, HostedTrigger) and stream.hosting == order.hosting:
                     stream.take(order.upto)
+            case Foresee():
+                question = Question(order)
+                self._nursery.start(question, question.answer(self._maker, self._line))
             case RunInfo():
                 self._maker.runs.tell(order)
             case ForgetRun():
@@ -307,6 +312,7 @@ class TriggerHost:
         if may_join and self._join(hosted, order, trigger):
             return None
         hosted.trigger = trigger
+        tell_of_slots(trigger, hosted.key, self._line)
         return await events_of(trigger.run(), type(trigger).__name__)
 
     def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
@@ -372,10 +378,12 @@ class TriggerHost:
 
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
-    def _gone(self, hosted: HostedTrigger | HostedWatch) -> None:
+    def _gone(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
         if isinstance(hosted, HostedWatch):
             self._watches.gone(hosted, LostInHost())
             return
+        if isinstance(hosted, Question):
+            return  # it has been answered
         if hosted.is_data:
             return
         if self._hosted.get(hosted.number) is hosted:
@@ -386,7 +394,7 @@ class TriggerHost:
         self._output.flush(hosted.key)
         self._line.report(TriggerEnded(*hosted.key, now(), hosted.failure, hosted.ending))
 
-    def _abandoned(self, hosted: HostedTrigger | HostedWatch) -> None:
+    def _abandoned(self, hosted: HostedTrigger | HostedWatch | Question) -> None:
         if isinstance(hosted, HostedTrigger):
             hosted.failure = Failure(
                 type="Abandoned",

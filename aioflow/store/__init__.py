@@ -7,7 +7,7 @@ for one of its databases, not before.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -279,8 +279,13 @@ class Store(Browsed, Protocol):
     ) -> list[DagEventRow]:
         """Return events of a DAG's trigger below a sequence, the latest first."""
 
-    async def find_event_keys(self, trigger_no: int, keys: Collection[str]) -> list[str]:
-        """Return those of many keys that a DAG's trigger has had, as far as that is kept."""
+    async def find_event_keys(
+        self, wanted: Mapping[TriggerNo, Collection[str]]
+    ) -> set[tuple[TriggerNo, str]]:
+        """Return those of many keys that DAGs' triggers have had, as far as that is kept.
+
+        500 with one statement, however many triggers they are of.
+        """
 
     async def list_dags(self) -> list[DagRow]:
         """Return every DAG by name."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, literal_column, select
+from sqlalchemy import BigInteger, Select, Text, and_, column, literal_column, select
+from sqlalchemy import values as listed
 
 from aioflow.dag_triggers import DagEventRow, DagTriggerRow, Fate, Held
+from aioflow.model import TriggerNo
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
 from aioflow.store import tables
@@ -63,10 +65,15 @@ _held = msgspec.msgpack.Decoder(Held)
 
 @cache
 def _keys(width: int) -> Select[Any]:
-    """Return which of as many keys a trigger has had: ``key_0`` and so on."""
-    keys = [text(f"key_{n}") for n in range(width)]
-    is_its_own = _event.c.trigger_no == number("trigger_no")
-    return select(_event.c.key).where(is_its_own, _event.c.key.in_(keys))
+    """Return which of as many keys triggers have had: ``trigger_0``, ``key_0`` and so on.
+
+    Asked for more than once, it is returned so: a piece may be filled up with its last one.
+    """
+    pairs = [(number(f"trigger_{n}"), text(f"key_{n}")) for n in range(width)]
+    columns = (column("trigger_no", BigInteger), column("key", Text))
+    asked = listed(*columns, name="asked").data(pairs).cte("asked")
+    is_asked = and_(_event.c.trigger_no == asked.c.trigger_no, _event.c.key == asked.c.key)
+    return select(_event.c.trigger_no, _event.c.key).join(asked, is_asked)
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -143,6 +150,10 @@ def dag_event_row(values: Sequence[Any]) -> DagEventRow:
     )
 
 
+def _numbered_key(values: Values) -> tuple[TriggerNo, str]:
+    return int(values[0]), str(values[1])
+
+
 class DagTriggerReader(Asking):
     """The part of a store that knows what starts runs of DAGs."""
 
@@ -172,8 +183,10 @@ class DagTriggerReader(Asking):
             dag_event_row, _EVENTS, trigger_no=trigger_no, before=before, limit=limit
         )
 
-    async def find_event_keys(self, trigger_no: int, keys: Collection[str]) -> list[str]:
+    async def find_event_keys(
+        self, wanted: Mapping[TriggerNo, Collection[str]]
+    ) -> set[tuple[TriggerNo, str]]:
         """See ``Store``."""
-        return await self._each(
-            lambda values: str(values[0]), _keys, "key", keys, trigger_no=trigger_no
-        )
+        asked = ((number, key) for number, keys in wanted.items() for key in keys)
+        found = await self._each_of(_numbered_key, _keys, ("trigger", "key"), asked)
+        return set(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,6 +34,7 @@ from aioflow.secrets import Vault
 from aioflow.store import rows, selects
 from aioflow.store.access import ADMITTED, AccessReader, admitted
 from aioflow.store.aging import AgingReader
+from aioflow.store.asking import is_storable, pieces
 from aioflow.store.backfills import RUNNING_BACKFILLS, BackfillReader
 from aioflow.store.browsing import BrowsingReader
 from aioflow.store.dag_rows import (
@@ -50,13 +51,10 @@ from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
 from aioflow.unfinished import LiveRun, Progress, Snapshot, Unfinished
 
-__all__ = ("AT_ONCE", "Question", "Reading")
+__all__ = ("Question", "Reading")
 
 _MADE_AT_ONCE = 250
-AT_ONCE = 500
-"""How many keys one statement takes."""
 
-_WIDTHS = (1, 25, AT_ONCE)
 Question: TypeAlias = tuple[str, tuple[Any, ...]]
 """SQL and its parameters, in order."""
 
@@ -432,7 +430,7 @@ class Reading(
     async def _all(
         self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
     ) -> list[Row]:
-        if not all(map(_is_storable, values.values())):
+        if not all(map(is_storable, values.values())):
             return []  # what no row can hold matches none
         (found,) = await self._fetch([self._question(statement, **values)])
         made_of: list[Row] = []
@@ -450,15 +448,21 @@ class Reading(
         wanted: Collection[object],
         **values: Any,
     ) -> list[Row]:
+        if not all(map(is_storable, values.values())):
+            return []
+        keys = [(value,) for value in wanted]
+        return await self._each_of(made, statement, (name,), keys, **values)
+
+    async def _each_of(
+        self,
+        made: Callable[[rows.Values], Row],
+        statement: Callable[[int], Select[Any]],
+        names: Sequence[str],
+        wanted: Iterable[tuple[object, ...]],
+        **values: Any,
+    ) -> list[Row]:
         found: list[Row] = []
-        if not all(map(_is_storable, values.values())):
-            return found
-        rest = [value for value in wanted if _is_storable(value)]
-        while rest:
-            piece, rest = rest[:AT_ONCE], rest[AT_ONCE:]
-            width = next(width for width in _WIDTHS if width >= len(piece))
-            piece += piece[-1:] * (width - len(piece))
-            named = {f"{name}_{at}": value for at, value in enumerate(piece)}
+        for width, named in pieces(names, wanted):
             (of_piece,) = await self._fetch([self._question(statement(width), **named, **values)])
             found += map(made, of_piece)
         return found
@@ -478,13 +482,3 @@ def _progress(values: Sequence[Any]) -> Progress:
     task_no, count, first_failed, open_kind, open_name = values
     first = -1 if first_failed is None else first_failed
     return Progress(task_no, count, first, open_kind or "", open_name or "")
-
-
-def _is_storable(value: object) -> bool:
-    match value:
-        case str():
-            return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
-        case int():
-            return -(2**63) <= value < 2**63
-        case _:
-            return True

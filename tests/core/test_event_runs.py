@@ -140,6 +140,36 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
     assert order.hosting > before.hosting
 
 
+def test_what_comes_behind_an_event_that_could_not_be_taken_waits_for_the_next_hosting():
+    world = waiting()
+    fire(world, 1)
+    behind = fired(world, 3, "3", ahead=1)  # 2 was refused on its own, the others came one by one
+
+    world.turn(behind)
+    assert [row.key for row in world.rows.dag_events.values()] == ["1"]
+    end(world, Failure(type="Refused", message="no", reason="refused"))
+    world.pass_time(FIRST_WAIT_US / SECOND)
+    assert host(world).last == (packed(1), "1")
+    fire(world, 2, 3)
+
+    assert [row.key for row in world.rows.dag_events.values()] == ["1", "2", "3"]
+
+
+def test_what_comes_while_the_dag_wants_no_events_is_not_skipped_when_it_wants_them_again():
+    world = waiting()
+    fire(world, 1)
+    plain = msgspec.structs.replace(of(), trigger=None)
+    missed, behind = fired(world, 2, "2"), fired(world, 3, "3", ahead=1)
+
+    world.load(plain, version="v2")
+    world.turn(missed)
+    world.load(of(), version="v3")
+    world.turn(behind)
+    end(world, reason="finished")
+
+    assert host(world).last == (packed(1), "1")
+
+
 def test_a_version_with_other_fields_has_the_old_one_leave_and_hosts_the_new_one_after_that():
     world = waiting()
     fire(world, {"n": 1})

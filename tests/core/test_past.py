@@ -69,6 +69,17 @@ def clear(world: World, run_no: int, *tasks: str) -> None:
     world.ask(ClearTasks(run_id=world.rows.runs[run_no].run_id, tasks=tasks))
 
 
+def test_a_run_of_another_version_that_comes_between_sets_free_what_it_does_not_have():
+    world = loaded(task())
+    first, third = day(world, 1), day(world, 3)
+    assert states(world, first, third) == ["running", "pending"]
+
+    world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(task("other"),)), version="v2")
+    day(world, 2)
+
+    assert states(world, third) == ["running"]
+
+
 def test_a_task_waits_for_itself_in_the_run_before_and_goes_on_at_once_when_that_ended_well():
     world = loaded(task())
     first, second, third = (day(world, number) for number in (1, 2, 3))

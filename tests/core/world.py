@@ -131,8 +131,8 @@ class Rows:
         for row in changes.triggers:
             self.dag_triggers[row.trigger_no] = row
         for row in changes.moved:
-            assert row.trigger_no in self.dag_triggers
-            self.dag_triggers[row.trigger_no] = row
+            fields = self.dag_triggers[row.trigger_no].kwargs
+            self.dag_triggers[row.trigger_no] = msgspec.structs.replace(row, kwargs=fields)
         for event in changes.events:
             known = [row for row in self.dag_events.values() if row.trigger_no == event.trigger_no]
             assert event.event_no not in self.dag_events

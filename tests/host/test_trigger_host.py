@@ -8,8 +8,8 @@ import pytest
 
 from aioflow.author.codec import decode, encode
 from aioflow.host.questions import EventsPage, RunEnded, RunEnding, RunsWanted
-from aioflow.messages import Ask, Fired, Pong, TriggerEnded, Withdraw
-from aioflow.orders import Answer, End, Host, Ping
+from aioflow.messages import Ask, Expects, Fired, Foreseen, Pong, TriggerEnded, Withdraw
+from aioflow.orders import Answer, End, Foresee, Host, Ping
 from tests.host.peer import VERSION, kinds, write_version
 
 pytestmark = pytest.mark.process
@@ -483,3 +483,69 @@ def test_a_trigger_of_a_file_with_a_dot_in_its_name_is_found_by_its_path(host, h
     child.send(hosting("team%2Ea.daily%2Ev2:Mine"))
 
     assert decode(child.expect(Fired).payload) == 1
+
+
+TIMETABLES = """
+@dataclass
+class Hours:
+    step: int = 1
+    def next_after(self, moment):
+        print("asked")
+        return moment.replace(minute=0, second=0) + timedelta(hours=self.step)
+@dataclass
+class Wrong:
+    how: str
+    def next_after(self, moment):
+        if self.how == "exits":
+            sys.exit("no")
+        return datetime(2026, 1, 1) if self.how == "naive" else moment
+"""
+
+
+def timetable(name: str, **fields: object) -> Host:
+    """Return the order to host a timetable of the DAG file."""
+    slots = {"timetable": f"flow:{name}", "fields": encode(fields, ""), "code": ""}
+    return Host(*(7, 3, 7, -1, VERSION, f"flow:{name}"), encode(slots, ""), SINCE, None, window=64)
+
+
+def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
+    child = host(TIMETABLES)
+
+    child.send(Foresee(1, timetable("Hours", step=2), SINCE, 2, 5.0))
+    found = child.expect(Foreseen)
+    child.send(timetable("Hours"), Foresee(2, timetable("Hours"), SINCE, 1, 5.0))
+    waits, again = child.expect(Expects), child.expect(Foreseen)
+
+    hour = 3_600_000_000
+    assert (found.question, found.slots) == (1, (SINCE + 2 * hour, SINCE + 4 * hour))
+    assert (again.question, again.slots) == (2, (SINCE + hour,))
+    assert (waits.trigger_no, waits.hosting) == (7, 3)
+    assert waits.slot is not None
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "reason"),
+    [
+        pytest.param(timetable("Wrong", how="exits"), "SystemExit", "timetable", id="exits"),
+        pytest.param(timetable("Wrong", how="naive"), "BadSchedule", "timetable", id="naive"),
+        pytest.param(timetable("Wrong", how="stays"), "BadSchedule", "timetable", id="stays"),
+        pytest.param(timetable("Gone"), "TriggerWrong", "trigger_load", id="gone"),
+        pytest.param(hosting("Plain"), "TypeError", "trigger_construct", id="no-timetable"),
+    ],
+)
+def test_a_timetable_that_cannot_say_them_fails_alone(host, order, kind, reason):
+    child = host(TIMETABLES)
+
+    child.send(Foresee(1, order, SINCE, 2, 5.0), Foresee(2, timetable("Hours"), SINCE, 1, 5.0))
+
+    answers = {answer.question: answer for answer in (child.expect(Foreseen) for _ in range(2))}
+    assert (answers[1].failure.type, answers[1].failure.reason) == (kind, reason)
+    assert answers[2].failure is None
+
+
+def test_a_timetable_that_takes_its_time_is_cut_short_between_two_slots(host):
+    child = host(TIMETABLES)
+
+    child.send(Foresee(1, timetable("Hours"), SINCE, 10**9, 0.05))
+
+    assert child.expect(Foreseen).failure.reason == "timeout"

@@ -13,6 +13,7 @@ import msgspec
 
 from aioflow.core import lanes, undo
 from aioflow.core.clear import portion
+from aioflow.core.dag_triggers import REFUSED
 from aioflow.core.draft import Draft
 from aioflow.core.numbers import NumberBlock
 from aioflow.core.restart import in_parts
@@ -38,8 +39,9 @@ from aioflow.messages import (
     Skipped,
     StreamOpened,
     Succeeded,
+    TriggerEnded,
 )
-from aioflow.model import TaskState
+from aioflow.model import Failure, TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
 from tests.core.world import recall
@@ -203,6 +205,7 @@ class Circle:
         wrote = (
             *(batch.new_tries, batch.results, batch.trigger_changes, batch.new_events),
             *(batch.new_records, batch.record_changes, batch.dropped_records, batch.run_changes),
+            *(batch.of_dags, batch.backfills),
         )
         if moved or any(wrote) or len(batch.new_triggers) > len(granted):
             raise Broken("late", f"reports of the dead were heard: {late}")
@@ -367,6 +370,10 @@ class Circle:
             return
         if isinstance(entry, Due) and entry.dag_id:
             node.arm(entry, at=node.wall() + _SLOT_AGAIN_US)
+            return
+        if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
+            failure = Failure(type="Refused", message="refused", reason=REFUSED)
+            node.say(TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure))
             return
         undo.free_place(entry, self.memory, self.slots)
         quarantine = Draft(

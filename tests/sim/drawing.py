@@ -12,10 +12,21 @@ from unittest.mock import patch
 import msgspec
 
 from aioflow import deleting
-from aioflow.core import cancel, clearing, draft, lanes, streams
+from aioflow.core import (
+    assets,
+    backfilling,
+    cancel,
+    clearing,
+    draft,
+    event_runs,
+    lanes,
+    streams,
+)
 from aioflow.model import DagSpec
+from tests.sim.evented import Stream, of_the_model, with_events
 from tests.sim.following import with_joins
 from tests.sim.loops import with_loops
+from tests.sim.misbehaving import draw_stream
 from tests.sim.owing import perhaps_called
 from tests.sim.past import with_past
 from tests.sim.streaming import with_generators, with_streams
@@ -31,16 +42,18 @@ class Mix(msgspec.Struct, frozen=True):
         streams: What the chance of streams is drawn from, and who adds them.
         joins: How likely fan-outs over others are.
         loops: How likely loops are.
+        stream: What yields the events that start runs.
     """
 
     streams: str
     with_streams: Callable[[DagSpec, random.Random], DagSpec]
     joins: float
     loops: float
+    stream: Stream
 
 
-FIRST = Mix("streams", with_streams, joins=0.4, loops=0.3)
-SECOND = Mix("generators", with_generators, joins=0.1, loops=0.15)
+FIRST = Mix("streams", with_streams, joins=0.4, loops=0.3, stream=of_the_model)
+SECOND = Mix("generators", with_generators, joins=0.1, loops=0.15, stream=draw_stream)
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -71,6 +84,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
     has_past = dated.random() < 0.3
     if has_past:
         dags = [with_past(dag, dated) for dag in dags]
+    dags = with_events(dags, seed, mix.stream)
     return Drawn(perhaps_called(dags, seed), dated, has_past)
 
 
@@ -84,6 +98,10 @@ _TURNS: tuple[_Choice, ...] = (
     (clearing, "SLICE_TASKS", (3, 1)),
     (deleting, "SLICE_ROWS", (3, 1)),
     (cancel, "BATCH_ROWS", (3, 1)),
+    (event_runs, "RUNS_AHEAD", (3, 1)),
+    (assets, "PENDING_LIMIT", (3, 2)),
+    (backfilling, "SLOTS_AT_ONCE", (2, 1)),
+    (backfilling, "BACK_AT_ONCE", (2, 1)),
 )
 
 

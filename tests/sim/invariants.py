@@ -20,6 +20,8 @@ from tests.sim import (
     called,
     counting,
     erasing,
+    evented,
+    filling,
     following,
     limits,
     loops,
@@ -90,6 +92,8 @@ def check(node: Any, turn: Turn) -> None:
     loops.hold(node, turn)
     owing.hold(node, turn)
     erasing.hold(node, turn.batch)
+    evented.hold(node, turn)
+    filling.hold(node, turn)
     tries_are_charged_within_limits(node, turn)
     widths_never_change(node, turn)
     slots_of_a_schedule_and_keys_have_one_run(node, turn)

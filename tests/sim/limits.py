@@ -162,6 +162,8 @@ def _active_runs(node: Any) -> None:
     active: Counter[str] = Counter()
     limits: Counter[str] = Counter()
     for run_no in node.tables.live_run_nos():
+        if node.tables.runs[run_no].backfill is not None:
+            continue  # they have a limit of their own
         dag_id = node.tables.runs[run_no].dag_id
         active[dag_id] += 1
         limits[dag_id] = max(limits[dag_id], node.tables.spec_of_run(run_no).max_active_runs)

@@ -15,9 +15,12 @@ from aioflow.core.live import Group, Live, Run
 from aioflow.core.slots import Slots, Worker
 from aioflow.inputs import StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
+from tests.sim import evented
 from tests.sim.broken import Broken
 
 __all__ = (
+    "admitted",
+    "has_limits",
     "nobody_waits_beside_a_free_place",
     "one_owner",
     "places_are_what_tasks_hold",
@@ -39,9 +42,9 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
     for run in memory.runs.values():
         is_held = run.row.quarantine is not None or run.clearing is not None
         if run.state is RunState.RUNNING and not is_held:
-            if _has_limits(run) and run.run_no in queued:
+            if has_limits(run) and run.run_no in queued:
                 continue  # a limited run stands in one queue at a time, with its best
-            for entry in _admitted(run):
+            for entry in admitted(run):
                 spec = run.spec.tasks[entry.position]
                 if slots.ready.across.is_full(entry):
                     continue
@@ -65,13 +68,14 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
             raise Broken("L3 progress", f"{name} waits, and there is a free place in pool {pool}")
 
 
-def _has_limits(run: Run) -> bool:
+def has_limits(run: Run) -> bool:
+    """Whether something of it is kept from its start by how many of it may run."""
     if run.spec.max_active_tasks is not None:
         return True
     return any(task.max_active_tis_per_dagrun is not None for task in run.spec.tasks)
 
 
-def _admitted(run: Run) -> Iterator[Live | Group]:
+def admitted(run: Run) -> Iterator[Live | Group]:
     """Whoever waits for a slot and is kept from it by no limit of its run."""
     at_once = run.spec.max_active_tasks
     if at_once is not None and run.running >= at_once:
@@ -168,3 +172,4 @@ def triggers_are_hosted(node: Any) -> None:
             continue  # it has left its host, or will
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
             raise Broken("places", f"trigger {number} waits, and no host has it")
+    evented.are_hosted(node)

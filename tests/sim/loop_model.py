@@ -31,13 +31,15 @@ from aioflow.model import DagSpec, TaskSpec, TaskState
 from aioflow.requests import CancelRun, CreateRun, DeleteRun, EmitEvent, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from aioflow.store.replay import compare
-from tests.sim import invariants, misbehaving, past, recovery, stored
+from tests.sim import evented, filling, invariants, misbehaving, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.disk import KEYS, Disk
 from tests.sim.drawing import SECOND as MIX
 from tests.sim.drawing import draw, small_turns
+from tests.sim.evented import Sender
 from tests.sim.faults import Fault
 from tests.sim.files import Files, without_threads
+from tests.sim.filling import Filler
 from tests.sim.incarnation import Incarnation
 from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
@@ -111,6 +113,8 @@ class LoopNode:
         self._trace = trace
         self._dags = draw(seed, self.rng, MIX).dags
         self._operator = Operator(seed, self.tables)
+        self._sender = Sender(seed, self._dags)
+        self._filler = Filler(seed, self._dags, self.tables)
         self._dated = random.Random(f"dates {seed}")
         for dag, position in dropped:
             self._dags[dag] = without(self._dags[dag], position)
@@ -305,7 +309,8 @@ class LoopNode:
             if self.faults.is_asked():
                 services.start_soon(self._ask, request)
             operator = self._operator
-            for wish in (operator.clear(), operator.mark(), operator.delete()):
+            others = (self._sender.event(), self._filler.wish(self.wall()))
+            for wish in (operator.clear(), operator.mark(), operator.delete(), *others):
                 if wish is not None and self.faults.is_asked():
                     self._note(wish)
                     services.start_soon(self._ask, wish)
@@ -317,14 +322,15 @@ class LoopNode:
             wide = self.rng.random() < 0.5
             await self._ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
         for spec in self._dags:  # no more runs, but those there are
-            is_paused = spec.if_paused != "stop"
+            is_paused = spec.if_paused != "stop" and spec.trigger is None
             await self._ask(SetPaused(dag_id=spec.dag_id, paused=is_paused))
         await self._everything_ends()
         self._over.set()
 
     def _is_owing(self) -> bool:
         tables = self.tables
-        return bool(tables.unfinished() or tables.outbox or tables.deletions)
+        is_left = bool(tables.unfinished() or tables.outbox or tables.deletions)
+        return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     async def _everything_ends(self) -> None:
         until = self._loop.time() + LONGEST_SECONDS
@@ -423,6 +429,8 @@ class LoopNode:
 
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
         self.points["run ended"] += len(self.tables.ends)
+        self.points["run of an event"] += evented.runs_begun(self.tables)
+        self.points["run of a backfill"] += len(self.tables.filled)
         self.points["run cleared"] += len(self.tables.cleared_runs)
         self.points["run marked"] += len(self.tables.marked_runs)
         self.points["run deleted"] += len(self.tables.deleted)

@@ -44,6 +44,7 @@ from aioflow.inputs import (
     Delivered,
     Drain,
     Due,
+    FillBack,
     HandOver,
     Input,
     LookBack,
@@ -72,7 +73,7 @@ from aioflow.model import DagSpec, TaskSpec
 from aioflow.orders import ForgetRun
 from aioflow.requests import CancelRun, Request, SetPaused, SetPool
 from aioflow.rows import Batch
-from tests.sim import liveness, recovery, stored
+from tests.sim import evented, filling, liveness, recovery, stored
 from tests.sim.actors import Worker
 from tests.sim.broken import Broken
 from tests.sim.circle import Circle, Crash, Paused
@@ -94,6 +95,8 @@ CPU_SLOTS, ASYNC_SLOTS = 3, 4
 STORMY_TURNS, TURNS = 400, 100_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
+_CALM_US = 3600 * SECOND
+"""So often somebody ends what cannot go on, where a trigger that ends by itself has no end."""
 _EPOCH_START = 1_700_000_000 * SECOND
 _CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | RunCalled
 _CALLS |= StreamOpened
@@ -261,6 +264,8 @@ class Node:
         memory.stray_triggers = [
             row for row in tables.triggers.values() if row.run_no not in unfinished
         ]
+        evented.begin(memory, tables)
+        filling.restore(memory, tables)
         for run_no in unfinished:
             restore(tables.live_run(run_no), memory)
 
@@ -292,9 +297,10 @@ class Node:
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             self.ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
-        stopped = {spec.dag_id for spec in self.dags if spec.if_paused == "stop"}
+        # What events have started rests while its DAG is paused, and so do some triggers.
+        awake = {spec.dag_id for spec in self.dags if spec.if_paused == "stop" or spec.trigger}
         for dag_id in self.tables.dags:  # no more runs, but those there are
-            self.ask(SetPaused(dag_id=dag_id, paused=dag_id not in stopped))
+            self.ask(SetPaused(dag_id=dag_id, paused=dag_id not in awake))
 
     # ── the circle ──────────────────────────────────────────────────────────────────────
 
@@ -309,11 +315,13 @@ class Node:
             pass
         self._heal()
         self._go_on()
-        epoch, healed_at = self.newest_epoch, self.mono
-        tables = self.tables
-        while tables.unfinished() or self.circle.inbox or tables.outbox or tables.deletions:
+        epoch, healed_at, calm = self.newest_epoch, self.mono, _CALM_US
+        while self._is_owing() or self.circle.inbox:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
                 raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
+            if self.mono - healed_at > calm:
+                calm += _CALM_US
+                self._free()
             if not self._go_on() and not self._free():
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
         self._settle()
@@ -321,6 +329,12 @@ class Node:
         recovery.nothing_left(self)
         if self._async.hosted:
             raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
+
+    def _is_owing(self) -> bool:
+        """Whether something has still to come to its end."""
+        tables = self.tables
+        is_left = bool(tables.unfinished() or tables.outbox or tables.deletions)
+        return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     def _free(self) -> bool:
         """Somebody ends the runs that cannot go on by themselves; whether there were any."""
@@ -426,7 +440,7 @@ class Node:
                     self.after(self.rng.randint(0, SECOND), partial(self.say, Delivered(number)))
                 case Asked() | Continue() | HandOver() | LookBack() | MoveClass():
                     self.say(effect)
-                case ReadOwed() | Rehost() | StopWaits():
+                case FillBack() | ReadOwed() | Rehost() | StopWaits():
                     self.say(effect)
                 case Acknowledge(ticket=ticket, error=error):
                     if error is not None and not isinstance(error, RequestError):
@@ -482,6 +496,8 @@ class Node:
         self.points["run marked"] += len(self.tables.marked_runs)
         self.points["run deleted"] += len(self.tables.deleted)
         self.points["run ended"] += len(self.tables.ends)
+        self.points["run of an event"] += evented.runs_begun(self.tables)
+        self.points["run of a backfill"] += len(self.tables.filled)
         return Verdict(
             seed=seed,
             steps=self.turns,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -13,14 +15,14 @@ from aioflow.requests import (
     CancelRun,
     ClearTasks,
     CreateRun,
-    DeleteRun,
     EmitEvent,
-    Mark,
     Request,
     SetPaused,
     SetPool,
     SetValue,
 )
+from tests.sim.evented import Sender, drawn_again
+from tests.sim.filling import Filler
 from tests.sim.operating import KEYS, Operator, says
 from tests.sim.past import draw_date, with_past
 from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
@@ -39,6 +41,7 @@ class File:
     def __init__(self, spec: DagSpec) -> None:
         self.name = spec.file
         self.state = "good"
+        self.first = spec
         self.dags: tuple[DagSpec, ...] = (spec,)
         self.version = f"v-{spec.dag_id}"
         self.versions: list[tuple[str, tuple[DagSpec, ...]]] = [(self.version, self.dags)]
@@ -119,6 +122,9 @@ class People:
         self._files = [File(spec) for spec in node.dags]
         self._editions = itertools.count(2)
         self._runs_left = node.rng.randint(1, 12)
+        self._sender = Sender(node.seed, node.dags)
+        self._filler = Filler(node.seed, node.dags, node.tables)
+        self._rewriting = random.Random(f"rewritten {node.seed}")
 
     def arrive(self) -> None:
         """An incarnation is up: its catalog looks at the files, and people come."""
@@ -148,7 +154,7 @@ class People:
                 node.ask(event)
         if faults.happens("operator"):
             node.ask(self._person.meddling())
-        for wish in (self._operator.clear(), self._operator.mark(), self._operator.delete()):
+        for wish in self._wishes():
             if wish is not None and faults.is_asked():
                 self._ask(wish)
         if faults.happens("files change"):
@@ -157,7 +163,13 @@ class People:
             self._drain()
         self._arm()
 
-    def _ask(self, wish: ClearTasks | Mark | DeleteRun) -> None:
+    def _wishes(self) -> Iterator[Request | None]:
+        """What each of those wants who draw from a chance of their own."""
+        operator = self._operator
+        yield from (operator.clear(), operator.mark(), operator.delete())
+        yield from (self._sender.event(), self._filler.wish(self._node.wall()))
+
+    def _ask(self, wish: Request) -> None:
         """What has a key is asked for twice."""
         if said := says(wish):
             run_id, state = said
@@ -197,6 +209,7 @@ class People:
         new = msgspec.structs.replace(  # who heals the world knows which may be paused
             new, file=file.name, schedule=schedule, if_paused=old.if_paused
         )
+        new = drawn_again(new, file.first, self._rewriting)
         return f"v-{file.name}-{next(self._editions)}", (new,)
 
     # ── a stop ──────────────────────────────────────────────────────────────────────────

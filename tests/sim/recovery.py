@@ -14,7 +14,7 @@ from aioflow.core.rules import Verdict
 from aioflow.core.why import explain_task
 from aioflow.model import RunState, TaskState, TriggerState
 from aioflow.rows import TriggerRow
-from tests.sim import past
+from tests.sim import evented, filling, past
 from tests.sim.broken import Broken
 
 __all__ = ("memory_is_what_rows_say", "nothing_left", "unfinished")
@@ -39,6 +39,8 @@ def memory_is_what_rows_say(node: Any) -> None:
     if (node.memory.dags, node.memory.files) != (node.tables.dags, node.tables.files):
         raise Broken("restore", "the catalog differs")
     past.lines_are_what_rows_say(node)
+    evented.memory_is_what_rows_say(node)
+    filling.memory_is_what_rows_say(node)
 
 
 def _same_owed(node: Any) -> None:

@@ -54,7 +54,11 @@ def canaries_stay_in_kwargs(batch: Batch, encoded: bytes) -> None:
     if CANARY not in encoded:
         return
     bare = [msgspec.structs.replace(row, kwargs=None) for row in batch.new_triggers]
-    if CANARY in msgspec.msgpack.encode(msgspec.structs.replace(batch, new_triggers=bare)):
+    of_dags = [msgspec.structs.replace(row, kwargs=None) for row in batch.of_dags.triggers]
+    moved = [msgspec.structs.replace(row, kwargs=None) for row in batch.of_dags.moved]
+    changes = msgspec.structs.replace(batch.of_dags, triggers=of_dags, moved=moved)
+    open_batch = msgspec.structs.replace(batch, new_triggers=bare, of_dags=changes)
+    if CANARY in msgspec.msgpack.encode(open_batch):
         raise Broken("I15 canary", f"a secret lies open in batch {batch.number}")
 
 

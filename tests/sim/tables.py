@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from aioflow.changes import TaskChange
+from aioflow.dag_triggers import ASSET
 from aioflow.errors import BatchRefused
 from aioflow.model import DagSpec, RunState, TaskState, TriggerState
 from aioflow.owed import ALERT, CLEAR, DEADLINE, Alert, Callback, Clearing, Deadline, is_callback
@@ -110,6 +111,7 @@ class Tables(Rows):
         ends: The states in which each run has ever ended.
         run_ids: The id of each run, also of those that are gone.
         deleted: Runs that people had deleted, also those of which nothing is left.
+        filled: How many runs each backfill has made for each slot.
     """
 
     def __init__(self) -> None:
@@ -142,6 +144,7 @@ class Tables(Rows):
         self.said: defaultdict[str, set[RunState]] = defaultdict(set)
         self.ends: defaultdict[int, set[RunState]] = defaultdict(set)
         self.deleted: set[int] = set()
+        self.filled: Counter[tuple[int | None, int | None]] = Counter()
         self.run_ids: dict[int, str] = {}
         self._plans: dict[int, tuple[str, str]] = {}
         self._kept: set[tuple[int, int]] = set()
@@ -193,6 +196,8 @@ class Tables(Rows):
             assert key not in self._kept, f"a second row for the try {key}"
             self._kept.add(key)
         self._count_named(batch)
+        slots = ((run.backfill, run.logical_date) for run in batch.new_runs)
+        self.filled.update(slot for slot in slots if slot[0] is not None)
         for version in batch.new_versions:
             self.specs.update({(version.version, spec.dag_id): spec for spec in version.dags})
         for first, count in self._ranges(batch):
@@ -241,7 +246,8 @@ class Tables(Rows):
         """Events are behind all that was there, runs behind all events, and nothing comes twice."""
         for event in batch.named_events:
             what = event.data if event.request is None else (event.name, event.request)
-            if event.run_no is not None or event.request is not None:
+            is_once = event.run_no is not None and not event.name.startswith(ASSET)
+            if is_once or event.request is not None:
                 assert what not in self._emitted, f"{event} is emitted once more"
                 self._emitted.add(what)
             assert event.event_no > max(self._newest_event, self._newest_run), event
@@ -269,6 +275,13 @@ class Tables(Rows):
                 yield expansion.first_task_no, self._reserved(expansion, batch)
         for trigger in batch.new_triggers:
             yield trigger.trigger_no, 1
+        for row in batch.of_dags.triggers:
+            if row.trigger_no not in self.dag_triggers:
+                yield row.trigger_no, 1
+        for tick in batch.of_dags.events:
+            yield tick.event_no, 1
+        for number in {row.backfill_no for row in batch.backfills} - self.backfills.keys():
+            yield number, 1
         for event in batch.named_events:
             yield event.event_no, 1
         for owed in batch.new_outbox:
@@ -445,7 +458,9 @@ class Tables(Rows):
 
     def has_stored(self, trigger_no: int, key: str) -> bool:
         """Whether an event of this key is stored."""
-        return any(row.key == key for row in self.events_of(trigger_no))
+        of_dags = self.dag_events.values()
+        is_of_dag = any((row.trigger_no, row.key) == (trigger_no, key) for row in of_dags)
+        return is_of_dag or any(row.key == key for row in self.events_of(trigger_no))
 
     def running(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run that run."""

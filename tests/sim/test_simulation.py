@@ -52,6 +52,8 @@ LEAST_MODEL = {
     "run cleared": 5,
     "run marked": 5,
     "run deleted": 2,
+    "run of an event": 5,
+    "run of a backfill": 2,
     "run ended": 50,
 }
 LEAST_LOOP = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -106,9 +107,32 @@ async def test_keys_are_found_however_many_are_asked_for(store):
 
     asked = [f"k{n}" for n in range(0, 2_400, 2)]
 
-    assert sorted(await store.find_event_keys(70, asked)) == sorted(asked[:600])
-    assert await store.find_event_keys(71, asked) == []
-    assert await store.find_event_keys(70, ["no \0 text"]) == []
+    assert await store.find_event_keys({70: asked}) == {(70, key) for key in asked[:600]}
+    assert await store.find_event_keys({71: asked}) == set()
+    assert await store.find_event_keys({70: ["no \0 text"], 71: []}) == set()
+
+
+async def test_keys_of_many_triggers_are_found_with_one_statement_and_are_each_its_own(
+    store, monkeypatch
+):
+    numbers = range(71, 91)
+    rows = [replace(TRIGGER, trigger_no=n, dag_id=f"dag{n}") for n in numbers]
+    events = [replace(FIRST, event_no=100 + n, trigger_no=n, key=f"k{n % 2}") for n in numbers]
+    await store.commit(first())
+    await store.commit(then(2, triggers=rows, events=events))
+    fetches: list[int] = []
+    fetch = store._fetch
+
+    async def counted(questions: Sequence[Any]) -> Any:
+        fetches.append(len(questions))
+        return await fetch(questions)
+
+    monkeypatch.setattr(store, "_fetch", counted)
+
+    found = await store.find_event_keys({n: ["k0"] for n in numbers})
+
+    assert found == {(n, "k0") for n in numbers if n % 2 == 0}
+    assert fetches == [1]
 
 
 async def test_events_come_in_pages_the_latest_first(store):

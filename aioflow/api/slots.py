@@ -1,0 +1,184 @@
+"""When one DAG runs next: by the calendar, or as its author's own timetable says.
+
+The code of a timetable runs in a child alone, so it is asked there; what it waits for the daemon
+has been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from aioflow.core import timetable
+from aioflow.core.hosting import role_of
+from aioflow.core.memory import Memory
+from aioflow.dag_triggers import DagTriggerRow
+from aioflow.errors import TimetableAway, TimetableFailed, TimetableSilent
+from aioflow.messages import Foreseen
+from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant, TriggerNo
+from aioflow.orders import Host
+from aioflow.rows import DagRow
+
+__all__ = (
+    "Foreseer",
+    "HostedTimetables",
+    "Timetables",
+    "calendar_slots",
+    "foreseen",
+    "host_order",
+    "next_run_at",
+)
+
+_FOREVER = 1 << 62
+
+_UNANSWERED = frozenset({"timeout", "lost"})
+
+
+class Timetables(Protocol):
+    """Knows where authors' own timetables live."""
+
+    def expected(self) -> Mapping[str, Instant]:
+        """Return the slot each DAG waits for that has a hosted one."""
+
+    def expected_of(self, dag_id: str) -> Instant | None:
+        """Return that of one DAG."""
+
+    async def foresee(
+        self, row: DagTriggerRow, version: str, after: Instant, count: int
+    ) -> Foreseen | None:
+        """Have a child say when a timetable has its next slots; ``None`` if there is no child."""
+
+
+class Foreseer(Protocol):
+    """A host of triggers, as the daemon knows it."""
+
+    @property
+    def expected(self) -> Mapping[TriggerNo, Instant]:
+        """See ``Triggerer``."""
+
+    async def foresee(self, host: Host, *, after: Instant, count: int) -> Foreseen | None:
+        """See ``Triggerer``."""
+
+
+class HostedTimetables:
+    """Those of a running daemon.
+
+    Args:
+        hosts: By role.
+        memory: Of the engine, which knows whose class lives in quarantine.
+    """
+
+    def __init__(self, hosts: Mapping[str, Foreseer], memory: Callable[[], Memory]) -> None:
+        self._hosts = hosts
+        self._memory = memory
+
+    def expected(self) -> Mapping[str, Instant]:
+        """See ``Timetables``."""
+        standing = self._memory().standing
+        slots = [slot for host in self._hosts.values() for slot in host.expected.items()]
+        known = [(standing.get(number), at) for number, at in slots]
+        return {one.row.dag_id: at for one, at in known if one is not None}
+
+    def expected_of(self, dag_id: str) -> Instant | None:
+        """See ``Timetables``."""
+        one = self._memory().standing.of(dag_id)
+        if one is None or not one.hosting:
+            return None
+        return self._hosts[one.role].expected.get(one.row.trigger_no)
+
+    async def foresee(
+        self, row: DagTriggerRow, version: str, after: Instant, count: int
+    ) -> Foreseen | None:
+        """See ``Timetables``."""
+        memory = self._memory()
+        one = memory.standing.get(row.trigger_no)
+        host = host_order(row, version, 0 if one is None else one.hosting)
+        role = role_of(row.class_path, memory)
+        return await self._hosts[role].foresee(host, after=after, count=count)
+
+
+def host_order(row: DagTriggerRow, version: str, hosting: int) -> Host:
+    """Return what a timetable is made of in a child that is asked.
+
+    Args:
+        version: The newest of its DAG.
+        hosting: In which it is hosted, if it is: what it prints is told where that is.
+    """
+    return Host(
+        trigger_no=row.trigger_no,
+        hosting=hosting,
+        run_no=row.trigger_no,
+        task_no=-1,
+        version=version,
+        class_path=row.class_path,
+        kwargs=row.kwargs or b"",
+        since=row.since,
+        logical_date=None,
+    )
+
+
+async def foreseen(
+    timetables: Timetables | None,
+    dag: DagRow,
+    own: DagTriggerRow | None,
+    after: Instant,
+    count: int,
+) -> tuple[Instant, ...]:
+    """Return the next slots of an author's own timetable, as its newest code says.
+
+    Args:
+        own: The trigger of the DAG, as stored.
+
+    Raises:
+        TimetableAway: If there was no child to ask.
+        TimetableSilent: If there is no answer, because it takes too long or takes its host down.
+        TimetableFailed: If it raised, or what it said are no slots.
+    """
+    if timetables is None or own is None:
+        raise TimetableAway(dag.dag_id)
+    if own.kwargs is None:
+        raise TimetableFailed(dag.dag_id, "no key of this home opens its fields", dag.file)
+    answer = await timetables.foresee(own, dag.version, after, count)
+    if answer is None:
+        raise TimetableAway(dag.dag_id)
+    failure = answer.failure
+    if failure is None:
+        return answer.slots
+    if failure.reason in _UNANSWERED:
+        raise TimetableSilent(dag.dag_id, failure.message)
+    raise TimetableFailed(dag.dag_id, _why(failure), dag.file)
+
+
+def _why(failure: Failure) -> str:
+    if failure.reason == CODE_MISSING:
+        return f"its code is not there: {failure.message}"
+    return f"{failure.type}: {failure.message}"
+
+
+def calendar_slots(row: DagRow, spec: DagSpec, after: Instant, count: int) -> list[Instant]:
+    """Return the slots of a DAG with a calendar of ours; those that go by what has been have none.
+
+    ``@once`` has the one it has not come to.
+    """
+    if spec.schedule is None or spec.schedule.gap_us is not None:
+        return []
+    if spec.schedule.once:
+        at = next_run_at(row, spec)
+        return [] if at is None or count < 1 else [at]
+    if spec.start_date is not None:
+        after = max(after, spec.start_date - 1)
+    until = _FOREVER if spec.end_date is None else spec.end_date
+    return timetable.slots_between(
+        spec.schedule, spec.timezone, after=after, until=until, limit=count
+    )
+
+
+def next_run_at(row: DagRow, spec: DagSpec) -> Instant | None:
+    """A schedule that has ended, or whose DAG is gone, keeps its place but makes no run.
+
+    When one run follows another nobody knows before that has ended.
+    """
+    at = row.next_run_at
+    if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:
+        return None
+    return None if spec.end_date is not None and at > spec.end_date else at

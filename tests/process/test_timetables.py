@@ -1,0 +1,205 @@
+"""When authors' own timetables fire next: asked in a child, with a daemon and without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.cli.test_cli import Done, run
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+DAGS = """
+import os
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from aioflow import dag, task
+
+HOUR = timedelta(hours=1)
+FAR = 2100
+
+
+@dataclass
+class Hours:
+    step: int = 1
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        with (FOLDER / "pids").open("a") as pids:
+            pids.write(f"{os.getpid()}\\n")
+        whole = moment.replace(minute=0, second=0, microsecond=0)
+        return whole + self.step * HOUR
+
+
+@dataclass
+class Wrong:
+    how: str
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        if moment.year < FAR:
+            return moment.replace(minute=0, second=0, microsecond=0) + HOUR
+        match self.how:
+            case "raises":
+                raise LookupError("no calendar of that year")
+            case "hangs":
+                time.sleep(1000)
+            case "naive":
+                return datetime(FAR, 1, 2)
+            case "back":
+                return moment - HOUR
+            case "dies":
+                os._exit(3)
+        return None
+
+
+@task
+def work() -> None: ...
+
+
+@dag(schedule=Hours(step=2))
+def hours() -> None:
+    work()
+
+
+"""
+OWN_CLASS = """
+class {name}(Wrong):
+    ...
+
+
+@dag(schedule={name}({how!r}))
+def {how}() -> None:
+    work()
+"""
+WRONG = ("raises", "hangs", "naive", "back", "dies", "ends")
+FAR = "2100-01-01T00:00:00Z"
+GOES_WRONG = [
+    ("raises", "request.timetable_failed", "LookupError: no calendar of that year"),
+    ("naive", "request.timetable_failed", "a slot has a time zone"),
+    ("back", "request.timetable_failed", "as the slot after"),
+    ("dies", "request.timetable_silent", "its host was lost while it was asked"),
+]
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[DaemonProcess]:
+    """Lend a daemon that has hosted every timetable."""
+    (folder / "dags").mkdir()
+    text = DAGS.replace("FOLDER", f"Path({str(folder)!r})")
+    for how in WRONG:
+        text += OWN_CLASS.format(how=how, name=how.capitalize())
+    (folder / "dags" / "own.py").write_text(text)
+    with DaemonProcess(folder / "home", folder / "dags", flags=("--cpu-slots", "1")) as daemon:
+        for dag_id in ("hours", *WRONG):
+            eventually(partial(waited_for, daemon, dag_id))
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("timetables")) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def home(daemon):
+    return daemon.home
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """A home as its daemon left it."""
+    with served(tmp_path_factory.mktemp("left")) as daemon:
+        assert daemon.stop() == 0
+        yield daemon.home
+
+
+def next_slots(home, dag_id: str, *words: object) -> Done:
+    """Ask as soon as there is somebody to ask: another test may have had the host die."""
+
+    def asked() -> Done | None:
+        done = run("dags", "next", dag_id, "--from", FAR, "--count", 2, *words, home=home)
+        return None if "request.timetable_away" in done.err else done
+
+    return eventually(asked)
+
+
+def waited_for(daemon: DaemonProcess, dag_id: str) -> Any:
+    _, dags = daemon.get("/api/v1/dags")
+    return next((dag["next_run_at"] for dag in dags if dag["dag_id"] == dag_id), None)
+
+
+def test_its_next_slots_are_listed_and_the_one_it_waits_for_is_shown(daemon, home):
+    assert next_slots(home, "hours", "--json").json == [
+        "2100-01-01T02:00:00Z",
+        "2100-01-01T04:00:00Z",
+    ]
+    shown = eventually(partial(waited_for, daemon, "hours"))
+    assert daemon.get("/api/v1/dags/hours")[1]["next_run_at"] == shown
+    _, soon = daemon.get("/api/v1/schedules?hours=24")
+    assert {"dag_id": "hours", "at": shown, "schedule": "each Hours"} in soon
+
+
+def test_no_process_of_the_daemon_or_the_command_runs_its_code(daemon, home):
+    done = next_slots(home, "hours", "--json")
+
+    assert done.status == 0
+    pids = {int(pid) for pid in (daemon.home.parent / "pids").read_text().split()}
+    assert daemon.process.pid not in pids
+    assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "code", "said"), [*GOES_WRONG, ("hangs", "request.timetable_silent", "")]
+)
+def test_one_that_goes_wrong_says_how_and_what_to_do(daemon, home, dag_id, code, said):
+    done = next_slots(home, dag_id)
+
+    assert (done.status, code in done.err, said in done.err) == (1, True, True), done.err
+
+
+def test_one_that_has_come_to_its_end_says_so(daemon, home):
+    assert "has come to its end" in next_slots(home, "ends").err
+
+
+def test_one_that_hangs_is_named_and_goes_into_quarantine_and_the_others_go_on(daemon, home):
+    next_slots(home, "hangs")
+
+    def named() -> bool:
+        _, slow = daemon.get("/api/v1/triggers/slow")
+        return any(one["name"].endswith(":Hangs") and one["quarantined"] for one in slow)
+
+    eventually(named, timeout=60)
+    assert next_slots(home, "hours").status == 0
+    eventually(lambda: waited_for(daemon, "raises"), timeout=60)
+
+
+def test_without_a_daemon_a_child_of_the_command_answers(left):
+    assert next_slots(left, "hours", "--json").json == [
+        "2100-01-01T02:00:00Z",
+        "2100-01-01T04:00:00Z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "code", "said"), [*GOES_WRONG, ("hangs", "request.timetable_silent", "within 5 s")]
+)
+def test_without_a_daemon_what_goes_wrong_is_said_alike(left, dag_id, code, said):
+    done = next_slots(left, dag_id)
+
+    assert (done.status, code in done.err, said in done.err) == (1, True, True), done.err
+
+
+def test_without_a_daemon_nobody_waits_for_a_slot(left):
+    dags = run("dags", "list", "--json", home=left).json
+
+    assert {dag["next_run_at"] for dag in dags} == {None}

@@ -1,0 +1,383 @@
+"""DAGs that events start: drawn, and what must hold of their runs.
+
+More of the numbered promises of ``tests.sim.invariants``: I24, what has happened starts one run,
+once per key and in order, or it is stored why it starts none; none waits for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from aioflow.core.hosting import is_stopped, role_of
+from aioflow.core.memory import Memory
+from aioflow.dag_triggers import (
+    ASSET,
+    ASSETS,
+    BY_EVENT,
+    AssetCondition,
+    DagEventRow,
+    DagTriggerRow,
+    DagTriggerSpec,
+    Fate,
+)
+from aioflow.model import DagSpec
+from aioflow.requests import EmitEvent
+from aioflow.rows import RunRow
+from tests.sim.broken import Broken
+from tests.sim.script import StreamPlan, carried, plan_of, token_of
+from tests.sim.workload import SECOND
+
+__all__ = (
+    "Sender",
+    "are_hosted",
+    "begin",
+    "drawn_again",
+    "expects_more",
+    "hold",
+    "memory_is_what_rows_say",
+    "of_the_model",
+    "runs_begun",
+    "with_events",
+)
+
+TICKS = "sim:Ticks"
+PARAMETER, TRIGGERING = "event", "triggering_events"
+OUTSIDE = ("x", "y")
+"""Assets that people tell of."""
+
+Stream: TypeAlias = Callable[[random.Random, bytes, StreamPlan], tuple[str, bytes]]
+"""Returns the class path and the fields of a trigger that yields what a plan says."""
+
+
+# ── DAGs ────────────────────────────────────────────────────────────────────────────────
+
+
+def of_the_model(_rng: random.Random, kwargs: bytes, _plan: StreamPlan) -> tuple[str, bytes]:
+    """See ``Stream``: what the actor of the first level understands."""
+    return TICKS, kwargs
+
+
+def with_events(dags: list[DagSpec], seed: int, stream: Stream) -> list[DagSpec]:
+    """Have events start the runs of some DAGs of a seed, and tasks tell of assets.
+
+    A DAG goes by assets of DAGs before it only, or there would be no end of runs.
+    """
+    rng = random.Random(f"events {seed}")
+    if rng.random() >= 0.3:
+        return dags
+    made = []
+    for number, dag in enumerate(dags):
+        spec = _tells(dag, f"a{number}", rng)
+        match rng.choice(("ticks", "ticks", "assets", "none")):
+            case "ticks":
+                spec = _evented(spec, _ticks(number, rng, stream), PARAMETER)
+            case "assets":
+                spec = _evented(spec, _assets(number, rng), TRIGGERING)
+            case _:
+                pass
+        made.append(spec)
+    return made
+
+
+def _evented(spec: DagSpec, trigger: DagTriggerSpec, parameter: str) -> DagSpec:
+    return replace(spec, trigger=trigger, schedule=None, parameters=(parameter,))
+
+
+def _tells(spec: DagSpec, asset: str, rng: random.Random) -> DagSpec:
+    """Have some of its tasks make an asset anew."""
+    told = ((asset, b"\xc0"),)
+    tasks = [replace(task, outlets=told) if rng.random() < 0.2 else task for task in spec.tasks]
+    return replace(spec, tasks=tuple(tasks))
+
+
+def _ticks(number: int, rng: random.Random, stream: Stream) -> DagTriggerSpec:
+    keyed = rng.random() < 0.75
+    plan = StreamPlan(
+        keyed=keyed,
+        count=rng.choice((1, 3, 8, 20)),
+        ends=rng.choice(("hang", "hang", "end", "fail")) if keyed else "hang",
+        window=64,
+    )
+    path, kwargs = stream(rng, carried((0, number), plan), plan)
+    return DagTriggerSpec(
+        class_path=path,
+        kwargs=kwargs,
+        name="Ticks",
+        if_running=rng.choice(("queue", "queue", "skip", "cancel_old")),
+        debounce_us=rng.choice((None, None, None, SECOND, 120 * SECOND)),
+    )
+
+
+def _assets(number: int, rng: random.Random) -> DagTriggerSpec:
+    there = [*(f"a{before}" for before in range(number)), *OUTSIDE]
+    names = tuple(rng.sample(there, rng.randint(1, len(there))))
+    condition = AssetCondition(rng.random() < 0.5, names)
+    if len(names) > 2 and rng.random() < 0.5:
+        within = AssetCondition(not condition.is_all, names[1:])
+        condition = AssetCondition(condition.is_all, (names[0], within))
+    return DagTriggerSpec(
+        class_path=ASSETS,
+        kwargs=msgspec.msgpack.encode(condition),
+        name="assets",
+        if_running=rng.choice(("queue", "queue", "skip", "cancel_old")),
+    )
+
+
+def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
+    """Somebody has rewritten a DAG: it goes by the same events as at first, now and then by none.
+
+    What its tasks tell of assets stays, too.
+    """
+    if first.trigger is None and not any(task.outlets for task in first.tasks):
+        return new
+    told = [task.outlets for task in first.tasks if task.outlets]
+    tasks = [
+        replace(task, outlets=told[0]) if told and rng.random() < 0.2 else task
+        for task in new.tasks
+    ]
+    new = replace(new, tasks=tuple(tasks))
+    if first.trigger is None:
+        return new
+    trigger = None if rng.random() < 0.1 else first.trigger
+    return replace(new, trigger=trigger, schedule=None, parameters=first.parameters)
+
+
+class Sender:
+    """Somebody outside tells of assets."""
+
+    def __init__(self, seed: int, dags: Sequence[DagSpec]) -> None:
+        self._rng = random.Random(f"assets {seed}")
+        kinds = {spec.trigger.class_path for spec in dags if spec.trigger is not None}
+        self._sends = ASSETS in kinds
+
+    def event(self) -> EmitEvent | None:
+        """Mostly nobody does."""
+        if not self._sends or self._rng.random() < 0.6:
+            return None
+        name = self._rng.choice(OUTSIDE)
+        return EmitEvent(name=f"{ASSET}{name}", key=None, data=b"\x05", request=None)
+
+
+# ── what the rows say ───────────────────────────────────────────────────────────────────
+
+
+def begin(memory: Memory, tables: Any) -> None:
+    """Restore what a restart does."""
+    held = [row for row in tables.dag_events.values() if row.fate is Fate.HELD]
+    memory.standing.restore(tables.dag_triggers.values(), held)
+
+
+def _wanted(node: Any) -> Iterator[tuple[DagTriggerRow, DagTriggerSpec]]:
+    """Yield the triggers that their DAGs want as they are now."""
+    for row in node.tables.dag_triggers.values():
+        dag = node.tables.dags.get(row.dag_id)
+        if dag is None or dag.gone:
+            continue
+        trigger = node.tables.specs[dag.version, dag.dag_id].trigger
+        if trigger is not None and trigger.class_path == row.class_path:
+            yield row, trigger
+
+
+def _events_of(node: Any, number: int) -> list[DagEventRow]:
+    rows = (row for row in node.tables.dag_events.values() if row.trigger_no == number)
+    return sorted(rows, key=lambda row: row.sequence)
+
+
+def runs_begun(tables: Any) -> int:
+    """Return how many events have started a run."""
+    return sum(row.fate is Fate.RUN for row in tables.dag_events.values())
+
+
+def plan_of_trigger(kwargs: bytes) -> StreamPlan:
+    """Return what a trigger yields, at either level."""
+    fields = msgspec.msgpack.decode(kwargs)
+    return plan_of(msgspec.msgpack.encode(fields.get("carried", fields)))
+
+
+def _token_of_trigger(kwargs: bytes) -> list[int]:
+    fields = msgspec.msgpack.decode(kwargs)
+    return token_of(msgspec.msgpack.encode(fields.get("carried", fields)))
+
+
+def expects_more(node: Any) -> bool:
+    """Whether something has still to happen that will start a run, or not: L1 waits for it."""
+    for row, _ in _wanted(node):
+        if row.held is not None:
+            return True
+        if row.class_path == ASSETS or row.kwargs is None:
+            continue
+        plan, events = plan_of_trigger(row.kwargs), _events_of(node, row.trigger_no)
+        if plan.keyed and {event.key for event in events} != set(map(str, range(plan.count))):
+            return True
+        if len(events) < plan.count:
+            return True
+    return False
+
+
+# ── I24 ─────────────────────────────────────────────────────────────────────────────────
+
+
+def hold(node: Any, turn: Any) -> None:
+    """I24 for one commit."""
+    changes, tables = turn.batch.of_dags, node.tables
+    numbers = {row.event_no for row in changes.events if row.fate is not Fate.HELD}
+    numbers |= {change.event_no for change in changes.fates}
+    settled = [tables.dag_events[number] for number in sorted(numbers)]
+    for row in changes.events:
+        _comes_in_order(node, row)
+    begun: defaultdict[int, list[DagEventRow]] = defaultdict(list)
+    for event in settled:
+        if event.fate is Fate.RUN:
+            begun[event.run_no or -1].append(event)
+        elif event.fate is Fate.SKIPPED:
+            _was_in_the_way(node, turn, event)
+    runs = {run.run_no: run for run in turn.batch.new_runs if run.cause == BY_EVENT}
+    if begun.keys() != runs.keys():
+        raise Broken("I24 events", f"events start {set(begun)}, there are {set(runs)}")
+    for run_no, events in begun.items():
+        _is_of_its_events(node, runs[run_no], events)
+        _takes_its_place(node, turn, runs[run_no], events[0])
+    _nothing_is_held_in_vain(node)
+
+
+def _comes_in_order(node: Any, event: DagEventRow) -> None:
+    row = node.tables.dag_triggers[event.trigger_no]
+    if event.asset is not None or row.kwargs is None or row.class_path == ASSETS:
+        return
+    keyed = plan_of_trigger(row.kwargs).keyed
+    if event.key != (str(event.sequence) if keyed else None):
+        raise Broken("I24 events", f"{event} does not come in its order")
+
+
+def _is_of_its_events(node: Any, run: RunRow, events: list[DagEventRow]) -> None:
+    """The run is of this DAG, and is told of these events and no other."""
+    row = node.tables.dag_triggers[events[0].trigger_no]
+    if run.dag_id != row.dag_id or {event.trigger_no for event in events} != {row.trigger_no}:
+        raise Broken("I24 events", f"{run} is started by {events}")
+    told = None if run.conf is None else msgspec.msgpack.decode(run.conf)
+    if events[0].asset is None:
+        right = len(events) == 1 and _tells_of(told, events[0], row)
+    else:
+        parts = (told or {}).get(TRIGGERING, {}).items()
+        found = {(name, str(event["id"])) for name, part in parts for event in part}
+        right = found == {(event.asset, event.key) for event in events}
+        right = right and _is_met(row, {name for name, _ in found})
+    if not right:
+        raise Broken("I24 events", f"{run} is told {told} by {events}")
+
+
+def _tells_of(told: Any, event: DagEventRow, row: DagTriggerRow) -> bool:
+    match told:
+        case {"event": ["event", token, *which]}:
+            if token != _token_of_trigger(row.kwargs or b""):
+                return False
+            return event.key is None or [int(event.key)] == which
+        case _:
+            return False
+
+
+def _is_met(row: DagTriggerRow, there: set[str]) -> bool:
+    def met(part: str | AssetCondition) -> bool:
+        if isinstance(part, str):
+            return part in there
+        found = [met(within) for within in part.parts]
+        return all(found) if part.is_all else any(found)
+
+    return met(msgspec.msgpack.decode(row.kwargs or b"", type=AssetCondition))
+
+
+def _live_before(node: Any, turn: Any, dag_id: str, run_no: int) -> list[RunRow]:
+    """The runs of a DAG that were there before one and go on, unless they began anew just now."""
+    tables = node.tables
+    rows = [tables.runs[no] for no in tables.unfinished() if no < run_no]
+    began_anew = tables.cleared_runs | tables.marked_runs | turn.before.over
+    return [
+        row
+        for row in rows
+        if row.dag_id == dag_id and row.state.is_live and row.run_no not in began_anew
+    ]
+
+
+def _trigger_of(node: Any, dag_id: str) -> DagTriggerSpec | None:
+    dag = node.tables.dags[dag_id]
+    spec: DagSpec = node.tables.specs[dag.version, dag_id]
+    return spec.trigger
+
+
+def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> None:
+    """The run begins beside none, or in place of those before it, where its DAG wants that."""
+    trigger = _trigger_of(node, run.dag_id)
+    if trigger is None:
+        return  # it has been rewritten in the same turn
+    others = _live_before(node, turn, run.dag_id, run.run_no)
+    if trigger.if_running == "skip" and others:
+        raise Broken("I24 events", f"{run} was to be skipped, as {others} go on")
+    before = [other for other in others if other.cause == BY_EVENT]
+    if trigger.if_running == "cancel_old" and before:
+        raise Broken("I24 events", f"{run} was to take the place of {before}: {event}")
+
+
+def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
+    """An event starts no run only where one was going on."""
+    dag_id = node.tables.dag_triggers[event.trigger_no].dag_id
+    ended = {change.run_no for change in turn.batch.run_changes if not change.state.is_live}
+    going = [
+        row
+        for row in node.tables.runs.values()
+        if row.dag_id == dag_id and (row.state.is_live or row.run_no in ended)
+    ]
+    if not going:
+        raise Broken("I24 events", f"{event} starts no run, and none goes on")
+
+
+def _nothing_is_held_in_vain(node: Any) -> None:
+    """What is held of assets would start a run, if that were enough."""
+    full = {dag for dag, runs in node.memory.queued_runs.items() if runs}  # perhaps too many
+    for row, _ in _wanted(node):
+        if row.class_path != ASSETS or row.dag_id in full or is_stopped(row.dag_id, node.memory):
+            continue
+        held = {
+            event.asset
+            for event in _events_of(node, row.trigger_no)
+            if event.fate is Fate.HELD and event.asset is not None
+        }
+        if held and _is_met(row, held):
+            raise Broken("I24 events", f"{row.dag_id} holds {held}, and no run starts")
+
+
+# ── of the memory ───────────────────────────────────────────────────────────────────────
+
+
+def memory_is_what_rows_say(node: Any) -> None:
+    """A restart would know the same of the triggers of DAGs, and of what they hold."""
+    fresh = Memory(epoch=0)
+    begin(fresh, node.tables)
+    known, stored = ({one.row.trigger_no: one for one in m.standing} for m in (node.memory, fresh))
+    if known.keys() != stored.keys():
+        raise Broken("restore", f"triggers of DAGs: {set(known)}, stored {set(stored)}")
+    for number, one in known.items():
+        mine, other = replace(one.row, kwargs=None), replace(stored[number].row, kwargs=None)
+        if mine != other:
+            raise Broken("restore", f"trigger of a DAG: {mine}, stored {other}")
+        pending = {name: events for name, events in one.pending.items() if events}
+        if pending != stored[number].pending:
+            raise Broken("restore", f"{one.row.dag_id} holds {pending}: {stored[number].pending}")
+
+
+def are_hosted(node: Any) -> None:
+    """While its host is up, a trigger that its DAG wants has been given to it, or has to rest."""
+    memory = node.memory
+    for row, _ in _wanted(node):
+        one = memory.standing.get(row.trigger_no)
+        has_host = role_of(row.class_path, memory) in memory.hosts_up and not memory.is_drained
+        if one is None or row.class_path == ASSETS or row.kwargs is None or not has_host:
+            continue
+        rests = one.retry_at is not None or is_stopped(row.dag_id, memory)
+        if not one.hosting and not rests and row.trigger_no not in memory.lacking_code:
+            raise Broken("places", f"the trigger of {row.dag_id} has no host")

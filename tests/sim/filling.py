@@ -1,0 +1,187 @@
+"""Backfills: who asks for them, and what must hold of their runs.
+
+More of the numbered promises of ``tests.sim.invariants``: I25, each slot of the range is dealt with
+once, no more of its runs are live than it may have, and none of them begins before one that is of
+no backfill.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from aioflow.backfills import BackfillRow
+from aioflow.core import timetable
+from aioflow.core.live import Live
+from aioflow.effects import StartTry
+from aioflow.model import Body, DagSpec
+from aioflow.requests import CancelBackfill, StartBackfill
+from aioflow.rows import RunRow
+from tests.sim import liveness
+from tests.sim.broken import Broken
+from tests.sim.workload import SECOND
+
+__all__ = ("Filler", "expects_more", "hold", "memory_is_what_rows_say", "restore")
+
+_MOST = 3
+_BAD = frozenset({"failed", "partial", "cancelled"})
+
+
+class Filler:
+    """Somebody who wants runs for what has passed, and now and then not any more."""
+
+    def __init__(self, seed: int, dags: Sequence[DagSpec], tables: Any) -> None:
+        self._rng = random.Random(f"backfills {seed}")
+        self._tables = tables
+        self._dags = [spec.dag_id for spec in dags if spec.schedule is not None]
+        self._left = self._rng.choice((0, 1, _MOST)) if self._dags else 0
+
+    def wish(self, now: int) -> StartBackfill | CancelBackfill | None:
+        """Ask for runs of the last hours, or take that back."""
+        rng = self._rng
+        going = [row.backfill_no for row in self._tables.backfills.values() if _is_going(row)]
+        if going and rng.random() < 0.05:
+            return CancelBackfill(backfill_no=rng.choice(going))
+        if not self._left or rng.random() < 0.7:
+            return None
+        self._left -= 1
+        last = now - rng.choice((0, 0, 3600)) * SECOND
+        return StartBackfill(
+            dag_id=rng.choice(self._dags),
+            first=last - rng.choice((1800, 3600, 7200)) * SECOND,
+            last=last,
+            reprocess=rng.choice(("none", "none", "failed", "all")),
+            max_active=rng.choice((0, 1, 2, 5)),
+            is_reverse=rng.random() < 0.3,
+        )
+
+
+def _is_going(row: BackfillRow) -> bool:
+    return row.state == "running"
+
+
+def restore(memory: Any, tables: Any) -> None:
+    """Know what a restart does."""
+    going = (row for row in tables.backfills.values() if _is_going(row))
+    memory.backfills = {row.backfill_no: row for row in going}
+
+
+def memory_is_what_rows_say(node: Any) -> None:
+    """A restart would know the same backfills."""
+    going = {no: row for no, row in node.tables.backfills.items() if _is_going(row)}
+    if node.memory.backfills != going:
+        raise Broken("restore", f"backfills {node.memory.backfills}, stored {going}")
+
+
+def expects_more(node: Any) -> bool:
+    """Whether a backfill goes on; one whose DAG is gone waits until that is there again."""
+    dags = node.tables.dags
+    return any(
+        _is_going(row) and not dags[row.dag_id].gone for row in node.tables.backfills.values()
+    )
+
+
+# ── I25 ─────────────────────────────────────────────────────────────────────────────────
+
+
+def hold(node: Any, turn: Any) -> None:
+    """I25 for one commit."""
+    fresh = [run for run in turn.batch.new_runs if run.backfill is not None]
+    for run in fresh:
+        _is_for_a_slot(node, run)
+        _was_wanted(node, turn, run)
+    for number in sorted({run.backfill for run in fresh if run.backfill is not None}):
+        _has_no_more_than_it_may(node, number)
+    for row in turn.batch.backfills:
+        if row.state == "done":
+            _has_dealt_with_all(node, row)
+    for start in turn.starts:
+        _nobody_else_waits(node, start)
+
+
+def _is_for_a_slot(node: Any, run: RunRow) -> None:
+    row: BackfillRow = node.tables.backfills[run.backfill]
+    spec: DagSpec = node.tables.specs[run.version, run.dag_id]
+    date = run.logical_date
+    assert date is not None
+    assert spec.schedule is not None
+    slot = timetable.next_slot(spec.schedule, spec.timezone, after=date - 1)
+    if (row.dag_id, run.cause, slot) != (run.dag_id, "backfill", date):
+        raise Broken("I25 backfills", f"{run} is for no slot of {row}")
+    if not row.first <= date <= row.last:
+        raise Broken("I25 backfills", f"{run} is out of the range of {row}")
+    if node.tables.filled[row.backfill_no, date] != 1:
+        raise Broken("I25 backfills", f"{run} is for a slot that {row} has filled")
+
+
+def _was_wanted(node: Any, turn: Any, run: RunRow) -> None:
+    """By the newest run there was for the slot, as the backfill asks for them."""
+    row = node.tables.backfills[run.backfill]
+    new = {made.run_no for made in turn.batch.new_runs}
+    before = [
+        other
+        for other in node.tables.seen()
+        if (other.dag_id, other.logical_date) == (run.dag_id, run.logical_date)
+        and other.run_no not in new
+    ]
+    if not before:
+        return
+    newest = max(before, key=lambda other: other.run_no)
+    states = {newest.state, turn.before.run_states.get(newest.run_no, newest.state)}
+    is_bad = any(state.label in _BAD for state in states)
+    has_ended = newest.ended_at is not None or newest.run_no in turn.before.over
+    is_wanted = has_ended and (row.reprocess == "all" or (row.reprocess == "failed" and is_bad))
+    if not is_wanted:
+        raise Broken("I25 backfills", f"{run} of {row} is made beside {newest}")
+
+
+def _has_no_more_than_it_may(node: Any, number: int) -> None:
+    tables = node.tables
+    live = [tables.runs[no] for no in tables.unfinished() if tables.runs[no].backfill == number]
+    began_anew = tables.cleared_runs | tables.marked_runs
+    live = [run for run in live if run.state.is_live and run.run_no not in began_anew]
+    if len(live) > tables.backfills[number].max_active:
+        raise Broken("I25 backfills", f"{tables.backfills[number]} has {len(live)} live runs")
+
+
+def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
+    """Where nobody has written another schedule, its numbers are those of the range."""
+    tables = node.tables
+    filled = sum(number == row.backfill_no for number, _ in tables.filled)
+    if row.next_at is not None or row.made != filled:
+        raise Broken("I25 backfills", f"{row} is done, with {filled} runs")
+    specs = [spec for (_, dag_id), spec in tables.specs.items() if dag_id == row.dag_id]
+    schedule = specs[0].schedule
+    if schedule is None or any(spec.schedule != schedule for spec in specs):
+        return
+    slots = timetable.slots_between(
+        schedule, specs[0].timezone, after=row.first - 1, until=row.last, limit=10_000
+    )
+    if row.made + row.skipped != len(slots):
+        raise Broken("I25 backfills", f"{row} is done, and there are {len(slots)} slots")
+
+
+def _nobody_else_waits(node: Any, start: StartTry) -> None:
+    """What begins in a run of a backfill begins behind all that could begin in its place."""
+    row = node.tables.runs[start.start.run_no]
+    task = node.tables.tasks[start.start.task_no]
+    if row.backfill is None or start.claimed or task.start_no > 1:
+        return
+    spec = node.spec_of(row.run_no, start.start.position)
+    if spec.sensor is not None and spec.body is Body.COROUTINE:
+        return  # it takes no slot from anybody
+    for run in node.memory.runs.values():
+        if run.row.backfill is not None or not run.state.is_live or liveness.has_limits(run):
+            continue
+        if run.row.quarantine is not None or run.clearing is not None:
+            continue
+        for entry in liveness.admitted(run):
+            other = run.spec.tasks[entry.position]
+            is_like = (other.body, other.pool) == (spec.body, spec.pool)
+            is_like = is_like and other.start_trigger is None
+            is_kept = isinstance(entry, Live) and entry.task_no in node.slots.kept
+            is_free = not node.slots.ready.across.is_full(entry)
+            if is_like and is_free and (is_kept or other.slots <= spec.slots):
+                where = f"task {entry.position} of run {run.run_no}"
+                raise Broken("I25 backfills", f"{start.start} begins before {where}")
