@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import socket
-import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,11 +35,12 @@ from aioflow.core.why import still_waits
 from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
-from aioflow.errors import HomeBusy, HomeUnusable
+from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
+from aioflow.home import close_off, make_home
 from aioflow.inputs import Drain
 from aioflow.masking import Masks
 from aioflow.model import TriggerNo
@@ -49,7 +48,7 @@ from aioflow.owed import Alert
 from aioflow.routing import Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
-from aioflow.settings import FILE_NAME, Settings
+from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
@@ -114,8 +113,8 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
-    _make_home(settings.home)
-    _close_off(settings)
+    make_home(settings.home)
+    close_off(settings)
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with (
@@ -173,23 +172,6 @@ def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
     from aioflow.web import serve as serve_web
 
     return serve_web
-
-
-def _make_home(home: Path) -> None:
-    for folder in (home, *(home / name for name in ("run", "code", "results", "logs"))):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as exc:
-            raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
-
-
-def _close_off(settings: Settings) -> None:
-    """Leave no secret in a core dump, and say where anybody could put code of his own."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    for path in (*settings.dags, settings.home / FILE_NAME):
-        with suppress(OSError):
-            if path.stat().st_mode & stat.S_IWOTH:
-                _log.warning("anybody here can write that, and so run code as us", path=str(path))
 
 
 class _Node:
