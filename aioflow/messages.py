@@ -477,38 +477,10 @@ class Called(_Wire, frozen=True):
     may_pass: bool = False
 
 
-Report: TypeAlias = (
-    Began
-    | Succeeded
-    | Failed
-    | Skipped
-    | NotReadyYet
-    | Deferred
-    | Awaiting
-    | EventsHandled
-    | Item
-    | CallAnswered
-    | StreamOpened
-    | NextWanted
-    | EventEmitted
-    | RunCalled
-    | NotParked
-    | RecordDropped
-    | Labelled
-    | Recalled
-    | Output
-    | Left
-    | Fired
-    | TriggerEnded
-    | Expects
-    | Foreseen
-    | Ask
-    | Withdraw
-    | Pong
-    | Described
-    | Called
-    | Parsed
-    | Named
-    | ParserDied
-    | Inspected
-)
+_OfCalls: TypeAlias = CallAnswered | StreamOpened | NextWanted | EventEmitted | RunCalled
+_OfTasks: TypeAlias = Began | Ended | Item | _OfCalls | NotParked | RecordDropped | Labelled
+_OfTriggers: TypeAlias = Fired | TriggerEnded | Expects | Foreseen | Described
+_OfProcesses: TypeAlias = Recalled | Output | Left | Ask | Withdraw | Pong | Called
+_OfParsers: TypeAlias = Parsed | Named | ParserDied | Inspected
+
+Report: TypeAlias = _OfTasks | _OfTriggers | _OfProcesses | _OfParsers
