@@ -129,7 +129,7 @@ def test_what_it_remembers_has_a_bound():
         attempts.know(f"n{number}", address(number))
 
     kinds = (attempts._addresses, attempts._names, attempts._strangers, attempts._known)
-    assert max(map(len, kinds)) <= 10_000
+    assert max(len(kind) for kind in kinds) <= 10_000
 
 
 # ── passwords ───────────────────────────────────────────────────────────────────────────

@@ -665,11 +665,10 @@ async def test_an_end_of_the_audit_that_is_cut_off_shows_then_and_later(
         at_once = await audit_faults(n.store)
         if is_running:
             await n.api.by(BY).set_pool("a", 9)
-            later = await audit_faults(n.store)
-    if not is_running:
-        async with node(tmp_path) as n:
+    async with node(tmp_path) as n:
+        if not is_running:
             await n.api.by(BY).set_pool("a", 9)
-            later = await audit_faults(n.store)
+        later = await audit_faults(n.store)
 
     assert len(at_once) == 1
     assert any("does not follow" in fault for fault in later)
