@@ -85,13 +85,14 @@ function keepAsking<A>(
   let isBusy = false;
   let isStale = false;
   let isAbsent = false;
+  let isUrgent = false;
   let askedAt = -Infinity;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   async function run(): Promise<void> {
     timer = undefined;
     isBusy = true;
-    isStale = false;
+    isStale = isUrgent = false;
     askedAt = performance.now();
     try {
       const answer = await ask(control.signal);
@@ -109,11 +110,15 @@ function keepAsking<A>(
   function again(): void {
     if (control.signal.aborted) return;
     if (isBusy) isStale = true;
-    else if (timer === undefined) timer = setTimeout(run, Math.max(0, askedAt + gap - performance.now()));
+    else if (timer === undefined) timer = setTimeout(run, isUrgent ? 0 : Math.max(0, askedAt + gap - performance.now()));
   }
 
+  // Somebody waits for that, who scrolls down or presses a button: the gap is for commits.
   asking.current = () => {
     isAbsent = false;
+    isUrgent = true;
+    clearTimeout(timer);
+    timer = undefined;
     again();
   };
   // What is not there is not asked for with every commit; it may be after a reconnect.
