@@ -95,8 +95,6 @@ CPU_SLOTS, ASYNC_SLOTS = 3, 4
 STORMY_TURNS, TURNS = 400, 100_000
 STORM_US = 3 * 3600 * SECOND
 LONGEST_US = 90 * 24 * 3600 * SECOND
-_CALM_US = 3600 * SECOND
-"""So often somebody ends what cannot go on, where a trigger that ends by itself has no end."""
 _EPOCH_START = 1_700_000_000 * SECOND
 _CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | RunCalled
 _CALLS |= StreamOpened
@@ -315,13 +313,10 @@ class Node:
             pass
         self._heal()
         self._go_on()
-        epoch, healed_at, calm = self.newest_epoch, self.mono, _CALM_US
+        epoch, healed_at = self.newest_epoch, self.mono
         while self._is_owing() or self.circle.inbox:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
                 raise Broken("L1 ends", f"still unfinished: {recovery.unfinished(self)}")
-            if self.mono - healed_at > calm:
-                calm += _CALM_US
-                self._free()
             if not self._go_on() and not self._free():
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
         self._settle()
