@@ -8,7 +8,7 @@ from aioflow.api import looking
 from aioflow.api.looking import Looking
 from aioflow.clock import SystemClock
 from aioflow.core.live import Live
-from aioflow.model import DagSpec, MapSource, MapSpec, TaskSpec, TaskState
+from aioflow.model import Body, DagSpec, MapSource, MapSpec, SensorSpec, TaskSpec, TaskState
 from tests.web.node import CHAIN, ONCE, node
 
 POOLED = DagSpec(
@@ -24,6 +24,14 @@ POOLED = DagSpec(
             mapped=MapSpec((MapSource("item", 0, -1),)),
         ),
     ),
+)
+
+
+SENSOR = SensorSpec(interval_us=60_000_000)
+LOOKS = DagSpec(
+    dag_id="looks",
+    file="looks.py",
+    tasks=(TaskSpec(task_id="there", body=Body.COROUTINE, sensor=SENSOR),),
 )
 
 
@@ -80,6 +88,20 @@ async def test_what_is_parked_is_counted_by_kind_folded_or_not(tmp_path):
 
     assert found.parked == {"file": 1, "Own": 2}
     assert found.states == {TaskState.DEFERRED.label: 3}
+
+
+async def test_a_sensor_that_looks_waits_like_what_is_parked_and_is_among_the_oldest(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(LOOKS)
+        run = await n.api.trigger("looks")
+        await n.outlets.next_start()
+        shown = await n.api.reads.overview("ready")
+        gathered = await n.api.metrics()
+
+    assert shown.states == {"sensing": 1}
+    (waits,) = shown.waiting_longest
+    assert (waits.run_id, waits.task_id, waits.state) == (run.run_id, "there", "sensing")
+    assert gathered.tasks_sensing == 1
 
 
 async def test_others_have_the_loop_between_slices(tmp_path, monkeypatch):

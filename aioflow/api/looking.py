@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import anyio
@@ -20,7 +20,8 @@ from aioflow.model import Instant, TaskState, TriggerState
 __all__ = ("OLDEST", "Looked", "Looking")
 
 OLDEST = 10
-"""So many of those that wait for a slot are known by name: who has waited for longest."""
+"""So many of those that wait for a slot, or look as sensors, are known by name: those that have
+for longest."""
 
 _SLICE = 1_000
 """What is looked at before others have the loop."""
@@ -29,6 +30,12 @@ _CHEAP_US = 2_000
 _RESTS = 50
 """A look that takes longer than that is good for as many times what it took: all of them together
 take 2 % of the loop."""
+
+_SINCE: dict[TaskState, Callable[[Live], Instant | None]] = {
+    TaskState.QUEUED: lambda live: live.queued_at,
+    TaskState.SENSING: lambda live: live.started_at,
+}
+"""Since when a task waits that no trigger wakes, by its state."""
 
 Of = TypeVar("Of")
 
@@ -40,7 +47,8 @@ class Looked:
         states: How many live tasks stand how.
         queued: How many wait for a slot, by pool.
         parked: How many triggers wait, by kind.
-        oldest: Queued tasks, since when and their numbers; those that have waited for longest.
+        oldest: Queued tasks, and sensors that look, since when and their numbers; those that have
+            waited for longest.
     """
 
     def __init__(self) -> None:
@@ -105,15 +113,16 @@ class Looking:
 
 
 def _count_tasks(lives: Sequence[Live], found: Looked) -> None:
-    queued: list[tuple[Instant, int, Live]] = []
+    waiting: list[tuple[Instant, int, Live]] = []
     for state, count in Counter(live.state for live in lives).items():
         found.states[state.label] += count
     for live in lives:
         if still_waits(live):
             found.queued[live.spec.pool] += 1
-        if live.state is TaskState.QUEUED and live.queued_at is not None:
-            queued.append((live.queued_at, live.task_no, live))
-    found.oldest = heapq.nsmallest(OLDEST, [*found.oldest, *queued], key=lambda one: one[:2])
+        since = _SINCE[live.state](live) if live.state in _SINCE else None
+        if since is not None:
+            waiting.append((since, live.task_no, live))
+    found.oldest = heapq.nsmallest(OLDEST, [*found.oldest, *waiting], key=lambda one: one[:2])
 
 
 def _slices(all_of: list[Of]) -> Iterator[list[Of]]:

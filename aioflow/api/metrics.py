@@ -98,6 +98,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     coroutine_slots: int
     coroutine_slots_used: int
     tasks_waiting_for_slots: int
+    tasks_sensing: int
     live_runs: int
     live_tasks: int
     parked: dict[str, int]
@@ -148,6 +149,7 @@ def measured(
         coroutine_slots=slots.coroutines,
         coroutine_slots_used=slots.running_coroutines,
         tasks_waiting_for_slots=looked.queued.total(),
+        tasks_sensing=looked.states[TaskState.SENSING.label],
         live_runs=len(memory.runs),
         live_tasks=len(memory.live),
         parked=dict(looked.parked),

@@ -21,6 +21,7 @@ __all__ = ("Overview",)
 
 _DAY_US = 86_400_000_000
 _SHOWN = 10
+_WAITING = frozenset({TaskState.QUEUED, TaskState.SENSING})
 
 
 class Overview:
@@ -79,11 +80,11 @@ class Overview:
         )
 
     async def _longest(self, looked: Looked) -> list[WaitingView]:
-        """Return what waits for longest: among what is parked longest, and what is queued."""
+        """Return what waits for longest: parked, queued, or looking as a sensor."""
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)
-        queued = [one for one in looked.oldest if one[2].state is TaskState.QUEUED]
-        numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in queued]
+        others = [one for one in looked.oldest if one[2].state in _WAITING]
+        numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
         runs = await store.find_runs_by_no(numbers)
         places: list[tuple[Instant, RunRow, int, int, str]] = []
         for row in rows:
@@ -92,11 +93,10 @@ class Overview:
             if run is not None and place is not None:
                 state = TaskState.DEFERRED.label
                 places.append((row.since, run, place.position, place.map_index, state))
-        for since, _, live in queued:
+        for since, _, live in others:
             run = runs.get(live.run.run_no)
             if run is not None:
-                state = TaskState.QUEUED.label
-                places.append((since, run, live.position, live.map_index, state))
+                places.append((since, run, live.position, live.map_index, live.state.label))
         places.sort(key=lambda one: one[0])
         return await self._views(places[:_SHOWN])
 

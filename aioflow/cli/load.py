@@ -137,6 +137,7 @@ def as_data(look: Look) -> dict[str, Any]:
         "live_runs": int(value(("live_runs", ""), 0)),
         "live_tasks": int(value(("live_tasks", ""), 0)),
         "tasks_queued": int(value(("tasks_queued", ""), 0)),
+        "tasks_sensing": int(value(("tasks_sensing", ""), 0)),
         "slots": lanes,
         "parked": {kind: int(n) for kind, n in _by_label(look, "parked_triggers").items()},
         "pools": look.pools,
@@ -157,7 +158,7 @@ def _in_a_line(look: Look) -> str:
     lag = max(data["loop_lag_seconds"].values(), default=0.0)
     return (
         f"{data['live_runs']} runs, {data['live_tasks']} tasks, {data['tasks_queued']} queued, "
-        f"slots {slots}, {sum(data['parked'].values())} parked, "
+        f"slots {slots}, {sum(data['parked'].values())} parked, {data['tasks_sensing']} sensing, "
         f"{data['tasks_per_second']:g} tasks/s, {data['events_per_second']:g} events/s, "
         f"lag {lag * 1000:.0f} ms"
     )

@@ -75,6 +75,7 @@ def _circle(now: Metrics, done: Measures) -> Iterable[Metric]:
 
 def _work(now: Metrics) -> Iterable[Metric]:
     yield _gauge("tasks_queued", "Tasks that wait for a slot", now.tasks_waiting_for_slots)
+    yield _gauge("tasks_sensing", "Sensors that look again and again", now.tasks_sensing)
     yield _by_lane("slots", "Slots there are", now.slots, now.coroutine_slots)
     yield _by_lane("slots_used", "Slots taken", now.slots_used, now.coroutine_slots_used)
     yield _gauge("live_runs", "Runs that are not over", now.live_runs)

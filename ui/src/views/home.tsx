@@ -47,17 +47,17 @@ export function Home() {
 }
 
 function Figures({ now }: { now: Overview }) {
-  const parked = Object.values(now.parked).reduce((all, count) => all + count, 0);
+  const sensors = now.states["sensing"] ?? 0;
+  const waits = [...Object.entries(now.parked), ...(sensors ? [["sensor", sensors] as const] : [])];
+  const waiting = waits.reduce((all, [, count]) => all + count, 0);
   const slots = Object.entries(now.slots);
-  const kinds = Object.entries(now.parked)
-    .map(([kind, count]) => `${count} ${kind}`)
-    .join(", ");
+  const kinds = waits.map(([kind, count]) => `${count} ${kind}`).join(", ");
   return (
     <>
       <dl class="figures">
         <Figure name="Health" isBad={now.status !== "ready"} href="/nodes" text={now.status} below={`up ${whole(now.uptime_seconds * 1000)}`} />
         <Figure name="Live runs" href="/runs?state=running" text={number(now.live_runs)} below={`${number(now.states["running"] ?? 0)} tasks run`} />
-        <Figure name="Waiting" href="/triggers" text={number(parked)} below={kinds || "no slot held"} />
+        <Figure name="Waiting" href="/triggers" text={number(waiting)} below={kinds || "no slot held"} />
         <Figure name="Queued" href="/pools" text={number(now.states["queued"] ?? 0)} below="for a slot" />
         <Figure name="Slots in use" href="/nodes" text={slots.slice(0, 1).map(([, slot]) => `${slot.used} of ${slot.all}`).join()} below={slots.slice(1).map(([lane, slot]) => `${lane}: ${slot.used} of ${slot.all}`).join(", ")} />
         <Figure name="Failed, 24 h" href="/runs?state=failed" isBad={now.failed_24h > 0} text={number(now.failed_24h)} below="runs" />
