@@ -31,6 +31,7 @@ __all__ = (
     "delete_results",
     "read_item",
     "read_items",
+    "read_one_item",
     "read_value",
     "result_path",
     "write_list",
@@ -114,6 +115,15 @@ def read_item(path: Path, index: int) -> bytes:
         IndexError: If the list is shorter.
     """
     return _open_list(path).item(index)
+
+
+def read_one_item(path: Path, index: int) -> bytes:
+    """As ``read_item``, for whoever reads a list once: the file is open no longer than that."""
+    opened = _OpenList(path)
+    try:
+        return opened.item(index)
+    finally:
+        opened.close()
 
 
 def read_items(path: Path) -> list[bytes]:

@@ -29,13 +29,27 @@ from aioflow.errors import (
 )
 from aioflow.inputs import Stalled
 from aioflow.messages import Item, Succeeded
-from aioflow.model import RunState, TaskState
+from aioflow.model import DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
 from aioflow.store import Store, open_store
 from aioflow.tasklog import LogKey, TaskLog
 from tests.web.node import CHAIN, FAN, STREAM, node
+
+PAIRED = DagSpec(
+    dag_id="paired",
+    file="paired.py",
+    tasks=(
+        TaskSpec(task_id="numbers", feeds_limit=10),
+        TaskSpec(task_id="words", feeds_limit=10),
+        TaskSpec(
+            task_id="each",
+            parents=(0, 1),
+            mapped=MapSpec((MapSource("number", 0, -1), MapSource("word", 1, -1))),
+        ),
+    ),
+)
 
 
 def states(run) -> dict[str, str]:
@@ -280,6 +294,27 @@ async def test_a_small_list_that_is_expanded_over_is_read_from_its_file(tmp_path
         run = await n.api.show_run("r", limit=1)
 
     assert run.tasks[0].result == [1, "b"]
+
+
+async def test_a_child_is_shown_with_its_own_item_of_each_list(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(PAIRED)
+        await n.api.trigger("paired", run_id="r")
+        for items in ([b"\x01", b"\x02"], [b"\xa1a", b"\xda\x10\x00" + b"x" * 4096, b"\xa1c"]):
+            start = (await n.outlets.next_start()).start
+            path = result_path(n.home / "results", start.task_no, start.start_no)
+            write_list(path, items)
+            now = SystemClock().now()
+            told = Succeeded(start.task_no, start.start_no, now, now, None, 9, len(items))
+            n.engine.report([told])
+        await n.outlets.next_start()
+        first, fifth = [await n.api.reads.one_task.show("r", "each", map_index=at) for at in (0, 4)]
+
+    assert [(one.name, one.from_task, one.value) for one in first.inputs] == [
+        ("number", "numbers", 1),
+        ("word", "words", "a"),
+    ]
+    assert [one.value for one in fifth.inputs] == [2, {"size_bytes": 4099}]
 
 
 async def test_the_few_items_of_a_stream_are_shown_and_many_are_counted(tmp_path):

@@ -12,10 +12,10 @@ from aioflow.api.parked import Parked
 from aioflow.api.reader import PAGE, RESULT_BYTES, RunReader
 from aioflow.api.shapes import InputView, RecordView, TaskShownView, TryView
 from aioflow.api.views import ErrorView, TaskView, TriggerView, iso, plain_bytes
-from aioflow.core.mapping import leaves
+from aioflow.core.mapping import leaves, pick, width
 from aioflow.errors import RequestError, StoreSlow, UnknownTask
 from aioflow.model import RecordState, TaskNo, TaskState
-from aioflow.rows import RecordRow, RunRow, TryRow
+from aioflow.rows import RecordRow, ResultRow, RunRow, TryRow
 
 __all__ = ("OneTask",)
 
@@ -73,12 +73,56 @@ class OneTask:
                 for leaf in leaves([source]):
                     if leaf.position >= 0:
                         names[leaf.position] = source.parameter or names.get(leaf.position, "")
+        items = await self._items_taken(run, layout, place)
         found = []
         for parent, name in sorted(names.items()):
             task_id = layout.spec.tasks[parent].task_id
-            value = await self._value(run, layout, parent, place)
+            is_item = parent in items
+            value = items[parent] if is_item else await self._value(run, layout, parent, place)
             found.append(InputView(name=name or task_id, from_task=task_id, value=value))
         return found
+
+    async def _items_taken(self, run: RunRow, layout: Layout, place: Place) -> dict[int, Any]:
+        """Return the item that a child takes of each list, by the position of whose list it is."""
+        mapped = layout.spec.tasks[place.position].mapped
+        if mapped is None or mapped.until >= 0 or place.map_index < 0:
+            return {}
+        lists = list(leaves(mapped.sources))
+        positions = {leaf.position for leaf in lists if leaf.position >= 0}
+        known = {at: await self._list(run, layout, at) for at in positions}
+        widths = {at: one[0] for at, one in known.items() if one is not None}
+        if len(widths) < len(known):
+            return {}
+        each = [leaf.width if leaf.position < 0 else widths[leaf.position] for leaf in lists]
+        if place.map_index >= width(mapped, each):
+            return {}  # the lists are shorter than they were when it ran
+        found: dict[int, Any] = {}
+        for leaf, index in zip(lists, pick(mapped, place.map_index, each), strict=True):
+            one = known.get(leaf.position)
+            if one is None or index < 0:
+                continue
+            _, row = one
+            found[leaf.position] = (
+                await self._result(layout.task_no(leaf.position, index))
+                if row is None
+                else await self._reader.item(row, index)
+            )
+        return found
+
+    async def _list(
+        self, run: RunRow, layout: Layout, position: int
+    ) -> tuple[int, ResultRow | None] | None:
+        """Return how long the list of a task is, and where; of a mapped one its children are it.
+
+        ``None`` of a stream, and where there is no list (any more).
+        """
+        if layout.spec.tasks[position].streams:
+            return None
+        if layout.is_expanded(position):
+            return layout.width(position), None
+        number = run.first_task_no + position
+        rows = await self._reader.store.list_results(number, number + 1, limit=1)
+        return (rows[0].width, rows[0]) if rows and rows[0].width is not None else None
 
     async def _value(self, run: RunRow, layout: Layout, parent: int, place: Place) -> Any:
         if layout.is_expanded(parent):
@@ -87,6 +131,11 @@ class OneTask:
                 return {"items": layout.width(parent)}
         else:
             number = run.first_task_no + parent
+        return await self._result(number)
+
+    async def _result(self, number: TaskNo | None) -> Any:
+        if number is None:
+            return None
         rows = await self._reader.store.list_results(number, number + 1, limit=1)
         return await self._reader.result(rows[0]) if rows else None
 

@@ -29,7 +29,7 @@ from aioflow.api.views import (
 from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
-from aioflow.results import read_items, result_path
+from aioflow.results import read_items, read_one_item, result_path
 from aioflow.rows import DagRow, ExpansionRow, ResultRow, RunRow, TaskRow
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
@@ -343,6 +343,17 @@ class RunReader:
         except (OSError, ValueError):
             return {"size_bytes": row.size}  # deleted, or on another machine
         return [plain_bytes(item) for item in items]
+
+    async def item(self, row: ResultRow, index: int) -> Any:
+        """Return one item of a list that others expand over, if it is small."""
+        if row.body is not None or self._results is None:
+            return {"index": index}
+        path = result_path(self._results, row.task_no, row.start_no)
+        try:
+            body = await in_thread(read_one_item, path, index)
+        except (OSError, ValueError, IndexError):
+            return {"index": index}  # deleted, or on another machine
+        return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
 
     async def _items(self, row: ResultRow) -> Any:
         """Return what a task has given on, where that is small."""
