@@ -146,4 +146,4 @@ async def test_where_the_audit_ends_is_lost_if_only_its_lines_are_left(store, st
     await store.commit(everything())
     execute(store_url, "DELETE FROM audit_head")
 
-    assert (await store.load()).audit_head == AuditHead(written=None, last=LOST)
+    assert (await load(store)).audit_head == AuditHead(written=None, last=LOST)
