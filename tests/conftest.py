@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,9 @@ from hypothesis import settings
 from sqlalchemy.engine import make_url
 
 from tests.postgres_server import PostgresServer, watch
+
+# Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PG_URL = os.environ.get("AIOFLOW_TEST_PG_URL")  # a server of yours instead of a private one
 PG_HOME = "AIOFLOW_TEST_PG_HOME"  # tells the xdist workers where this session keeps its server
