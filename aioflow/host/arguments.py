@@ -188,21 +188,8 @@ def _takes_results(dag: DAG, node: Node) -> bool:
     parents = [leaf.parent for leaf in leaves if leaf.parent is not None]
     if any(parent.is_mapped or spec_of(parent).streams for parent in parents):
         return True
-    return any(map(_may_take_results, node.arguments.values()))
-
-
-def _may_take_results(binding: object) -> bool:
-    match binding:
-        case FromTask() | FromRound():
-            return True
-        case Nested(value):
-            return _may_take_results(value)
-        case list() | tuple():
-            return any(map(_may_take_results, binding))
-        case dict():
-            return any(map(_may_take_results, binding.values()))
-        case _:
-            return False
+    bound = (part for argument in node.arguments.values() for part in _parts(argument))
+    return any(isinstance(part, FromTask | FromRound) for part in bound)
 
 
 def _looks_back(node: Node, start: Start) -> Iterator[FromRound]:
@@ -231,18 +218,27 @@ def streamed_from(run: KnownRun, node: Node, start: Start) -> int | None:
 
 
 def _bindings(value: object, start: Start) -> Iterator[object]:
-    if isinstance(value, Nested):
-        yield from _bindings(value.value, start)
-    elif isinstance(value, FromRound) and start.map_index <= 0:
-        yield from _bindings(value.first, start)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _bindings(item, start)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _bindings(item, start)
-    else:
-        yield value
+    """Yield what counts in this start: in its first round what stands in for the one before."""
+    for part in _parts(value):
+        if isinstance(part, FromRound) and start.map_index <= 0:
+            yield from _bindings(part.first, start)
+        else:
+            yield part
+
+
+def _parts(value: object) -> Iterator[object]:
+    """Yield the bindings that an argument is made of."""
+    match value:
+        case Nested(inner):
+            yield from _parts(inner)
+        case list() | tuple():
+            for item in value:
+                yield from _parts(item)
+        case dict():
+            for item in value.values():
+                yield from _parts(item)
+        case _:
+            yield value
 
 
 class Arguments:
