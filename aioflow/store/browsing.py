@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from sqlalchemy import (
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, TriggerState
 from aioflow.rows import NamedEventRow, NodeRow, RunRow, TriggerRow, TryRow
 from aioflow.store import rows, tables
+from aioflow.store.asking import Asking
 from aioflow.store.browsed import AGE_SECONDS, Counted, WaitCount
 from aioflow.store.erasing import not_deleted
 
@@ -197,25 +198,8 @@ def _waits_page(paths: int, *, prefixes: int, of_dag: bool, in_state: bool) -> S
     return page
 
 
-class BrowsingReader:
+class BrowsingReader(Asking):
     """The part of a store that people look through."""
-
-    @abstractmethod
-    async def _all(
-        self, made: Callable[[rows.Values], Row], statement: Select[Any], **values: Any
-    ) -> list[Row]:
-        """Return the rows of an answer."""
-
-    @abstractmethod
-    async def _each(
-        self,
-        made: Callable[[rows.Values], Row],
-        statement: Callable[[int], Select[Any]],
-        name: str,
-        wanted: Collection[object],
-        **values: Any,
-    ) -> list[Row]:
-        """Return the rows of many keys."""
 
     @abstractmethod
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
