@@ -108,7 +108,7 @@ class Looking:
         for runs in _slices(list(memory.runs.objects.values())):
             for group in (group for run in runs for group in run.groups.values()):
                 if still_waits(group):
-                    found.queued[group.run.spec.tasks[group.position].pool] += group.fresh
+                    found.queued[group.spec.pool] += group.fresh
             yield
 
 
