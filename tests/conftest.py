@@ -9,17 +9,20 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import looptime
 import pytest
 import uvloop
 from hypothesis import settings
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
+from aioflow.store import postgres_schema, sqlite_file
+from aioflow.store.lock import FileLock
 from tests.postgres_server import PostgresServer, watch
 
 # Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
@@ -104,6 +107,62 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+# Migrating an empty database takes longer than most tests of what is in it: it is done once.
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database that has its schema and nothing else, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "aioflow.db"
+    lock = FileLock.take(path)
+    sqlite_file.prepare(path, lock)
+    lock.release()
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: str) -> Iterator[URL]:
+    """Return the URL of such a database; nobody may be connected while it is copied."""
+    name = f"migrated_{uuid.uuid4().hex}"
+    _execute(postgres_server, f"CREATE DATABASE {name}")
+    url = make_url(postgres_server).set(database=name)
+    _in_thread(postgres_schema.prepare(url, migrate=True))
+    yield url
+    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def copied_postgres_url(postgres_server: str, migrated_postgres: URL) -> Iterator[str]:
+    """Return the URL of a database with its schema that lives as long as the test."""
+    name = f"test_{uuid.uuid4().hex}"
+    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {migrated_postgres.database}")
+    yield migrated_postgres.set(database=name).render_as_string(hide_password=False)
+    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+@pytest.fixture(params=DATABASES)
+def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a database that nobody has opened yet, once for each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/aioflow.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(params=DATABASES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a database without a row of ours, once for each kind."""
+    if request.param == "sqlite":
+        path = tmp_path / "aioflow.db"
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
+        return f"sqlite:///{path}"
+    url: str = request.getfixturevalue("copied_postgres_url")
+    return url
+
+
 def _execute(url: str, statement: str) -> None:
     async def execute() -> None:
         connection = await asyncpg.connect(url)
@@ -112,14 +171,9 @@ def _execute(url: str, statement: str) -> None:
         finally:
             await connection.close()
 
+    _in_thread(execute())
+
+
+def _in_thread(work: Coroutine[Any, Any, None]) -> None:
     with ThreadPoolExecutor(1) as thread:  # the test's own thread may have a loop already
-        thread.submit(asyncio.run, execute()).result()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of an empty database, once for each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/aioflow.db"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+        thread.submit(asyncio.run, work).result()

@@ -243,14 +243,14 @@ def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
 
 
 @pytest.fixture
-async def older_url(store_url, monkeypatch):
+async def older_url(empty_store_url, monkeypatch):
     """A database of the first schema in which a task waits for a trigger."""
     monkeypatch.setattr("aioflow.store.schema.HEAD", "0001")
-    async with open_store(store_url, VAULT):
+    async with open_store(empty_store_url, VAULT):
         pass
     monkeypatch.undo()
     version = "INSERT INTO version VALUES ('v', 'f.py', '\\x90', '\\x90', 1)"
-    if "sqlite" in store_url:
+    if "sqlite" in empty_store_url:
         version = version.replace("'\\x90'", "x'90'")
     for statement in (
         version,
@@ -267,8 +267,8 @@ async def older_url(store_url, monkeypatch):
             "(7, 10, 1, 0, 'm:T', NULL, 5, 9, 'resume', NULL, NULL, NULL)"
         ),
     ):
-        execute(store_url, statement)
-    return store_url
+        execute(empty_store_url, statement)
+    return empty_store_url
 
 
 async def test_an_older_database_is_brought_up_to_date_and_keeps_its_waits(older_url):
