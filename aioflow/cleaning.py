@@ -43,7 +43,10 @@ __all__ = ("Cleaning", "Kept")
 _FIRST_SECONDS = 60.0
 _ROUND_SECONDS = 3_600.0
 _PART_SECONDS = 1.0
-"""Between two parts of a round; and where the database does not answer."""
+"""Between two parts of a round."""
+
+_AWAY_SECONDS = 60.0
+"""Nothing old is in a hurry: each kind asks a database that is away once a minute."""
 
 _RUNS_AT_ONCE = 100
 """Runs named as deleted in one part; in the background, while no more than these have to go."""
@@ -124,20 +127,25 @@ class Cleaning:
         await self._clock.sleep(_FIRST_SECONDS)
         total = 0
         while True:
-            try:
-                count, more = await self._part(kind, self._gentle_parts[kind])
-            except StoreUnavailable as exc:
-                _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
-                count, more = 0, True
-            except (AioflowError, OSError) as exc:
-                _log.error("what is old stays for now", kind=kind, error=str(exc))
-                count, more = 0, False
+            count, pause_seconds = await self._gentle_part(kind)
             total += count
-            if not more:
+            if pause_seconds == _ROUND_SECONDS:
                 if total:
                     _log.info("cleaned up", kind=kind, count=total)
                 total = 0
-            await self._clock.sleep(_PART_SECONDS if more else _ROUND_SECONDS)
+            await self._clock.sleep(pause_seconds)
+
+    async def _gentle_part(self, kind: str) -> tuple[int, float]:
+        """Clean up a part; return how much went, and how long to wait before the next."""
+        try:
+            count, more = await self._part(kind, self._gentle_parts[kind])
+        except StoreUnavailable as exc:
+            _log.warning("cleaning up waits for the database", kind=kind, error=str(exc))
+            return 0, _AWAY_SECONDS
+        except (AioflowError, OSError) as exc:
+            _log.error("what is old stays for now", kind=kind, error=str(exc))
+            return 0, _ROUND_SECONDS
+        return count, _PART_SECONDS if more else _ROUND_SECONDS
 
     async def _part(self, kind: str, part: _Part) -> tuple[int, bool]:
         async with self._locks[kind]:

@@ -59,6 +59,7 @@ class Deleting:
         self._given_up: set[RunNo] = set()  # until the next start
         self._owed: dict[RunNo, int | None] = {}  # the last callback that one of it may be
         self._under_way = 0
+        self._is_away = False
         self._engine = engine
         self._store = store
         self._tasklog = tasklog
@@ -77,6 +78,7 @@ class Deleting:
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
+            self._is_away = False
             try:
                 are_left = await self._delete_all()
             except StoreUnavailable as exc:
@@ -110,7 +112,9 @@ class Deleting:
                 finally:
                     self._under_way -= 1
             except StoreUnavailable as exc:
-                _log.warning("deleting runs waits for the database", error=str(exc))
+                if not self._is_away:  # those deleted beside it will hear the same
+                    _log.warning("deleting runs waits for the database", error=str(exc))
+                self._is_away = True
                 left.append(deletion)
                 return
             except (AioflowError, OSError) as exc:

@@ -18,7 +18,7 @@ from aioflow.api.audit import audit_faults
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
-from aioflow.errors import AioflowError
+from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.inputs import FileParsed
 from aioflow.model import DagSpec, RunState, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, EmitEvent, EraseVersions, SetPool
@@ -38,25 +38,29 @@ KINDS = 6
 
 
 class LaterClock(SystemClock):
-    """So many days ahead; who sleeps by it for long does so until the test wakes all.
-
-    Attributes:
-        is_over: A round of each kind is.
-    """
+    """So many days ahead; who sleeps by it for long does so until the test wakes all."""
 
     def __init__(self, days: float) -> None:
         self.days = days
         self.slept: list[float] = []
         self.woken = anyio.Event()
-        self.is_over = anyio.Event()
+        self.heard = anyio.Event()
 
     def now(self) -> int:
         return super().now() + int(self.days * DAY_US)
 
+    async def has_slept(self, seconds: float, times: int) -> None:
+        while self.slept.count(seconds) < times:
+            await self.heard.wait()
+
+    def wake(self) -> None:
+        self.woken.set()
+        self.woken = anyio.Event()
+
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        if self.slept.count(cleaning._ROUND_SECONDS) == KINDS:
-            self.is_over.set()
+        self.heard.set()
+        self.heard = anyio.Event()
         if seconds < cleaning._FIRST_SECONDS:
             await anyio.lowlevel.checkpoint()
         else:
@@ -383,9 +387,8 @@ async def test_it_cleans_up_once_an_hour(store_url, tmp_path):
             await services.start(service.run)
             await anyio.wait_all_tasks_blocked()
             assert await left(n) == ["one", "two"]  # not while everything starts
-            clock.woken.set()
-            clock.woken = anyio.Event()
-            await clock.is_over.wait()
+            clock.wake()
+            await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
             assert await left(n) == ["two"]
             services.cancel_scope.cancel()
 
@@ -406,13 +409,39 @@ async def test_what_goes_wrong_with_one_kind_ends_neither_the_others_nor_the_dae
             with structlog.testing.capture_logs() as said:
                 await services.start(service.run)
                 await anyio.wait_all_tasks_blocked()
-                clock.woken.set()
-                clock.woken = anyio.Event()
-                await clock.is_over.wait()
+                clock.wake()
+                await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
             services.cancel_scope.cancel()
         assert await left(n) == ["two"]
 
     assert [line["kind"] for line in said if line["log_level"] == "error"] == ["logs"]
+
+
+async def test_a_database_that_is_away_is_asked_again_by_and_by_and_then_it_cleans_up(
+    store_url, tmp_path, monkeypatch
+):
+    async with node(store_url) as n:
+        await two_ended(n)
+        service = cleaner(n, tmp_path)
+        clock: Any = service._clock
+
+        async def away(*_: object, **__: object) -> list[int]:
+            raise StoreUnavailable("a test says so")
+
+        with structlog.testing.capture_logs() as said:
+            async with anyio.create_task_group() as services:
+                await services.start(service.run)
+                await clock.has_slept(cleaning._FIRST_SECONDS, KINDS)
+                with monkeypatch.context() as patch:
+                    patch.setattr(n.store, "list_numbers", away)
+                    clock.wake()
+                    await clock.has_slept(cleaning._AWAY_SECONDS, KINDS + 2)
+                    asked = [line["kind"] for line in said if line["log_level"] == "warning"]
+                clock.wake()
+                await clock.has_slept(cleaning._ROUND_SECONDS, KINDS)
+                services.cancel_scope.cancel()
+        assert sorted(asked) == ["events", "journal"]  # each once, and not each second
+        assert [line["log_level"] for line in said].count("warning") == len(asked)
 
 
 async def test_a_run_that_goes_on_again_meanwhile_stays(store_url, tmp_path, monkeypatch):
