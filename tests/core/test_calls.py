@@ -22,7 +22,7 @@ from aioflow.messages import (
 )
 from aioflow.model import Body, Failure, RecordState, RetryPolicy, TaskSpec, TriggerState
 from aioflow.orders import ForgetRun, Start
-from aioflow.requests import CancelRun, Explain
+from aioflow.requests import CancelRun, ClearTasks, Explain
 from tests.core.world import SECOND, World
 
 CRASHED = Failure(type="Crashed", message="SIGSEGV", reason="crashed")
@@ -444,6 +444,24 @@ def test_records_are_gone_when_their_task_has_ended(end):
         getattr(world, end)("c")
 
     assert world.rows.records == {}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["while-it-computes", "while-it-waits"])
+def test_a_task_that_is_cleared_begins_with_an_empty_record(waits):
+    world, run = begun()
+    step(world, 0, answer=b"\x07")
+    before = start_of(world)
+    if waits:
+        await_(world, 1, "m:T")
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("c",)))
+
+    assert world.rows.records == {}
+    assert start_of(world).start_no > before.start_no
+    assert (start_of(world).recorded, resumed(world)) == (0, None)
+    step(world, 0, answer=b"\x08")
+    world.restart()
+    assert (start_of(world).recorded, answers(world)) == (1, [8])
 
 
 def test_a_method_a_task_resumes_in_makes_calls_of_its_own():
