@@ -674,6 +674,43 @@ def test_a_coroutine_lost_by_its_host_goes_on_waiting():
     assert (resumed(world), start_of(world).recorded) == (None, 1)
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("another fires", "finished"),
+        ("another fails", "finished"),
+        ("its body ends", "finished"),
+        ("its time is over", "timeout"),
+        ("a person clears it", "cancelled"),
+        ("a person cancels", "cancelled"),
+    ],
+)
+def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
+    world, run = begun(retry=RetryPolicy(tries=1))
+    parked = await_(world, 0, "m:A", "m:B", kind="any_of", seconds=60)
+    host, run_id = hosted(world, "m:A"), world.rows.runs[run].run_id
+
+    match end:
+        case "another fires":
+            fire(world, "m:A")
+        case "another fails":
+            world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+        case "its body ends":
+            leave(world, parked)
+        case "its time is over":
+            world.pass_time(61)
+        case "a person clears it":
+            world.ask(ClearTasks(run_id=run_id, tasks=("c",)))
+        case _:
+            world.ask(CancelRun(run_id=run_id))
+
+    told = {
+        effect.end.trigger_no: effect.end.reason for effect in of_kind(world.effects, EndHosting)
+    }
+    assert told[hosted(world, "m:B").trigger_no] == reason
+    assert set(told.values()) == {reason}
+
+
 # ── changed code ────────────────────────────────────────────────────────────────────────
 
 

@@ -247,6 +247,7 @@ def test_a_restart_hosts_it_again_from_what_the_run_knows(restarts):
     before = hosts(world)[-1]
 
     for _ in range(restarts):
+        world.pass_time(7)
         world.restart()
 
     after = hosts(world)[-1]
