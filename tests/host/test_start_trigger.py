@@ -317,6 +317,33 @@ def pipeline(): Mine(task_id="a")
     assert child.expect(TriggerEnded).failure is None
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("TaskSuccessEvent(7)", 7),
+        ("TaskSuccessEvent(xcoms={'return_value': 42, 'more': 1})", 42),
+        ("TaskSuccessEvent(xcoms={'more': 1})", {"more": 1}),
+        ("TaskFailedEvent(xcoms={'return_value': 'disk full'})", "disk full"),
+        ("TaskFailedEvent()", "Says gave no reason"),
+    ],
+)
+def test_what_an_end_comes_to_is_said_as_its_payload_or_in_airflows_words(host, said, expected):
+    child = host(
+        f"""
+class Says(Trigger):
+    async def run(self): yield {said}
+
+class Mine(Waits):
+    start_trigger_args = StartTriggerArgs(trigger_cls=Says)
+
+@dag
+def pipeline(): Mine(task_id="a")
+"""
+    )
+
+    assert fired(child) == expected
+
+
 def test_an_end_with_nothing_to_say_has_no_result(host):
     child = host(
         """
