@@ -435,7 +435,7 @@ class Arguments:
         if source.functions:
             return dict(item)
         if not any(source.parents):  # it has not travelled
-            return self.rendered(item)
+            return dict(self.rendered(item))
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 
 

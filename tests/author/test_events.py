@@ -228,11 +228,11 @@ class _Chooses(Operator):
     def __init__(self, waits: bool, **options: Any) -> None:
         super().__init__(**options)
         self.start_from_trigger = waits
-        self.start_trigger_args = StartTriggerArgs(trigger_cls="m:T", next_method="after")
+        self.start_trigger_args = StartTriggerArgs(trigger_cls="m:T", next_method="resume")
 
     def execute(self, context): ...
 
-    def after(self, context, event=None): ...
+    def resume(self, context, event=None): ...
 
 
 def test_an_instance_may_say_itself_whether_it_waits_from_its_start():
