@@ -126,8 +126,8 @@ class TriggerMaker:
             module, _, name = path.partition(":")
             try:
                 return getattr(importlib.import_module(module), name)
-            except ImportError:
-                pass
+            except (ImportError, AttributeError):
+                pass  # it is of a file, which may be called like a package
             raise
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc
