@@ -7,7 +7,6 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Self
 
 import anyio
@@ -57,6 +56,7 @@ PATIENCE_SECONDS = 0.5
 """How long people wait for what a host says of its triggers: its loop may stand still."""
 
 _SHOWN_BYTES = 2_000
+_PLACES_KEPT = 64
 """Of what is printed and belongs to no task."""
 
 _logger = logging.getLogger(__name__)
@@ -161,18 +161,8 @@ class Triggerer:
         self._expected: dict[TriggerNo, Instant] = {}
 
     @property
-    def waiting_for_capacity(self) -> AbstractSet[TriggerNo]:
-        """The triggers no host has room for."""
-        return set(self._waiting)
-
-    @property
-    def hosted(self) -> AbstractSet[TriggerNo]:
-        """The triggers the host has, those included that it was told to let go of."""
-        return set(self._hosted)
-
-    @property
     def load(self) -> HostLoad:
-        """How the host fares, and what it has."""
+        """How the host fares, and what it has, those it was told to let go of included."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
@@ -243,7 +233,8 @@ class Triggerer:
         if end.trigger_no in self._hosted:
             self._host.put(end)
             return
-        self._waiting.take(end.trigger_no)
+        if self._waiting.take(end.trigger_no) is not None:
+            self._forget_places()
         at = (end.trigger_no, end.hosting, self._wiring.clock.now())
         self._wiring.report([TriggerEnded(*at, reason=end.reason)])
 
@@ -413,6 +404,13 @@ class Triggerer:
                 self._assign(host)
                 self._wiring.report([RoomChanged(number, host.hosting, has_room=True)])
                 return
+
+    def _forget_places(self) -> None:
+        """Keep no more places in the order than twice as many as there are who wait."""
+        if len(self._order) > 2 * len(self._waiting) + _PLACES_KEPT:
+            places = {number: at for at, number in self._order if number in self._waiting}
+            self._order = [(at, number) for number, at in places.items()]
+            heapq.heapify(self._order)
 
     def _keep(self, output: Output) -> None:
         """Add what a trigger printed to the log of its task."""

@@ -296,12 +296,13 @@ def result(task_no, body=b"\x01"):
 # ── endings ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_run_that_has_ended_is_answered_at_once():
+@pytest.mark.parametrize("state", [state for state in RunState if not state.is_live])
+async def test_a_run_that_has_ended_is_answered_at_once(state):
     w, child = World(), Child()
     async with running(w.answers):
-        w.commit(runs=[w.run(state=RunState.PARTIAL)])
+        w.commit(runs=[w.run(state=state)])
         w.ask_run(child, run_id="r7")
-        assert await child.ending() == RunEnding("r7", "partial", None)
+        assert await child.ending() == RunEnding("r7", state.label, None)
     assert not w.answers.waiting
 
 

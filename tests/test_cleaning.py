@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 import structlog.testing
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from aioflow.api.audit import audit_faults
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import SystemClock
+from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.inputs import FileParsed
 from aioflow.model import DagSpec, RunState, TaskSpec
@@ -315,6 +317,26 @@ async def test_events_go_below_the_oldest_live_run(store_url, tmp_path):
         await n.engine.ask(CancelRun(run_id=run_id))
         assert (await service.clean()).events == 1
         assert await n.store.list_named_events("n") == []
+
+
+async def test_the_key_of_an_event_that_may_start_a_run_is_known_for_ninety_days(
+    store_url, tmp_path
+):
+    condition = msgspec.msgpack.encode(AssetCondition(True, ("a", "b")))
+    trigger = DagTriggerSpec(class_path=ASSETS, kwargs=condition)
+    spec = DagSpec(dag_id="dag", file="dag.py", tasks=(A,), trigger=trigger)
+    kept = replace(KEPT, events_days=0)
+    async with node(store_url) as n:
+        n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
+        await n.engine.ask(EmitEvent(name="asset:a", key=None, data=b"\xc0"))
+
+        assert (await cleaner(n, tmp_path, days=89, kept=kept).clean()).events == 0
+        service = cleaner(n, tmp_path, days=91, kept=kept)
+        assert (await service.preview()).events == 1
+        assert (await service.clean()).events == 1
+        assert await n.store.list_numbers("dag_event", after=-1, limit=9) == []
+        assert len(await n.store.list_named_events("asset:a")) == 1
+        assert await compare(n.store) == []
 
 
 async def test_the_journal_goes_a_slice_at_a_time_and_stays_checkable(

@@ -127,7 +127,7 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
         await until(n.fired)
         n.end(1)
         await until(n.ended)
-        assert not n.triggerer.hosted
+        assert not n.triggerer.load.triggers
 
     assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
 
@@ -157,7 +157,7 @@ async def test_what_says_that_its_event_was_the_last_has_been_let_go(tmp_path):
         await until(lambda: n.fired() == [1, 2])  # there was room for it
         n.end(1)  # told before the event was heard of
         assert n.ended() == [1]
-        assert n.triggerer.hosted == {2}
+        assert n.triggerer.load.triggers == 1
 
 
 async def test_more_is_handed_over_at_once_than_fits_into_one_frame(tmp_path):
@@ -174,15 +174,31 @@ async def test_over_capacity_the_oldest_waits_least(tmp_path):
     async with node(tmp_path, capacity=2) as n:
         for number in (1, 2, 3, 4, 5):
             n.host(number)
-        assert n.triggerer.waiting_for_capacity == {3, 4, 5}
+        assert n.triggerer.load.waiting == 3
         n.end(4)  # one that waits is let go at once
         assert n.ended() == [4]
         n.end(1)
         await until(lambda: 3 in n.fired())
-        assert n.triggerer.waiting_for_capacity == {5}
+        assert n.triggerer.load.waiting == 1
         n.end(2)
         await until(lambda: 5 in n.fired())
-        assert not n.triggerer.waiting_for_capacity
+        assert not n.triggerer.load.waiting
+
+
+async def test_no_place_is_kept_for_those_that_wait_for_room_no_longer(tmp_path):
+    async with node(tmp_path, capacity=1) as n:
+        for number in range(1, 1_001):
+            n.host(number, priority=5 if number == 400 else 0)
+        for number in range(3, 1_001):
+            if number != 400:
+                n.end(number)
+        kept = len(n.triggerer._order)
+        for number in (1, 400):
+            n.end(number)
+            await until(partial(has_fired, n, 2 if number == 1 else 3))
+
+    assert kept < 100
+    assert n.fired() == [1, 400, 2]
 
 
 def has_fired(node, count):
@@ -238,8 +254,8 @@ async def test_when_the_daemon_ends_all_are_let_go_and_nobody_is_told(tmp_path):
         await n.triggerer.shut_down()
         n.host(4)
 
-        assert not n.triggerer.hosted
-        assert not n.triggerer.waiting_for_capacity
+        assert not n.triggerer.load.triggers
+        assert not n.triggerer.load.waiting
         assert n.fired() == [1, 2]
         assert not n.ended()
 
@@ -279,7 +295,7 @@ async def test_a_new_hosting_takes_the_place_of_the_old_one(tmp_path):
         await until(lambda: len(n.fired()) == 2)
         n.end(1, hosting=1)  # late: of the hosting before
         await until(n.ended)
-        assert n.triggerer.hosted == {1}
+        assert n.triggerer.load.triggers == 1
 
 
 async def test_letting_go_of_an_unknown_trigger_is_confirmed(tmp_path):
@@ -296,8 +312,8 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
         n.host(2, "crash")
         n.host(3)
         await until(lambda: len(n.of(HostUp)) == 2)
-        assert not n.triggerer.hosted
-        assert not n.triggerer.waiting_for_capacity
+        assert not n.triggerer.load.triggers
+        assert not n.triggerer.load.waiting
         assert [asked for _, asked in n.asked] == [Withdraw(-1)]  # nobody is left to be answered
         n.host(1, hosting=2)
         await until(lambda: len(n.fired()) == 2)
@@ -364,7 +380,7 @@ async def test_one_that_holds_up_others_costs_its_host_which_is_replaced_without
 async def test_one_that_stands_is_left_in_peace(tmp_path, role, others, said):
     async with node(tmp_path, capacity=1000, role=role) as n:
         n.host(3)
-        await until(lambda: n.triggerer.hosted or n.host(3))
+        await until(lambda: n.triggerer.load.triggers or n.host(3))
         await until(n.fired)
         n.end(3)
         await until(n.ended)

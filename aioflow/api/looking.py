@@ -17,7 +17,7 @@ from aioflow.core.ready import still_waits
 from aioflow.engine import Engine
 from aioflow.model import Instant, TaskState, TriggerState
 
-__all__ = ("OLDEST", "Looked", "Looking")
+__all__ = ("OLDEST", "WAITING", "Looked", "Looking")
 
 OLDEST = 10
 """So many of those that wait for a slot, or look as sensors, are known by name: those that have
@@ -36,6 +36,9 @@ _SINCE: dict[TaskState, Callable[[Live], Instant | None]] = {
     TaskState.SENSING: lambda live: live.started_at,
 }
 """Since when a task waits that no trigger wakes, by its state."""
+
+WAITING = frozenset(_SINCE)
+"""The states of those that are among the oldest."""
 
 Of = TypeVar("Of")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from aioflow.api.catalogue import import_errors
-from aioflow.api.looking import Looked, Looking
+from aioflow.api.looking import WAITING, Looked, Looking
 from aioflow.api.reader import RunReader
 from aioflow.api.shapes import OverviewView, SlotView, WaitingView
 from aioflow.api.views import summary, wait_view
@@ -21,7 +21,6 @@ __all__ = ("Overview",)
 
 _DAY_US = 86_400_000_000
 _SHOWN = 10
-_WAITING = frozenset({TaskState.QUEUED, TaskState.SENSING})
 
 
 class Overview:
@@ -83,7 +82,7 @@ class Overview:
         """Return what waits for longest: parked, queued, or looking as a sensor."""
         store = self._reader.store
         rows = await store.list_triggers(limit=_SHOWN)
-        others = [one for one in looked.oldest if one[2].state in _WAITING]
+        others = [one for one in looked.oldest if one[2].state in WAITING]
         numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
         runs = await store.find_runs_by_no(numbers)
         places: list[tuple[Instant, RunRow, int, int, str]] = []

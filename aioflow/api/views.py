@@ -16,6 +16,7 @@ import msgspec
 
 from aioflow.author.codec import decode
 from aioflow.errors import RequestError, Unserializable
+from aioflow.instants import as_datetime, as_instant
 from aioflow.model import DagSpec, Instant, Wait
 from aioflow.rows import RunRow
 from aioflow.schedules import ScheduleSpec
@@ -43,8 +44,6 @@ __all__ = (
     "wait_view",
 )
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _EXACT = 1 << 53
 """Beyond this a number in JSON is no longer the same number for every reader."""
 
@@ -334,7 +333,7 @@ def iso(at: Instant | None) -> str | None:
     if at is None:
         return None
     try:
-        moment = _EPOCH + timedelta(microseconds=at)
+        moment = as_datetime(at)
     except OverflowError:
         return None
     return moment.replace(tzinfo=None).isoformat() + "Z"
@@ -351,7 +350,7 @@ def instant(text: str, what: str) -> Instant:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
         raise RequestError(f"{what} {text!r} is no time; write it as 2026-01-31T03:00:00Z") from exc
-    return (moment - _EPOCH) // _MICROSECOND
+    return as_instant(moment)
 
 
 def plain_bytes(body: bytes | None) -> Any:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from aioflow.author.binding import FromContext
 from aioflow.author.unknown import Unknown
+from aioflow.instants import as_datetime
 from aioflow.model import Instant
 
 __all__ = (
@@ -27,7 +28,6 @@ __all__ = (
     "resolve",
 )
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _INSTANTS_KEPT = 128
 """What is worked out of the instant of a run is the same for all its tasks."""
@@ -98,7 +98,7 @@ class RunContext:
 
 @lru_cache(maxsize=_INSTANTS_KEPT)
 def _instant(at: Instant) -> datetime:
-    return _EPOCH + timedelta(microseconds=at)
+    return as_datetime(at)
 
 
 @lru_cache(maxsize=_INSTANTS_KEPT)

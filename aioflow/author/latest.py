@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from aioflow.author.context import current
 from aioflow.author.dag import open_dag
@@ -12,11 +12,10 @@ from aioflow.author.node import Part
 from aioflow.author.ref import Ref
 from aioflow.author.schedule import Schedule, schedule_spec
 from aioflow.author.task import TaskFunction
+from aioflow.instants import as_instant
 from aioflow.model import Instant
 
 __all__ = ("latest_only",)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def latest_only(task_id: str = "latest_only") -> Ref[bool]:
@@ -58,11 +57,7 @@ def is_latest(
     spec = schedule_spec(schedule, timezone=timezone, anchor=first or 0)
     if spec is None or cause != "schedule":
         return True
-    following = next_slot(spec, timezone, after=_instant(slot))
+    following = next_slot(spec, timezone, after=as_instant(slot))
     if following is None or (last is not None and following > last):
         return True
     return following > time.time_ns() // 1_000  # noqa: TID251 - in a process of user code
-
-
-def _instant(moment: datetime) -> Instant:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aioflow.author.duration import Duration, microseconds
 from aioflow.errors import BadSchedule
+from aioflow.instants import as_datetime, as_instant
 from aioflow.model import Instant
 from aioflow.schedules import CRON_NAMES, ScheduleSpec
 
@@ -24,7 +25,6 @@ __all__ = (
     "zone",
 )
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ONCE, CONTINUOUS = "@once", "@continuous"
 
@@ -60,9 +60,8 @@ class Cron:
         if moment.tzinfo is None:
             raise BadSchedule(f"moment={moment} needs a time zone")
         spec = _cron(self)
-        after = (moment - _EPOCH) // timedelta(microseconds=1)
-        slot = next_slot(spec, zone(timezone).key, after=after)
-        return None if slot is None else _EPOCH + timedelta(microseconds=slot)
+        slot = next_slot(spec, zone(timezone).key, after=as_instant(moment))
+        return None if slot is None else as_datetime(slot)
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ def instant(value: datetime | date | None, timezone: str, what: str) -> Instant 
         value = datetime.combine(value, time(0))
     if value.tzinfo is None:
         value = _on_the_wall(value, zone(timezone))
-    return (value - _EPOCH) // timedelta(microseconds=1)
+    return as_instant(value)
 
 
 def _on_the_wall(wall: datetime, where: ZoneInfo) -> datetime:

@@ -15,12 +15,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, serialize
 from aioflow.errors import BadSchedule
+from aioflow.instants import as_datetime, as_instant
 from aioflow.model import Instant
 
 __all__ = ("SlotTrigger", "Timetable", "is_timetable", "is_timetable_class", "slot_trigger")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SLEEP_SECONDS = 60.0
 _AT_ONCE = 100
 """Slots asked for before others on the loop have their turn."""
@@ -109,7 +108,7 @@ class SlotTrigger(Trigger[None]):
         Others on the loop have their turn after each.
         """
         if self.begin is not None:
-            after = max(after, _EPOCH + timedelta(microseconds=self.begin - 1))
+            after = max(after, as_datetime(self.begin - 1))
         slots: list[datetime] = []
         while len(slots) < count and (slot := self._slot(after)) is not None:
             slots.append(slot)
@@ -126,17 +125,17 @@ class SlotTrigger(Trigger[None]):
             self._tell(slot)
             await _until(slot)
             after = slot
-            yield TriggerEvent(None, key=str((slot - _EPOCH) // _MICROSECOND))
+            yield TriggerEvent(None, key=str(as_instant(slot)))
         self._tell(None)
         await asyncio.Event().wait()  # there is none any more, and nothing to begin again
 
     def _begins_after(self) -> datetime:
         if self.last is not None and self.last.key is not None:
-            return _EPOCH + timedelta(microseconds=int(self.last.key))
+            return as_datetime(int(self.last.key))
         since = self.since
         if self.begin is None:
             return since
-        first = _EPOCH + timedelta(microseconds=self.begin - 1)
+        first = as_datetime(self.begin - 1)
         return first if self.catchup else max(first, since)
 
     async def _next(self, after: datetime) -> datetime | None:
@@ -161,7 +160,7 @@ class SlotTrigger(Trigger[None]):
         if slot <= after:
             raise BadSchedule(f"{self.timetable} gave {slot} as the slot after {after}")
         end = self.end
-        return None if end is not None and (slot - _EPOCH) // _MICROSECOND > end else slot
+        return None if end is not None and as_instant(slot) > end else slot
 
 
 def _nobody(_slot: datetime | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from aioflow.core import following, growing
 from aioflow.core.held import spare_child
@@ -89,6 +89,28 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
         request: Its tasks and the child it names are there.
         rows: Of the unmapped tasks of the run, and of those in ``skipped_children``.
     """
+    chosen = _asked(request, run)
+    if request.failed:
+        chosen = _failed_of(chosen, run)
+    _complete(chosen, run)
+    for position in chosen.rounds.keys() - run.groups.keys():
+        del chosen.rounds[position]  # it has ended before it had any, or has yet to have
+        chosen.whole.add(position)
+    kept, spared = _chosen_away(chosen, run, rows.values())
+    return Clearing(
+        run.run_no,
+        whole=tuple(sorted(chosen.whole)),
+        failed=tuple(sorted(chosen.failed)),
+        children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
+        anew=tuple(sorted(chosen.anew)),
+        kept=tuple(sorted(kept)),
+        spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
+        rounds=tuple(sorted(chosen.rounds.items())),
+    )
+
+
+def _asked(request: ClearTasks, run: Run) -> Chosen:
+    """Return what a person has named, with what comes after it where that is meant."""
     graph, chosen = run.graph, Chosen()
     asked = [graph.position_of[task_id] for task_id in request.tasks]
     for position in asked or range(len(run.states)):
@@ -101,36 +123,29 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     if request.downstream:
         first = {child for position in chosen.positions for child in graph.children[position]}
         chosen.whole |= reached(first, graph.children) - chosen.rounds.keys()
-    if request.failed:
-        chosen = _failed_of(chosen, run)
-    _complete(chosen, run)
-    for position in chosen.rounds.keys() - run.groups.keys():
-        del chosen.rounds[position]  # it has ended before it had any, or has yet to have
-        chosen.whole.add(position)
+    return chosen
+
+
+def _chosen_away(
+    chosen: Chosen, run: Run, rows: Iterable[TaskRow]
+) -> tuple[set[int], dict[int, bytearray]]:
+    """Return the tasks, and the children, that stay skipped: what chose is not cleared itself."""
     kept: set[int] = set()
     spared: dict[int, bytearray] = {}
-    if any(task.chooses in _CHOOSING for task in run.spec.tasks):
-        for row in rows.values():
-            position, index = row.position, row.map_index
-            is_meant = chosen.includes(position, index, run) and position not in chosen.anew
-            if not is_meant and not (index < 0 and position in chosen.whole):
-                continue
-            if not is_chosen_away(row, chosen, run):
-                continue
-            if index < 0:
-                kept.add(position)
-            else:
-                spare_child(spared, run, position, index)
-    return Clearing(
-        run.run_no,
-        whole=tuple(sorted(chosen.whole)),
-        failed=tuple(sorted(chosen.failed)),
-        children=tuple(sorted((p, i) for p, found in chosen.children.items() for i in found)),
-        anew=tuple(sorted(chosen.anew)),
-        kept=tuple(sorted(kept)),
-        spared=tuple((position, bytes(spared[position])) for position in sorted(spared)),
-        rounds=tuple(sorted(chosen.rounds.items())),
-    )
+    if not any(task.chooses in _CHOOSING for task in run.spec.tasks):
+        return kept, spared
+    for row in rows:
+        position, index = row.position, row.map_index
+        is_meant = chosen.includes(position, index, run) and position not in chosen.anew
+        if not is_meant and not (index < 0 and position in chosen.whole):
+            continue
+        if not is_chosen_away(row, chosen, run):
+            continue
+        if index < 0:
+            kept.add(position)
+        else:
+            spare_child(spared, run, position, index)
+    return kept, spared
 
 
 def skipped_children(run: Run) -> Iterator[TaskNo]:

@@ -72,41 +72,50 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     wait.version = newest_version(wait.run.plan, draft.memory)
     if wait.stream is not None:
         wait.stream.index = wait.stream.taken = 0
-    live = wait.live
-    is_made_there = row.ordinal == FROM_START
-    # An event may end the task: a list that others expand over is written by the host then.
-    feeds = row.ordinal == RESUMES and live is not None and live.spec.feeds_limit is not None
-    feeds = feeds and not row.window
-    draft.effects.append(
-        HostTrigger(
-            Host(
-                trigger_no=row.trigger_no,
-                hosting=wait.hosting,
-                run_no=run.run_no,
-                task_no=row.task_no,
-                version=run.version,
-                class_path=row.class_path,
-                kwargs=row.kwargs,
-                since=row.since,
-                logical_date=run.logical_date,
-                window=row.window,
-                start=(
-                    order(live, draft.now, resumes=False)
-                    if live and (is_made_there or feeds)
-                    else None
-                ),
-                is_made_there=is_made_there,
-                newest="" if wait.version == run.version else wait.version,
-                last=None if wait.stream is None else wait.stream.last,
-                priority=0 if live is None else live.spec.priority,
-                position=-1 if live is None else live.position,
-                map_index=-1 if live is None else live.map_index,
-                start_no=0 if live is None else live.start_no,
-                try_number=1 if live is None else live.try_number,
-            ),
-            wait.run.info if is_made_there or feeds else None,
-            role,
-        )
+    is_told = row.ordinal == FROM_START or _feeds(wait)
+    info = wait.run.info if is_told else None
+    draft.effects.append(HostTrigger(_order(wait, row.kwargs, draft, is_told=is_told), info, role))
+
+
+def _feeds(wait: WaitRecord) -> bool:
+    """Whether an event may end the task with a list that others expand over.
+
+    The host writes that then, and has to know of the task what a worker would.
+    """
+    row, live = wait.row, wait.live
+    if row.ordinal != RESUMES or row.window:
+        return False
+    return live is not None and live.spec.feeds_limit is not None
+
+
+def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> Host:
+    """Return the order to host a trigger.
+
+    Args:
+        kwargs: Its fields.
+        is_told: Whether its host is told of the task that waits.
+    """
+    row, run, live = wait.row, wait.run.row, wait.live
+    return Host(
+        trigger_no=row.trigger_no,
+        hosting=wait.hosting,
+        run_no=run.run_no,
+        task_no=row.task_no,
+        version=run.version,
+        class_path=row.class_path,
+        kwargs=kwargs,
+        since=row.since,
+        logical_date=run.logical_date,
+        window=row.window,
+        start=order(live, draft.now, resumes=False) if live is not None and is_told else None,
+        is_made_there=row.ordinal == FROM_START,
+        newest="" if wait.version == run.version else wait.version,
+        last=None if wait.stream is None else wait.stream.last,
+        priority=0 if live is None else live.spec.priority,
+        position=-1 if live is None else live.position,
+        map_index=-1 if live is None else live.map_index,
+        start_no=0 if live is None else live.start_no,
+        try_number=1 if live is None else live.try_number,
     )
 
 

@@ -1,4 +1,4 @@
-"""When does a failed try run again, and when does a sensor look again?"""
+"""When does a failed try run again, a sensor look again, and a callback be made again?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ __all__ = (
     "INTERRUPTION_LIMIT_SHARED",
     "LATEST",
     "next_try_at",
+    "owed_again_after",
     "sensor_next_look",
 )
 
@@ -19,6 +20,9 @@ INTERRUPTION_LIMIT_OWN = 5
 
 INTERRUPTION_LIMIT_SHARED = 25
 """The same for shared hosts and the daemon, whose death is seldom the task's doing."""
+
+_OWED_ATTEMPTS = 12
+_OWED_FIRST_SECONDS, _OWED_LONGEST_SECONDS = 5.0, 600.0
 
 LATEST: Instant = 253_402_214_400_000_000
 """9999-12-31T00:00Z: as late as an instant may be, so that every zone can still show it."""
@@ -90,6 +94,19 @@ def sensor_next_look(
     )
     look_at = _later(now, pause_us)
     return look_at if deadline is None else min(look_at, deadline)
+
+
+def owed_again_after(attempts: int) -> float | None:
+    """Return in how many seconds what is owed is tried again: 5, 10, 20 ..., 600 at most.
+
+    After twelve attempts, which is within an hour, it is ``None``: it has come to nothing.
+
+    Args:
+        attempts: Those that have failed before the one that just did.
+    """
+    if attempts + 1 >= _OWED_ATTEMPTS:
+        return None
+    return min(_OWED_FIRST_SECONDS * 2.0**attempts, _OWED_LONGEST_SECONDS)
 
 
 def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> float:

@@ -28,6 +28,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from aioflow.errors import BadSchedule
+from aioflow.instants import as_datetime, as_instant
 from aioflow.model import Instant
 from aioflow.schedules import Missed, ScheduleSpec
 
@@ -46,8 +47,6 @@ __all__ = (
 
 _SECOND: Instant = 1_000_000
 _FIELD_LENGTH = 500
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 MISSED_US = 30 * _SECOND
 """A slot that starts later than this was missed, where missed ones are skipped."""
@@ -55,8 +54,8 @@ MISSED_US = 30 * _SECOND
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
 # Beyond these a datetime, or the fifty years in which a match is sought, overflows.
-_EARLIEST: Instant = (datetime(2, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LATEST: Instant = (datetime(9900, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_EARLIEST: Instant = as_instant(datetime(2, 1, 1, tzinfo=UTC))
+_LATEST: Instant = as_instant(datetime(9900, 1, 1, tzinfo=UTC))
 
 
 # ── what is a schedule ──────────────────────────────────────────────────────────────────
@@ -312,11 +311,11 @@ def _cron_slots(expression: str, zone: ZoneInfo, after: Instant) -> Iterator[Ins
     if any(len(field) > _FIELD_LENGTH for field in fields):
         raise BadSchedule("the cron expression is too long to be meant")
     follows_elapsed_time = any(field.startswith("*") for field in fields[:-3])
-    at = _EPOCH + timedelta(microseconds=after)
+    at = as_datetime(after)
     try:
         walk = _elapsed if follows_elapsed_time else _on_the_wall
         for slot in walk(expression, zone, at):
-            yield (slot - _EPOCH) // _MICROSECOND
+            yield as_instant(slot)
     except CronSimError as exc:
         raise BadSchedule(
             f"the cron expression {expression!r} cannot be understood: {str(exc).lower()}"

@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.children import NoRoom
+from aioflow.core.retry import owed_again_after
 from aioflow.deliveries.caller import Caller, calling
 from aioflow.deliveries.preparing import Impossible, Preparing, Ready, Targets
 from aioflow.deliveries.queue import Job, Queue
@@ -31,10 +32,6 @@ __all__ = ("Deliveries", "Pace", "Targets")
 
 _log = structlog.get_logger(__name__)
 
-ATTEMPTS = 12
-"""How often what may pass is tried."""
-
-FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 5.0, 600.0
 IDLE_SECONDS = 10.0
 """How long a process waits for more."""
 
@@ -194,8 +191,8 @@ class Deliveries:
             self._done(job)
             return
         facts = {**ready.what, "error": f"{failure.type}: {failure.message}"}
-        if called.may_pass and job.attempts + 1 < ATTEMPTS:
-            delay = min(FIRST_DELAY_SECONDS * 2.0**job.attempts, LONGEST_DELAY_SECONDS)
+        delay = owed_again_after(job.attempts) if called.may_pass else None
+        if delay is not None:
             _log.warning("a callback failed, trying again", **facts, seconds=delay)
             self._again(job, delay, attempts=job.attempts + 1)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from aioflow.author.node import Node, Source
 from aioflow.author.parameters import parameter_values
 from aioflow.author.restoring import restore
 from aioflow.author.schedule import schedule_spec
+from aioflow.author.start import START_KWARGS
 from aioflow.errors import Unserializable
 from aioflow.host.fan_in import Pages, Results, decode_item
 from aioflow.host.items import all_items, one_item
@@ -279,8 +280,7 @@ class Arguments:
         """
         values: dict[str, Any] = {}
         for name, binding in self._node.arguments.items():
-            is_template = name in self._templates
-            self._render = renderer(self.context) if is_template else _as_it_is
+            self._render = self._rendering(name)
             try:
                 if isinstance(binding, Spread):
                     values.update(self._spread(binding))
@@ -291,10 +291,25 @@ class Arguments:
             except (LookupError, TypeError, ValueError, OSError, Unserializable) as exc:
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
             except Exception as exc:
-                if not is_template:
+                if self._render is _as_it_is:
                     raise
                 raise BadArgument(f"argument {name!r}: {type(exc).__name__}: {exc}") from exc
         return values
+
+    def rendered(self, fields: Any) -> Any:
+        """Return fields as they stand in the DAG file, those rendered that are templates."""
+        if not self._templates or not isinstance(fields, Mapping):
+            return fields
+        render = renderer(self.context)
+        return {name: render(v) if name in self._templates else v for name, v in fields.items()}
+
+    def _rendering(self, name: str) -> Callable[[Any], Any]:
+        """Return what makes of a text in the DAG file what an argument of this name is."""
+        if name in self._templates:
+            return renderer(self.context)
+        if name == START_KWARGS and getattr(self._node.operator, "start_from_trigger", False):
+            return self.rendered
+        return _as_it_is
 
     def _value(self, binding: object, annotation: Any) -> Any:
         match binding:
@@ -420,8 +435,7 @@ class Arguments:
         if source.functions:
             return dict(item)
         if not any(source.parents):  # it has not travelled
-            render, templates = renderer(self.context), self._templates
-            return {name: render(v) if name in templates else v for name, v in item.items()}
+            return dict(self.rendered(item))
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from aioflow.author.asking import NamedEvent, RunEnding
@@ -13,24 +13,12 @@ from aioflow.host.endings import Endings, SingleEndings
 from aioflow.host.named_events import EventFollower, Subscriptions
 from aioflow.host.nursery import guest, watching
 from aioflow.host.shared import Line
+from aioflow.instants import as_instant
 from aioflow.model import Instant, ValueKind
 
-__all__ = ("Channels", "Follower", "GuestAsker", "LineAsker", "as_datetime", "as_instant")
+__all__ = ("Channels", "Follower", "GuestAsker", "LineAsker")
 
 NO_RUN, NOWHERE = -1, (-1, -1)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def as_instant(moment: datetime) -> Instant:
-    """Return an aware datetime as an instant."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def as_datetime(instant: Instant) -> datetime:
-    """Return an instant in UTC."""
-    return _EPOCH + instant * _MICROSECOND
 
 
 class Channels:

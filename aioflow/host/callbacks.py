@@ -9,7 +9,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +26,7 @@ from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.link import BlockingLink
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line
+from aioflow.instants import as_datetime
 from aioflow.messages import Called
 from aioflow.model import Failure
 from aioflow.orders import Call, ForgetRun, Notify, Order, RunInfo, Welcome
@@ -36,8 +36,6 @@ __all__ = ("CallbackHost", "Drive", "call", "notify")
 
 Drive: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CallbackHost:
@@ -137,7 +135,7 @@ def _context(run: KnownRun, owed: Callback, number: int) -> dict[str, Any]:
         **resolve("context", own),
         "event": owed.event,
         "state": owed.state,
-        "at": _EPOCH + timedelta(microseconds=owed.at),
+        "at": as_datetime(owed.at),
         "error": None if failure is None else msgspec.structs.asdict(failure),
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
         "idempotency_key": f"{key}/{owed.event}/{number}",

@@ -35,14 +35,13 @@ from aioflow.host.outcome import (
     pack,
     succeeded,
 )
+from aioflow.host.pages import fetch_page
 from aioflow.host.pressure import LOOK_SECONDS, Pressure, own_memory
 from aioflow.host.pump import OutputPump
 from aioflow.host.questions import (
     RecordItem,
     RecordsPage,
     RecordsWanted,
-    ResultsPage,
-    ResultsWanted,
 )
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
@@ -295,7 +294,7 @@ class CoroutineHost:
         expire = partial(self._nursery.cancel, hosted, _TIMEOUT)
         hosted.giver = Giver(hosted) if spec_of(node).streams else None
         attempt = Attempt(
-            *(run, node, hosted.start, self._page, self._results),
+            *(run, node, hosted.start, partial(fetch_page, self._line), self._results),
             *(expire, self._line.report, hosted.giver),
         )
         problem: BaseException
@@ -317,11 +316,6 @@ class CoroutineHost:
             problem = exc if hosted.calls is None else hosted.calls.explained(exc)
             problem = problem if hosted.ending != _TIMEOUT else _too_long(node, exc)
         return ended_badly(node, hosted.start, hosted.began_at, problem, attempt.operator)
-
-    async def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
-        wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
-        body = await self._line.ask(run_no, "results", wanted)
-        return msgspec.msgpack.decode(body, type=ResultsPage)
 
     async def _values(self, start: Start, names: tuple[tuple[ValueKind, str], ...]) -> Held:
         question = values.question(start.position, names)

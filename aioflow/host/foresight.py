@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from aioflow.author.timetables import SlotTrigger
-from aioflow.host.asker import as_datetime, as_instant
 from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.nursery import Hosted
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import LOAD, TriggerMaker
+from aioflow.instants import as_datetime, as_instant
 from aioflow.messages import Expects, Foreseen
 from aioflow.model import Failure
 from aioflow.orders import Foresee

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+import msgspec
+
 from aioflow.author.node import Node
 from aioflow.host.arguments import KnownRun, streamed_from, wanted_children, wanted_parents
 from aioflow.host.body import PagesOfRun
-from aioflow.host.questions import ResultsPage, only
+from aioflow.host.questions import ResultsPage, ResultsWanted, only
+from aioflow.host.shared import Line
 from aioflow.orders import Start
 
-__all__ = ("FetchPage", "fetch_ahead", "no_page")
+__all__ = ("FetchPage", "fetch_ahead", "fetch_page", "no_page")
 
 FetchPage: TypeAlias = Callable[[int, int, int], Awaitable[ResultsPage]]
 """``(run_no, position, after)`` to a page of results."""
+
+
+async def fetch_page(line: Line, run_no: int, position: int, after: int) -> ResultsPage:
+    """Ask the daemon for a page of results.
+
+    Raises:
+        TaskError: If it has none to give.
+    """
+    wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
+    return msgspec.msgpack.decode(await line.ask(run_no, "results", wanted), type=ResultsPage)
 
 
 async def fetch_ahead(run: KnownRun, node: Node, start: Start, fetch: FetchPage) -> PagesOfRun:

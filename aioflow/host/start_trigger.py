@@ -68,5 +68,8 @@ async def start_trigger(
         raise NoStartTrigger(f"{node.task_id!r} has no start_trigger_args")
     cls = said.trigger_cls
     found = find_class(said.class_path) if isinstance(cls, str) else cls
-    kwargs = {**(said.trigger_kwargs or {}), **own}
+    fields = said.trigger_kwargs or {}
+    if isinstance(owner, type) or "start_trigger_args" not in vars(owner):
+        fields = resolved.rendered(fields)  # they stand in the file; those of __init__ need not
+    kwargs = {**fields, **own}
     return found, codec.encode_fields(kwargs, found.__name__)

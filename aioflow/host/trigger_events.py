@@ -82,7 +82,8 @@ def payload_of(event: TriggerEvent[object], name: str) -> bytes:
     payload = codec.encode(event.payload, f"the event of {name}")
     match event:
         case TaskFailedEvent():
-            payload = codec.encode(one_line(str(event.payload)), name)
+            said = f"{name} gave no reason" if event.payload is None else str(event.payload)
+            payload = codec.encode(one_line(said), name)
         case TaskSuccessEvent():
             limit = INLINE_LIMIT  # it goes into a row as it is
             payload = b"" if event.payload is None else payload

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
-
-import msgspec
 
 from aioflow.author.timetables import SlotTrigger, is_timetable_class
 from aioflow.author.trigger import Trigger, class_path, construct
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import print_traceback
 from aioflow.host.loader import CodeMissing, portable
-from aioflow.host.questions import ResultsPage, ResultsWanted
+from aioflow.host.pages import fetch_page
 from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.host.start_trigger import start_trigger
@@ -108,13 +107,9 @@ class TriggerMaker:
         def find(path: str) -> type[Trigger[Any]]:
             return self._class(order.version, path)
 
+        fetch = partial(fetch_page, self._line)
         async with asyncio.timeout(MAKE_SECONDS):
-            return await start_trigger(run, node, start, self._page, self._results, find)
-
-    async def _page(self, run_no: int, position: int, after: int) -> ResultsPage:
-        wanted = msgspec.msgpack.encode(ResultsWanted(position, after))
-        body = await self._line.ask(run_no, "results", wanted)
-        return msgspec.msgpack.decode(body, type=ResultsPage)
+            return await start_trigger(run, node, start, fetch, self._results, find)
 
     def _class(self, version: str, path: str) -> type[Trigger[Any]]:
         known = self._classes.get((version, path))
@@ -131,8 +126,8 @@ class TriggerMaker:
             module, _, name = path.partition(":")
             try:
                 return getattr(importlib.import_module(module), name)
-            except ImportError:
-                pass
+            except (ImportError, AttributeError):
+                pass  # it is of a file, which may be called like a package
             raise
         except (ImportError, AttributeError) as exc:
             raise TriggerWrong(LOAD, f"{path} cannot be loaded: {exc}") from exc

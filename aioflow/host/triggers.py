@@ -13,7 +13,7 @@ from aioflow.author.asking import asker
 from aioflow.author.start import EndEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent, construct, prepare, shares
 from aioflow.errors import LinkClosed, Unserializable
-from aioflow.host.asker import Channels, GuestAsker, as_datetime
+from aioflow.host.asker import Channels, GuestAsker
 from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
@@ -28,6 +28,7 @@ from aioflow.host.shared import Line
 from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.host.trigger_making import LOAD, TriggerMaker
 from aioflow.host.watches import HostedWatch, Told, Watches
+from aioflow.instants import as_datetime
 from aioflow.messages import Described, Fired, TriggerEnded
 from aioflow.model import CODE_MISSING, Failure
 from aioflow.orders import (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
@@ -19,6 +18,7 @@ from aioflow.host.failures import print_traceback
 from aioflow.host.hosted import Wait
 from aioflow.host.nursery import Hosted, Nursery, watching
 from aioflow.host.trigger_events import TriggerWrong, check, events_of
+from aioflow.instants import as_instant
 from aioflow.model import Instant
 
 __all__ = ("BUDGET_SECONDS", "Finder", "HostedWatch", "Watches")
@@ -29,8 +29,6 @@ BUDGET_SECONDS = 0.01
 _EMPTY = "finished"
 _CLASSES_TOLD = 50
 _ASKED = 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 _Key: TypeAlias = tuple[type[Watch[Any, Any]], tuple[Hashable, ...]]
 _Crowd: TypeAlias = Wait | dict[Wait, None]
@@ -119,7 +117,7 @@ class HostedWatch(Hosted):
         try:
             with signed(box, self.number):
                 moment = self.watch.next_check()
-            return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+            return None if moment is None else as_instant(moment)
         except BaseException:  # noqa: BLE001 - user code may raise anything, and it is only shown
             return None
 

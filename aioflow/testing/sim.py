@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar
@@ -22,6 +22,7 @@ from aioflow.author.duration import Duration, microseconds
 from aioflow.author.notifiers import Notification
 from aioflow.errors import DagError
 from aioflow.inputs import FileParsed
+from aioflow.instants import as_datetime, as_instant
 from aioflow.testing.code import Replaceable, ShelfOfOurs, Understudies
 from aioflow.testing.crashing import Ending, ending_of, play_crashing_everywhere
 from aioflow.testing.loop import Stalled
@@ -35,8 +36,6 @@ __all__ = ("BEGINS_AT", "RunStuck", "Sim")
 BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
 """What the clock shows when a test begins, unless it says otherwise."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class Sim:
     def __init__(self, *, at: datetime = BEGINS_AT) -> None:
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         self._shelf = ShelfOfOurs()
-        self._world = World((at - _EPOCH) // _MICROSECOND, self._shelf)
+        self._world = World(as_instant(at), self._shelf)
         self._understudies = Understudies()
         self._dags: dict[str, DAG] = {}
         self._keys = itertools.count(1)
@@ -202,7 +201,7 @@ class Sim:
     @property
     def now(self) -> datetime:
         """What the clock shows, in UTC."""
-        return _EPOCH + self._world.clock.now() * _MICROSECOND
+        return as_datetime(self._world.clock.now())
 
     @property
     def notifications(self) -> list[Notification]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from aioflow import DagError, Operator, Sensor, StartTriggerArgs, dag, sensor, task
-from aioflow.author.dag import DAG
+from aioflow.author.dag import DAG, registered
 from aioflow.author.describe import describe
 from aioflow.model import Body, DagSpec, EventsSpec
 from aioflow_triggers.temporal import TimeDeltaTrigger
@@ -218,4 +219,26 @@ def test_a_decorated_dag_knows_its_streams():
     def flow() -> None:
         load.expand(page=pages())
 
-    assert flow is not None
+    [made] = registered()
+    spec, failures = describe(made)
+    assert (spec.tasks[0].streams, failures) == (True, [])
+
+
+class _Chooses(Operator):
+    def __init__(self, waits: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.start_from_trigger = waits
+        self.start_trigger_args = StartTriggerArgs(trigger_cls="m:T", next_method="resume")
+
+    def execute(self, context): ...
+
+    def resume(self, context, event=None): ...
+
+
+def test_an_instance_may_say_itself_whether_it_waits_from_its_start():
+    with DAG("d") as made:
+        _Chooses(task_id="waits", waits=True)
+        _Chooses(task_id="runs", waits=False)
+
+    spec, _ = describe(made)
+    assert [task.start_trigger is not None for task in spec.tasks] == [True, False]

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from aioflow.core.aging import Aged, may_go, old_numbers
 from aioflow.errors import RequestError
 from aioflow.model import RunState, TaskSpec
-from aioflow.requests import EVENTS, JOURNAL, EmitEvent, EraseOld
+from aioflow.requests import DAG_EVENTS, EVENTS, JOURNAL, EmitEvent, EraseOld
 from aioflow.rows import RunRow
+from tests.core.test_assets import A_AND_B, tell, world_of
+from tests.core.test_event_runs import fire, waiting
 from tests.core.world import World
 
 BEFORE, NEWEST = 1_000, 99
@@ -94,6 +96,37 @@ def test_an_event_whose_key_was_erased_with_it_is_made_anew():
     world.ask(EraseOld(table=EVENTS, numbers=[old]))
 
     assert world.ask(EmitEvent(name="n", key=None, data=b"\xc0", request="once"))[1] is True
+
+
+def test_a_key_that_was_erased_starts_a_run_again():
+    world = waiting()
+    fire(world, {"n": 1})
+    world.restart()
+    fire(world, {"n": 1})
+    (known,) = world.rows.dag_events
+    assert len(world.rows.runs) == 1
+
+    world.ask(EraseOld(table=DAG_EVENTS, numbers=[known]))
+    world.restart()
+    fire(world, {"n": 1})
+
+    assert len(world.rows.runs) == 2
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_dag_has_held_of_its_assets_for_too_long_counts_no_more(restarts):
+    world = world_of(A_AND_B)
+    tell(world, "a")
+    (held,) = world.rows.dag_events
+
+    world.ask(EraseOld(table=DAG_EVENTS, numbers=[held]))
+    if restarts:
+        world.restart()
+    tell(world, "b")
+    assert not world.rows.runs
+    tell(world, "a")
+
+    assert len(world.rows.runs) == 1
 
 
 def test_rows_of_the_journal_go_whatever_goes_on():

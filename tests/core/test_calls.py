@@ -22,7 +22,7 @@ from aioflow.messages import (
 )
 from aioflow.model import Body, Failure, RecordState, RetryPolicy, TaskSpec, TriggerState
 from aioflow.orders import ForgetRun, Start
-from aioflow.requests import CancelRun, Explain
+from aioflow.requests import CancelRun, ClearTasks, Explain
 from tests.core.world import SECOND, World
 
 CRASHED = Failure(type="Crashed", message="SIGSEGV", reason="crashed")
@@ -446,6 +446,24 @@ def test_records_are_gone_when_their_task_has_ended(end):
     assert world.rows.records == {}
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["while-it-computes", "while-it-waits"])
+def test_a_task_that_is_cleared_begins_with_an_empty_record(waits):
+    world, run = begun()
+    step(world, 0, answer=b"\x07")
+    before = start_of(world)
+    if waits:
+        await_(world, 1, "m:T")
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("c",)))
+
+    assert world.rows.records == {}
+    assert start_of(world).start_no > before.start_no
+    assert (start_of(world).recorded, resumed(world)) == (0, None)
+    step(world, 0, answer=b"\x08")
+    world.restart()
+    assert (start_of(world).recorded, answers(world)) == (1, [8])
+
+
 def test_a_method_a_task_resumes_in_makes_calls_of_its_own():
     world, _ = begun()
     step(world, 0)
@@ -654,6 +672,43 @@ def test_a_coroutine_lost_by_its_host_goes_on_waiting():
     assert world.state(run, "c") == "deferred"
     fire(world, "m:T")
     assert (resumed(world), start_of(world).recorded) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("another fires", "finished"),
+        ("another fails", "finished"),
+        ("its body ends", "finished"),
+        ("its time is over", "timeout"),
+        ("a person clears it", "cancelled"),
+        ("a person cancels", "cancelled"),
+    ],
+)
+def test_only_what_a_person_ends_is_told_that_it_is_cancelled(end, reason):
+    world, run = begun(retry=RetryPolicy(tries=1))
+    parked = await_(world, 0, "m:A", "m:B", kind="any_of", seconds=60)
+    host, run_id = hosted(world, "m:A"), world.rows.runs[run].run_id
+
+    match end:
+        case "another fires":
+            fire(world, "m:A")
+        case "another fails":
+            world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+        case "its body ends":
+            leave(world, parked)
+        case "its time is over":
+            world.pass_time(61)
+        case "a person clears it":
+            world.ask(ClearTasks(run_id=run_id, tasks=("c",)))
+        case _:
+            world.ask(CancelRun(run_id=run_id))
+
+    told = {
+        effect.end.trigger_no: effect.end.reason for effect in of_kind(world.effects, EndHosting)
+    }
+    assert told[hosted(world, "m:B").trigger_no] == reason
+    assert set(told.values()) == {reason}
 
 
 # ── changed code ────────────────────────────────────────────────────────────────────────

@@ -131,6 +131,7 @@ def test_a_restart_hosts_it_again_behind_its_last_event():
     world = waiting()
     before = host(world)
     fire(world, {"n": 1})
+    world.pass_time(7)
 
     world.restart()
 

@@ -15,7 +15,7 @@ from aioflow.messages import Deferred, Fired, StreamOpened, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, RetryPolicy, TaskSpec
 from aioflow.orders import Host
 from aioflow.requests import CancelRun, Unquarantine
-from tests.core.world import World
+from tests.core.world import SECOND, World
 
 SLOW, GOOD = "dag:Slow", "dag:Good"
 BLOCKED = Failure(type="Blocked", message="the loop stood still for 30 s", reason="blocked")
@@ -256,6 +256,7 @@ def test_a_stall_whose_turn_was_taken_back_counts_once():
 def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     world, run = waiting(SLOW, GOOD)
     before = host_of(world, SLOW)
+    world.now += 7 * SECOND
     assert "a trigger class goes into quarantine" in told(stall(world, 1, 5_000))
 
     # There is no such host yet; the first order makes it come up, and then it is given again.

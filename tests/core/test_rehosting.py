@@ -109,6 +109,7 @@ def test_a_saved_class_moves_its_trigger_once_the_old_one_has_left():
     world, _ = waiting()
     [before] = hosts(world.effects)
     assert before.newest == ""
+    world.pass_time(7)
 
     effects = save(world, "v2", "d2")
     assert told_to_end(effects) == [(before.hosting, "reassigned")]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.retry import LATEST, next_try_at, sensor_next_look
+from aioflow.core.retry import LATEST, next_try_at, owed_again_after, sensor_next_look
 from aioflow.model import RetryPolicy, SensorSpec
 
 SECOND = 1_000_000
@@ -149,3 +149,10 @@ def test_a_sensor_never_looks_after_its_deadline(looks, backoff, recheck_in_us, 
 def test_a_sensor_that_has_not_looked_has_no_next_look():
     with pytest.raises(ValueError, match="looks"):
         sensor_next_look(SENSOR, looks=0, now=NOON, recheck_in_us=None, deadline=None)
+
+
+def test_what_is_owed_is_tried_twelve_times_in_the_course_of_an_hour():
+    delays = [owed_again_after(attempts) for attempts in range(12)]
+
+    assert delays == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, None]
+    assert 2_700 < sum(delay for delay in delays if delay is not None) < 3_600

@@ -12,6 +12,7 @@ from aioflow.inputs import HostLost, HostUp
 from aioflow.messages import Awaiting, Deferred, Fired, Succeeded, TriggerEnded
 from aioflow.model import (
     Body,
+    DagSpec,
     Failure,
     MapSource,
     MapSpec,
@@ -246,6 +247,7 @@ def test_a_restart_hosts_it_again_from_what_the_run_knows(restarts):
     before = hosts(world)[-1]
 
     for _ in range(restarts):
+        world.pass_time(7)
         world.restart()
 
     after = hosts(world)[-1]
@@ -365,6 +367,31 @@ def test_ten_thousand_children_wait_without_a_slot_between_them():
         )
     assert world.run_state(run) == "success"
     assert not world.rows.triggers
+
+
+@pytest.mark.parametrize("how", ["it fires", "it fails", "its time is over"])
+def test_what_becomes_of_one_changes_no_more_rows_where_others_wait(how):
+    changed = []
+    for others in (0, 2_000):
+        world = World()
+        world.begin(waiting(timeout_us=9 * SECOND))
+        [host] = hosts(world)
+        if others:
+            of_others = DagSpec(dag_id="others", file="others.py", tasks=(fan(others),))
+            world.load(of_others, version="v2", file="others.py")
+            world.trigger("others")
+        match how:
+            case "it fires":
+                fire(world, host)
+            case "it fails":
+                world.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, BROKEN))
+            case _:
+                world.pass_time(10)
+        batch = msgspec.structs.asdict(world.batches[-1])
+        changed.append({name: len(rows) for name, rows in batch.items() if isinstance(rows, list)})
+
+    assert changed[0] == changed[1]
+    assert 0 < sum(changed[1].values()) < 9
 
 
 def test_a_window_bounds_how_many_children_wait():

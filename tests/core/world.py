@@ -80,6 +80,7 @@ class Rows:
         self.deletions: dict[int, DeletionRow] = {}
         self.dag_triggers: dict[int, DagTriggerRow] = {}
         self.dag_events: dict[int, DagEventRow] = {}
+        self.dag_events_ever: Counter[int] = Counter()
         self.backfills: dict[int, BackfillRow] = {}
         self.commit_no = 0
 
@@ -136,7 +137,8 @@ class Rows:
         for event in changes.events:
             known = [row for row in self.dag_events.values() if row.trigger_no == event.trigger_no]
             assert event.event_no not in self.dag_events
-            assert event.sequence == len(known)
+            assert event.sequence == self.dag_events_ever[event.trigger_no]
+            self.dag_events_ever[event.trigger_no] += 1
             assert event.key is None or event.key not in {row.key for row in known}
             self.dag_events[event.event_no] = event
         for change in changes.fates:

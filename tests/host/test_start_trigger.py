@@ -199,6 +199,67 @@ def test_a_mapped_task_takes_its_item_and_the_rest_from_the_class(host):
     assert events == {1 + index: [index, "of the class"] for index in range(100)}
 
 
+TEMPLATES = """
+class Mine(Waits):
+    template_fields = ("value",)
+    start_trigger_args = StartTriggerArgs(
+        trigger_cls=Echo, trigger_kwargs={"value": "of {{ ds }}", "more": "{{ ds }}"},
+        next_method="after")
+
+class Given(Waits):
+    template_fields = ("value",)
+    def __init__(self, value, more, **options):
+        super().__init__(**options)
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=Echo, trigger_kwargs={"value": value, "more": more}, next_method="after")
+
+@dag
+def pipeline():
+    p = parent()
+    Mine(task_id="a")
+    Mine.partial(task_id="b").expand(trigger_kwargs=[{"value": ["{{ map_index }}"]}, {"value": 5}])
+    Mine.partial(task_id="c").expand(trigger_kwargs=p)
+    Given(task_id="d", value="{{ ds }}", more=p)
+    Mine.partial(task_id="e").expand(trigger_kwargs=[{"value": "{{ nobody }}"}])
+"""
+
+
+@pytest.mark.parametrize(
+    ("position", "child", "expected"),
+    [
+        pytest.param(1, {}, ["of 2026-01-01", "{{ ds }}"], id="of-the-class"),
+        pytest.param(2, {"map_index": 0, "widths": (2,)}, [["0"], "{{ ds }}"], id="of-an-item"),
+        pytest.param(2, {"map_index": 1, "widths": (2,)}, [5, "{{ ds }}"], id="no-text"),
+        pytest.param(
+            3,
+            {"map_index": 0, "widths": (1,), "sources": ((0, 100, 1),)},
+            ["{{ ds }}", "{{ ds }}"],
+            id="of-a-parent-and-no-template",
+        ),
+        pytest.param(
+            4,
+            {"results": {0: encode("{{ ds }}", "")}, "at_hand": (0,)},
+            ["2026-01-01", "{{ ds }}"],
+            id="given-to-init",
+        ),
+    ],
+)
+def test_fields_that_are_templates_are_rendered_where_they_stand_in_the_file(
+    host, position, child, expected
+):
+    process = host(TEMPLATES)
+    item = encode({"value": "{{ ds }}"}, "")
+    write_list(result_path(process.home / "results", 100, 1), [item])
+
+    assert fired(process, position, **child) == expected
+
+
+def test_a_field_whose_template_cannot_be_rendered_fails_the_wait(host):
+    found = failure(host(TEMPLATES), 5, map_index=0, widths=(1,))
+
+    assert (found.reason, "'nobody' is undefined" in found.message) == ("trigger_construct", True)
+
+
 def test_an_item_whose_function_skips_skips_its_child(host):
     child = host(
         """
@@ -254,6 +315,33 @@ def pipeline(): Mine(task_id="a")
     event = child.expect(Fired)
     assert (event.ends, decode(event.payload)) == (how, payload)
     assert child.expect(TriggerEnded).failure is None
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("TaskSuccessEvent(7)", 7),
+        ("TaskSuccessEvent(xcoms={'return_value': 42, 'more': 1})", 42),
+        ("TaskSuccessEvent(xcoms={'more': 1})", {"more": 1}),
+        ("TaskFailedEvent(xcoms={'return_value': 'disk full'})", "disk full"),
+        ("TaskFailedEvent()", "Says gave no reason"),
+    ],
+)
+def test_what_an_end_comes_to_is_said_as_its_payload_or_in_airflows_words(host, said, expected):
+    child = host(
+        f"""
+class Says(Trigger):
+    async def run(self): yield {said}
+
+class Mine(Waits):
+    start_trigger_args = StartTriggerArgs(trigger_cls=Says)
+
+@dag
+def pipeline(): Mine(task_id="a")
+"""
+    )
+
+    assert fired(child) == expected
 
 
 def test_an_end_with_nothing_to_say_has_no_result(host):

@@ -264,6 +264,14 @@ def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
     assert child.expect(Fired).trigger_no == 2
 
 
+def test_a_missing_file_that_is_called_like_a_package_is_missing_all_the_same(host):
+    child = host("")
+
+    child.send(msgspec.structs.replace(hosting("calendar:Mine"), version="feedbeef"))
+
+    assert child.expect(TriggerEnded).failure.reason == "code_missing"
+
+
 def test_a_trigger_of_a_helper_module_is_found_by_its_path(host, home):
     write_version(home, deep__waits=HEAD.replace("HOME +", "") + "class Mine(Plain): ...")
     child = host("")

@@ -18,7 +18,7 @@ class Daemon:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
-        self.states: dict[str, str] = {}
+        self.states: dict[str | None, str] = {}
         self.forgotten: list[object] = []
 
     async def run_ending(self, dag_id, **which):
@@ -65,10 +65,13 @@ async def event_of(trigger, daemon):
     return [event async for event in trigger.run()]
 
 
-async def test_any_final_state_is_an_event(hosted, daemon):
+@pytest.mark.parametrize("state", ["success", "failed", "cancelled", "partial"])
+async def test_any_final_state_is_an_event(hosted, daemon, state):
+    daemon.states[None] = state
+
     (event,) = await event_of(hosted(RunTrigger("other")), daemon)
 
-    assert event.payload == {"state": "partial", "run_id": "run-1", "result": 42}
+    assert event.payload == {"state": state, "run_id": "run-1", "result": 42}
     assert event.key == "run-1"
     assert daemon.asked == [
         {"dag_id": "other", "task_id": None, "run_id": None, "logical_date": None, "since": NOON}
