@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aioflow.access import HOME, Actor, Role
 from aioflow.errors import StoreUnavailable
 from aioflow.model import DagSpec, TaskSpec
 from aioflow.schedules import ScheduleSpec
@@ -318,11 +319,30 @@ async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, 
 
         n.api.store = Away()
         runs = await ask(web, "GET", "/api/v1/runs", headers=BEARER)
-        ready = await ask(web, "GET", "/health/ready")
+        ready = await ask(web, "GET", "/health/ready", headers=BEARER)
+        to_anybody = await ask(web, "GET", "/health/ready")
 
     assert (runs.status, runs.json["code"]) == (503, "store.unavailable")
     assert int(runs.headers["retry-after"]) > 0
     assert (ready.status, ready.json["checks"]["database"]) == (503, False)
+    assert (to_anybody.status, to_anybody.json) == (503, {"status": "not_ready"})
+
+
+async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path):
+    async with app(tmp_path) as (n, web):
+        by = Actor(name=HOME, role=Role.ADMIN)
+        scoped = await n.api.access.create_token(by, "one", "admin", scopes=["chain"])
+        known = [BEARER, await session(web)]
+        others = [{}, {"authorization": "Bearer wrong"}, {"cookie": f"{TOKEN.cookie_name}=x"}]
+        others.append({"authorization": f"Bearer {scoped['token']}"})
+        told = [await ask(web, "GET", "/health/ready", headers=headers) for headers in known]
+        not_told = [await ask(web, "GET", "/health/ready", headers=headers) for headers in others]
+        at_home = await ask(Trusted(web), "GET", "/health/ready")
+
+    assert {answer.status for answer in (*told, *not_told, at_home)} == {200}
+    assert [answer.json for answer in not_told] == [{"status": "ready"}] * len(others)
+    for answer in (*told, at_home):
+        assert set(answer.json) == {"status", "checks", "owed"}
 
 
 async def test_a_defect_is_told_without_its_inside(tmp_path):
