@@ -103,10 +103,13 @@ class Idle:
         self.statuses = []
 
     async def ask(self, headers):
+        own = []
+
         async def send(message):
             if message["type"] == "http.response.start":
+                own.append(message["status"])
                 self.statuses.append(message["status"])
-            elif self.statuses[-1] == 200:
+            elif own == [200]:
                 await anyio.sleep_forever()
 
         async def receive():
