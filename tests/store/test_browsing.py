@@ -120,7 +120,12 @@ async def test_waits_are_narrowed_down_and_counted_by_age(store):
     async def waiting(**wanted):
         return await store.browse_trigger_nos(state=TriggerState.WAITING, after=10, **wanted)
 
-    for wanted in ({}, {"prefixes": ["m.x:"]}, {"dag_id": "etl", "limit": 2}, {"paths": ["m.y:Other"]}):
+    for wanted in (
+        {},
+        {"prefixes": ["m.x:"]},
+        {"dag_id": "etl", "limit": 2},
+        {"paths": ["m.y:Other"]},
+    ):
         assert await waiting(**wanted) == await numbers(**wanted)
     assert await store.browse_trigger_nos(state=TriggerState.ENDING) == []
     found = await store.find_triggers([22, 7_000_000, 20, 22])

@@ -49,14 +49,13 @@ async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(t
             app, "POST", "/api/v1/dags/chain/runs", headers=BEARER | JSON, body=b"{}"
         )
 
-    async with anyio.create_task_group() as group:
-        async with node(tmp_path) as n:
-            n.define(CHAIN)
-            await n.api.set_paused("chain", paused=False)
-            app = create_app(n.api, TOKEN)
-            n.engine._store = stuck = Stuck(n.store)
-            group.start_soon(change, app)
-            await stuck.is_asked.wait()
+    async with anyio.create_task_group() as group, node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.set_paused("chain", paused=False)
+        app = create_app(n.api, TOKEN)
+        n.engine._store = stuck = Stuck(n.store)
+        group.start_soon(change, app)
+        await stuck.is_asked.wait()
     answer = told["answer"]
     assert (answer.status, answer.json["code"]) == (503, "daemon.stopping")
     assert answer.headers["retry-after"] == "5"

@@ -55,9 +55,7 @@ def routes(app: Any) -> list[tuple[str, str]]:
 
 def filled(path: str, number: str, name: str) -> str:
     """Return an address of a route."""
-    return re.sub(
-        r"{(\w+)(:path)?}", lambda part: number if part[1] in NUMBERS else name, path
-    )
+    return re.sub(r"{(\w+)(:path)?}", lambda part: number if part[1] in NUMBERS else name, path)
 
 
 async def asked(app: Any, route: tuple[str, str], *, number: str = "7", name: str = "nothing"):
