@@ -96,7 +96,8 @@ def test_a_variable_that_looks_like_ours_and_is_not_is_told_with_what_may_be_mea
 
     (line,) = (line for line in settings.oddities if name in line)
     assert settings.odd_variables[name] == meant
-    assert (meant in line) and ("meant" in line) == bool(meant)
+    assert meant in line
+    assert ("meant" in line) == bool(meant)
 
 
 def test_no_variable_that_is_ours_is_told_of(home, monkeypatch):

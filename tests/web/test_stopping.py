@@ -13,7 +13,7 @@ import pytest
 import structlog.testing
 
 from aioflow import web
-from aioflow.errors import DaemonStopping
+from aioflow.errors import DaemonStopping, StoreUnavailable
 from aioflow.inputs import Drain
 from aioflow.settings import Settings
 from aioflow.web import server
@@ -26,8 +26,8 @@ BEARER = {"authorization": f"Bearer {TOKEN.secret}"}
 JSON = {"content-type": "application/json"}
 
 
-class Stuck:
-    """A database that has answered once and then lets everybody wait."""
+class Away:
+    """A database that takes nothing any more."""
 
     def __init__(self, store):
         self._store = store
@@ -38,7 +38,7 @@ class Stuck:
 
     async def commit(self, batch):
         self.is_asked.set()
-        await anyio.sleep_forever()
+        raise StoreUnavailable("it is away")
 
 
 async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(tmp_path):
@@ -53,9 +53,9 @@ async def test_who_waits_for_an_answer_when_the_circle_ends_hears_that_at_once(t
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
         app = create_app(n.api, TOKEN)
-        n.engine._store = stuck = Stuck(n.store)
+        n.engine._store = away = Away(n.store)
         group.start_soon(change, app)
-        await stuck.is_asked.wait()
+        await away.is_asked.wait()
     answer = told["answer"]
     assert (answer.status, answer.json["code"]) == (503, "daemon.stopping")
     assert answer.headers["retry-after"] == "5"
