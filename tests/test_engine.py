@@ -178,6 +178,7 @@ async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_on
 
     async with anyio.create_task_group() as group:
         async with node(store_url) as n:
+            await n.load(A)
             n.store.plan = ["away"] * 100
             n.engine.report([HostUp("async")])
             for hears_end in (False, True):

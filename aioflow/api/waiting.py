@@ -109,7 +109,7 @@ class Waiting:
             own = [] if one is None or one.trigger_no <= after else [one]
             views = await list_standing(self._reader, memory, own)
             standing = [view for view in views if is_wanted(view)]
-        parked: list[TriggerView] = []
+        parked: Sequence[TriggerView] = ()
         if kind is None or paths or prefixes:
             named = _Named(paths, prefixes, dag_id)
             parked = await self._page(named, state, limit=limit, after=after)
@@ -120,7 +120,7 @@ class Waiting:
 
     async def _page(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
-    ) -> list[TriggerView]:
+    ) -> Sequence[TriggerView]:
         """Return the next parked waits of a name that stand so; fewer only where there are.
 
         Raises:
@@ -140,7 +140,7 @@ class Waiting:
 
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
-    ) -> tuple[list[TriggerRow], TriggerNo | None]:
+    ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
         """Return the next of their rows, and up to where was looked; ``None`` for to the end."""
         store, wanted = self._reader.store, named._asdict()
         if state is None:

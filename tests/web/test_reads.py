@@ -285,11 +285,12 @@ async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_
     goes = replace(CHAIN, max_active_runs=20)
     stops = replace(goes, dag_id="stops", file="stops.py", if_paused="stop")
     async with app(tmp_path, goes, stops) as (n, web):
+        await n.api.set_paused("stops", paused=True)
         for number in range(20):
             dag_id = "chain" if number % 6 == 5 else "stops"
             await n.api.trigger(dag_id, run_id=f"{dag_id}-{number:02}")
             await n.defer("own.module:Own", {})
-        await n.api.set_paused("stops", paused=True)
+        await n.api.list_pools()  # answered once all of them are committed
         found = {}
         for state in ("waiting", "stopped", "fired", "ending", "trigger_capacity"):
             found[state] = pages = [await read(web, f"/triggers?state={state}&limit=2")]

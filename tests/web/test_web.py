@@ -282,8 +282,8 @@ async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, 
         ("GET", "/api/v1/runs?limit=0", b"", 422, "request.invalid"),
         ("GET", "/api/v1/runs?state=odd", b"", 400, "request"),
         ("GET", "/api/v1/triggers/99999999999999999999999", b"", 422, "request.invalid"),
-        ("GET", "/api/v1/triggers/5", b"", 400, "request"),
-        ("DELETE", "/api/v1/triggers/quarantine/flows:Typo", b"", 400, "request"),
+        ("GET", "/api/v1/triggers/5", b"", 404, "request.unknown_trigger"),
+        ("DELETE", "/api/v1/triggers/quarantine/m:Typo", b"", 404, "request.unknown_class"),
         ("GET", "/api/v1/nothing", b"", 404, "web.no_such_path"),
         ("DELETE", "/api/v1/dags", b"", 405, "web.method"),
     ],
@@ -434,7 +434,7 @@ async def test_a_trigger_that_is_not_there_is_not_fired(tmp_path):
         missing = await ask(web, "POST", path, headers=BEARER)
         wide = await ask(web, "POST", path, body=large, headers=BEARER | JSON)
 
-    assert (missing.status, missing.json["code"]) == (400, "request")
+    assert (missing.status, missing.json["code"]) == (404, "request.unknown_trigger")
     assert "no trigger 7 that waits" in missing.json["detail"]
     assert "at most 65536" in wide.json["detail"]
 
