@@ -44,7 +44,7 @@ def opened(page, title, name):
 
 def fill(page, **fields):
     for label, text in fields.items():
-        page.page.get_by_role("dialog").get_by_label(label).fill(text)
+        page.page.get_by_role("dialog").get_by_label(label, exact=True).fill(text)
 
 
 def test_a_user_is_added_and_signs_in(browser, daemon):
