@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
-from aioflow.core.hosting import HOSTLESS, is_stopped
+from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
 from aioflow.errors import RequestError
@@ -139,10 +139,11 @@ class Parked:
         unhosted = stored.name.lower()
         if memory is None:
             return list(numbers) if state == unhosted else []
+        forms = _held_forms(memory)
         found: list[TriggerNo] = []
         for first in range(0, len(numbers), _LOOKED_AT_ONCE):
             some = numbers[first : first + _LOOKED_AT_ONCE]
-            found += (number for number in some if (_held(number, memory) or unhosted) == state)
+            found += (n for n in some if (_held(n, forms, memory) or unhosted) == state)
             await checkpoint()
         return found
 
@@ -175,18 +176,25 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
 
 
-def _held(number: TriggerNo, memory: Memory) -> str:
-    """Return the state that ``_whereabouts`` does, of what is folded at a fraction of the cost."""
+def _held_forms(memory: Memory) -> set[int]:
+    """Return the forms of folded triggers that something may keep from running."""
+    return {
+        number
+        for number, form in memory.parking.forms.numbered()
+        if not form.has_room or is_stopped(form.plan.graph.spec.dag_id, memory)
+    }
+
+
+def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
+    """Return the state that ``_whereabouts`` does, of most that are folded without a look.
+
+    Args:
+        forms: See ``_held_forms``.
+    """
     parking = memory.parking
-    one = parking.look(number)
-    if one is None:
-        return _whereabouts(number, memory).state
-    form = parking.forms[one.form]
-    if parking.hosting(one):
-        return "" if form.has_room else WaitKind.TRIGGER_CAPACITY.value
-    is_its_own = form.class_path in HOSTLESS
-    stopped = not is_its_own and is_stopped(form.plan.graph.spec.dag_id, memory)
-    return _STOPPED if stopped else ""
+    if number not in parking.triggers.objects and not (forms and parking.form_of(number) in forms):
+        return ""
+    return _whereabouts(number, memory).state
 
 
 def _view(
