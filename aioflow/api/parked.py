@@ -180,7 +180,7 @@ def _held_forms(memory: Memory) -> set[int]:
     """Return the forms of folded triggers that something may keep from running."""
     return {
         number
-        for number, form in memory.parking.forms.numbered()
+        for form, number in memory.parking.forms.numbered()
         if not form.has_room or is_stopped(form.plan.graph.spec.dag_id, memory)
     }
 
