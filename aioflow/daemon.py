@@ -40,7 +40,7 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
-from aioflow.home import close_off, make_home
+from aioflow.home import check_writers, close_off, make_home
 from aioflow.inputs import Drain
 from aioflow.masking import Masks
 from aioflow.model import TriggerNo
@@ -110,11 +110,13 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     Raises:
         HomeBusy: If another daemon serves this home, whatever its database; nothing of it is
             touched.
+        SettingsError: If anybody could have it run code of his own.
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
+    check_writers(settings)
     make_home(settings.home)
-    close_off(settings)
+    close_off()
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with (

@@ -7,7 +7,6 @@ what to do when the database is away or refuses.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.access import Actor
+from aioflow.askers import Askers
 from aioflow.clock import Clock
 from aioflow.core import backfilling, late, owing, restart, undo
 from aioflow.core.clear import portion
@@ -57,17 +57,6 @@ _RECENT = 0.2
 _SLOT_AGAIN_US = 60_000_000
 
 Answer = TypeVar("Answer")
-
-
-class _Pending:
-    """Someone who waits for the answer to a request."""
-
-    __slots__ = ("answer", "done", "error")
-
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.answer: object = None
-        self.error: Exception | None = None
 
 
 class Engine:
@@ -113,8 +102,7 @@ class Engine:
         self._inbox: deque[Input] = deque()
         self._arrived = anyio.Event()
         self._numbers = NumberBlock(0, 0)
-        self._tickets = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self._askers = Askers()
         self._turned = anyio.Event()
         self._recalling = Recalling(store)
         self.timers = Timers(clock, self.report)
@@ -128,24 +116,23 @@ class Engine:
         self._inbox.extend(inputs)
         self._arrived.set()
 
-    async def ask(self, request: Request, by: Actor | None = None) -> object:
+    async def ask(
+        self, request: Request, by: Actor | None = None, *, hears_end: bool = False
+    ) -> object:
         """Put a request into the inbox and wait for its answer, which is durable then.
 
-        ``by`` is who asks, as the audit tells it.
+        Args:
+            by: Who asks, as the audit tells it.
+            hears_end: Whether this raises when the circle ends; else it waits to be cancelled,
+                as all of a node is then.
 
         Raises:
             RequestError: If it cannot be done.
+            DaemonStopping: If the circle has ended.
         """
-        ticket, pending = next(self._tickets), _Pending()
-        self._pending[ticket] = pending
-        try:
-            self.report([Asked(ticket, request, by)])
-            await pending.done.wait()
-        finally:
-            self._pending.pop(ticket, None)
-        if pending.error is not None:
-            raise pending.error
-        return pending.answer
+        return await self._askers.ask(
+            lambda ticket: self.report([Asked(ticket, request, by)]), hears_end=hears_end
+        )
 
     async def wait_until_idle(self) -> None:
         """Return when no run is left that could go on, drained as it is, and no slot needs one."""
@@ -193,7 +180,13 @@ class Engine:
             Fenced: If another node has taken over.
             StrangeDatabase: If the database is not the one it knew.
         """
-        await self._recover()
+        try:
+            await self._recover()
+            await self._turn_on(task_status)
+        finally:
+            self._askers.end()
+
+    async def _turn_on(self, task_status: TaskStatus[None]) -> None:
         async with anyio.create_task_group() as services:
             await services.start(self.timers.run)
             await self._turn([Restarted()])
@@ -337,7 +330,7 @@ class Engine:
                 case WakeAt():
                     self.timers.arm(effect.due, at=effect.at)
                 case Acknowledge():
-                    self._acknowledge(effect)
+                    self._askers.answer(effect)
                 case Warn():
                     _log.warning(effect.message, **effect.facts)
                 case _:
@@ -345,12 +338,6 @@ class Engine:
                         self.report([effect])
                     else:
                         send(effect, out)
-
-    def _acknowledge(self, effect: Acknowledge) -> None:
-        pending = self._pending.get(effect.ticket)
-        if pending is not None:  # else whoever asked has gone
-            pending.answer, pending.error = effect.answer, effect.error
-            pending.done.set()
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
@@ -454,7 +441,7 @@ class Engine:
         _log.error("input refused", input=type(entry).__name__, error=str(exc))
         if isinstance(entry, Asked):
             error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
-            self._acknowledge(Acknowledge(entry.ticket, error=error))
+            self._askers.answer(Acknowledge(entry.ticket, error=error))
             return
         if isinstance(entry, Due) and entry.dag_id:
             later = self._clock.now() + _SLOT_AGAIN_US

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import resource
+import shlex
 import stat
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-
-from aioflow.errors import HomeUnusable
+from aioflow.errors import HomeUnusable, SettingsError
 from aioflow.settings import FILE_NAME, Settings
 
-__all__ = ("close_off", "make_home")
-
-_log = structlog.get_logger(__name__)
+__all__ = ("check_writers", "close_off", "make_home")
 
 
 def make_home(home: Path) -> None:
@@ -30,10 +27,21 @@ def make_home(home: Path) -> None:
             raise HomeUnusable(str(folder), exc.strerror or type(exc).__name__) from exc
 
 
-def close_off(settings: Settings) -> None:
-    """Leave no secret in a core dump, and say where anybody could put code of his own."""
+def close_off() -> None:
+    """Leave no secret in a core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def check_writers(settings: Settings) -> None:
+    """Look whether anybody could have us run code of his own.
+
+    Raises:
+        SettingsError: If everybody can write a folder of DAG files, or the file of settings.
+    """
     for path in (*settings.dags, settings.home / FILE_NAME):
-        with suppress(OSError):
+        with suppress(OSError):  # one that is not there yet is made for us alone
             if path.stat().st_mode & stat.S_IWOTH:
-                _log.warning("anybody here can write that, and so run code as us", path=str(path))
+                raise SettingsError(
+                    f"anybody here can write {path}, and so run code as us; "
+                    f"take that away (chmod o-w {shlex.quote(str(path))}), or name another one"
+                )

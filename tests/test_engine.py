@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,7 +19,13 @@ from aioflow.core.slots import Slots
 from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.effects import Deliver, StartTry
 from aioflow.engine import Engine
-from aioflow.errors import BatchRefused, StoreUnavailable, UnknownDag, UnknownRun
+from aioflow.errors import (
+    BatchRefused,
+    DaemonStopping,
+    StoreUnavailable,
+    UnknownDag,
+    UnknownRun,
+)
 from aioflow.inputs import Delivered, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Fired, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
@@ -155,6 +162,35 @@ async def test_a_request_that_cannot_be_done_is_answered_with_its_error(store_ur
     async with node(store_url) as n:
         with pytest.raises(UnknownDag):
             await n.trigger()
+
+
+async def test_who_asks_an_engine_that_has_ended_hears_so_and_a_service_of_it_only_waits(store_url):
+    ended: list[str] = []
+
+    async def ask(engine: Engine, *, hears_end: bool) -> None:
+        try:
+            await engine.ask(CreateRun(dag_id="dag"), hears_end=hears_end)
+        except DaemonStopping:
+            ended.append("heard")
+        except anyio.get_cancelled_exc_class():
+            ended.append("cancelled")
+            raise
+
+    async with anyio.create_task_group() as group:
+        async with node(store_url) as n:
+            await n.load(A)
+            n.store.plan = ["away"] * 100
+            n.engine.report([HostUp("async")])
+            for hears_end in (False, True):
+                group.start_soon(partial(ask, n.engine, hears_end=hears_end))
+            await anyio.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
+        assert ended == ["heard"]
+        with pytest.raises(DaemonStopping):
+            await n.engine.ask(CreateRun(dag_id="dag"), hears_end=True)
+        group.cancel_scope.cancel()
+
+    assert ended == ["heard", "cancelled"]
 
 
 @pytest.mark.parametrize("verdict", ["away", "reply lost"])

@@ -77,6 +77,44 @@ def test_other_variables_of_ours_are_no_settings(home, monkeypatch):
     assert settings.sources["home"] == "environment AIOFLOW_HOME"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("AIOFLOW_WEB_PORT", "AIOFLOW_WEB__PORT"),
+        ("AIOFLOW_DGAS", "AIOFLOW_DAGS"),
+        ("AIOFLOW_HOEM", "AIOFLOW_HOME"),
+        ("AIOFLOW_DEFAULT_RETRIES", "AIOFLOW_DEFAULT_TRIES"),
+        ("AIOFLOW_NONSENSE", ""),
+    ],
+)
+def test_a_variable_that_looks_like_ours_and_is_not_is_told_with_what_may_be_meant(
+    home, monkeypatch, name, meant
+):
+    monkeypatch.setenv(name, "1")
+
+    settings = Settings.read(home)
+
+    (line,) = (line for line in settings.oddities if name in line)
+    assert settings.odd_variables[name] == meant
+    assert meant in line
+    assert ("meant" in line) == bool(meant)
+
+
+def test_no_variable_that_is_ours_is_told_of(home, monkeypatch):
+    before = Settings.read(home)
+    for name in before.values:
+        if name != "home":
+            monkeypatch.setenv(f"AIOFLOW_{name.upper().replace('.', '__')}", "")
+    for name in ("TOKEN", "DEBUG", "CHILD_ENV", "CHILD_OF", "LINK_FD", "BLACKBOX_FD", "LOG_NONCE"):
+        monkeypatch.setenv(f"AIOFLOW_{name}", "1")
+    monkeypatch.setenv("AIOFLOW_SLOTS", '{"cpu": 3}')
+
+    settings = Settings.read(home)
+
+    assert settings.odd_variables == before.odd_variables
+    assert settings.cpu_slots == 3
+
+
 def test_an_address_others_can_reach_has_to_be_meant(home):
     with pytest.raises(SettingsError, match="--allow-remote"):
         Settings.read(home, {"web.host": "0.0.0.0"})

@@ -176,7 +176,8 @@ class Actions(RunReader):
         """Give the task that waits with a trigger the event the trigger has not.
 
         Raises:
-            RequestError: If no such trigger waits, or its event cannot be given by hand.
+            UnknownTrigger: If no such trigger waits.
+            RequestError: If its event cannot be given by hand.
         """
         request = FireTrigger(
             trigger_no=trigger_no, payload=packed_payload(payload), key=checked_key(key)
@@ -194,7 +195,7 @@ class Actions(RunReader):
         """Let the triggers of a class live with the others again, until they offend anew.
 
         Raises:
-            RequestError: If the class has never held up anything.
+            UnknownClass: If the class has never held up anything.
         """
         changed = await self._ask(Unquarantine(class_path=class_path))
         return {"class": class_path, "changed": changed}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from aioflow.model import Instant, TaskNo, TaskState
 from aioflow.rows import JournalRow, RunRow
 from aioflow.store import Store
-from aioflow.store.journal import entry_of, unpacked
+from aioflow.store.journal import steps_of, unpacked
 from aioflow.threads import in_thread
 
 __all__ = ("Steps", "first_commit_at", "read_steps")
@@ -33,10 +33,9 @@ async def read_steps(store: Store, run: RunRow, task_nos: Collection[TaskNo]) ->
         rows = await store.read_journal(after, limit=_AT_ONCE)
         until = run.ended_at
         wanted = [row for row in rows if until is None or row.at <= until]
-        for row in wanted:
-            size += await in_thread(_take, row, of, found)
-            if size > _BYTES:
-                return None
+        size += await in_thread(_take_all, wanted, of, found, _BYTES - size)
+        if size > _BYTES:
+            return None
         commits += len(wanted)
         if len(wanted) < _AT_ONCE:
             return found
@@ -71,16 +70,28 @@ async def _last_commit(store: Store) -> int:
     return max((node.commit_no for node in await store.list_nodes()), default=0)
 
 
+def _take_all(
+    rows: Sequence[JournalRow], task_nos: Collection[TaskNo], found: Steps, room: int
+) -> int:
+    """Take the steps of commits until they are more than there is room for; see ``_take``."""
+    size = 0
+    for row in rows:
+        size += _take(row, task_nos, found)
+        if size > room:
+            break
+    return size
+
+
 def _take(row: JournalRow, task_nos: Collection[TaskNo], found: Steps) -> int:
     """Take the steps of one commit; returns how many bytes it is."""
     try:
         packed = unpacked(row.body)
         if len(packed) > _BYTES:
             return len(packed)
-        entry = entry_of(packed)
+        steps = steps_of(packed)
     except ValueError:
         return len(row.body)  # `aioflow db check` tells of it
-    for task_no, state in entry.steps:
+    for task_no, state in steps:
         if task_no in task_nos:
             found.setdefault(task_no, []).append((row.at, TaskState(state)))
     return len(packed)

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 from aioflow.api.shapes import LogLinesView, LogLineView
 from aioflow.threads import in_thread
 
-__all__ = ("find_lines",)
+__all__ = ("LINE_BYTES", "find_lines")
 
 _PIECE = 1024 * 1024
 _PIECES = 64
-_LINE_BYTES = 4 * 1024
+LINE_BYTES = 4 * 1024
+"""Of a line that are told."""
 
 
 async def find_lines(
@@ -51,7 +52,7 @@ def _lines(data: bytes, wanted: str, offset: int, limit: int) -> tuple[list[LogL
     begin = 0
     while begin < len(data) and len(found) < limit:
         end = data.find(b"\n", begin) + 1 or len(data)
-        shown = data[begin : min(end, begin + _LINE_BYTES)].decode(errors="replace")
+        shown = data[begin : min(end, begin + LINE_BYTES)].decode(errors="replace")
         shown = shown.rstrip("\r\n")
         if wanted in shown.casefold():
             found.append(LogLineView(offset=offset + begin, text=shown))

@@ -9,10 +9,12 @@ from anyio.lowlevel import checkpoint
 
 from aioflow.api.reader import RunReader
 from aioflow.api.views import TriggerView, iso, plain_bytes
+from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.core.why import is_unwatched
+from aioflow.errors import RequestError
 from aioflow.executors.load import Watched
-from aioflow.model import TriggerNo, WaitKind
+from aioflow.model import TriggerNo, TriggerState, WaitKind
 from aioflow.rows import RunRow, TriggerRow
 
 __all__ = (
@@ -24,6 +26,7 @@ __all__ = (
     "detail_of",
     "kind_of",
     "nothing_known",
+    "stored_state",
 )
 
 KINDS = {
@@ -44,8 +47,15 @@ NODE_NO = 1
 
 _AT_ONCE = 200
 
+_LOOKED_AT_ONCE = 1_000
+
 _STOPPED = "stopped"
 """The state of a trigger that has no host because its DAG is paused, and says so."""
+
+_HELD = frozenset(
+    {_STOPPED} | {kind.value for kind in WaitKind}  # the latter of what starts runs of DAGs
+)
+"""States that are those of no row."""
 
 
 class _Hosted(NamedTuple):
@@ -96,36 +106,61 @@ class Parked:
         """Return rows as people want to see them; what was deleted since is left out.
 
         Args:
-            state: Only those that stand so; the others are hardly looked at.
+            state: Only those that stand so.
         """
-        wanted = await self._standing_so(rows, state)
-        layouts = await self._reader.layouts(row.run_no for row, _ in wanted)
-        watched = await self._watched([row.trigger_no for row, _ in wanted]) if wanted else {}
+        memory = self._memory()
+        layouts = await self._reader.layouts(row.run_no for row in rows)
+        watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
         found = []
-        for at, (row, where) in enumerate(wanted, start=1):
+        for at, row in enumerate(rows, start=1):
             if at % _AT_ONCE == 0:
                 await checkpoint()
+            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
             run, layout = layouts.get(row.run_no, (None, None))
             place = None if layout is None else layout.find(row.task_no)
             if run is None or layout is None or place is None:
                 continue
+            if state not in {None, _state(row, where)}:
+                continue  # it has come to stand otherwise meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
             found.append(_view(row, run, task_id, layout.shown(place), where, watch))
         return found
 
-    async def _standing_so(
-        self, rows: Sequence[TriggerRow], state: str | None
-    ) -> list[tuple[TriggerRow, _Hosted]]:
+    async def standing_so(
+        self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
+    ) -> list[TriggerNo]:
+        """Return those of triggers that stand so, in their order; nothing of them is read.
+
+        Args:
+            stored: How their rows do.
+        """
         memory = self._memory()
-        found: list[tuple[TriggerRow, _Hosted]] = []
-        for at, row in enumerate(rows, start=1):
-            if at % _AT_ONCE == 0:
-                await checkpoint()
-            where = _Hosted() if memory is None else _whereabouts(row.trigger_no, memory)
-            if state in {None, _state(row, where)}:
-                found.append((row, where))
+        unhosted = stored.name.lower()
+        if memory is None:
+            return list(numbers) if state == unhosted else []
+        forms = _held_forms(memory)
+        found: list[TriggerNo] = []
+        for first in range(0, len(numbers), _LOOKED_AT_ONCE):
+            some = numbers[first : first + _LOOKED_AT_ONCE]
+            found += (n for n in some if (_held(n, forms, memory) or unhosted) == state)
+            await checkpoint()
         return found
+
+
+def stored_state(state: str) -> TriggerState:
+    """Return how rows stand whose triggers stand so, as people are told it.
+
+    Raises:
+        RequestError: If no trigger can.
+    """
+    for stored in TriggerState:
+        if stored.name.lower() == state:
+            return stored
+    if state in _HELD:
+        return TriggerState.WAITING
+    known = ", ".join([stored.name.lower() for stored in TriggerState] + sorted(_HELD))
+    raise RequestError(f"there is no trigger state {state[:80]!r}; there are {known}")
 
 
 def _state(row: TriggerRow, where: _Hosted) -> str:
@@ -139,6 +174,27 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
     if wait.hosting:
         return _Hosted(NODE_NO) if wait.has_room else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
     return _Hosted(None, _STOPPED if is_unwatched(wait, memory) else "")
+
+
+def _held_forms(memory: Memory) -> set[int]:
+    """Return the forms of folded triggers that something may keep from running."""
+    return {
+        number
+        for form, number in memory.parking.forms.numbered()
+        if not form.has_room or is_stopped(form.plan.graph.spec.dag_id, memory)
+    }
+
+
+def _held(number: TriggerNo, forms: set[int], memory: Memory) -> str:
+    """Return the state that ``_whereabouts`` does, of most that are folded without a look.
+
+    Args:
+        forms: See ``_held_forms``.
+    """
+    parking = memory.parking
+    if number not in parking.triggers.objects and not (forms and parking.form_of(number) in forms):
+        return ""
+    return _whereabouts(number, memory).state
 
 
 def _view(

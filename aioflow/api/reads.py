@@ -9,7 +9,6 @@ from aioflow.api.catalogue import import_errors
 from aioflow.api.commits import Commits
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs
-from aioflow.api.log_search import find_lines
 from aioflow.api.looking import Looked, Looking
 from aioflow.api.nodes import node_view
 from aioflow.api.one_task import OneTask
@@ -20,7 +19,6 @@ from aioflow.api.reader import RunReader
 from aioflow.api.shapes import (
     HolderView,
     ImportErrorView,
-    LogLinesView,
     NodeView,
     OverviewView,
     PoolView,
@@ -186,21 +184,6 @@ class Reads:
         return await upcoming(self._reader, after=after, until=until)
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
-
-    async def find_lines(
-        self,
-        run_id: str,
-        task_id: str,
-        text: str,
-        *,
-        map_index: int,
-        try_number: int | None,
-        offset: int,
-        limit: int,
-    ) -> LogLinesView:
-        """Return lines of a log that contain a text, from a byte on."""
-        read = await self._reader.log(run_id, task_id, map_index=map_index, try_number=try_number)
-        return await find_lines(read, text, offset=offset, limit=limit)
 
     async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:
         """Whether a task may print more: it has not ended."""

@@ -50,11 +50,11 @@ from aioflow.engine import Engine
 from aioflow.errors import (
     AioflowError,
     DaemonAway,
-    RequestError,
     RunExists,
     StoreUnavailable,
     UnknownRun,
     UnknownTask,
+    UnknownTrigger,
 )
 from aioflow.executors.load import HostLoad
 from aioflow.measures import Measures
@@ -88,8 +88,9 @@ _HOSTS = frozenset({"async", "triggers"})
 class Api(Actions):
     """What the web and the command line ask.
 
-    Every method raises ``StoreUnavailable`` if the database does not answer, and those that
-    change something ``DaemonAway`` where there is no daemon.
+    Every method raises ``StoreUnavailable`` if the database does not answer, those that change
+    something ``DaemonAway`` where there is no daemon, and those that ask it ``DaemonStopping``
+    where it decides nothing any more.
 
     Args:
         engine: ``None`` without a daemon.
@@ -215,7 +216,7 @@ class Api(Actions):
         engine = self._running
         try:
             with anyio.fail_after(seconds):
-                return await engine.ask(request, actor)
+                return await engine.ask(request, actor, hears_end=True)
         except TimeoutError as exc:
             raise StoreUnavailable(
                 f"nothing was committed for {seconds} s; it may still be: ask again, "
@@ -324,10 +325,16 @@ class Api(Actions):
             except UnknownRun:
                 return {}  # it ended while we asked
         if answer is None:
-            away = Wait(kind=WaitKind.DATABASE, detail="the database does not answer")
-            return dict.fromkeys(tasks, away)
+            return dict.fromkeys(tasks, self._no_answer)
         found = cast("dict[tuple[int, int], Wait | None]", answer)
         return {place: self._with_cycle(run, place, wait) for place, wait in found.items()}
+
+    @property
+    def _no_answer(self) -> Wait:
+        """What is said of all that waits while the engine does not come to say it."""
+        away = self._running.store_away_since is not None
+        detail = "the database does not answer" if away else "a commit takes long; ask again"
+        return Wait(kind=WaitKind.DATABASE, detail=detail)
 
     def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
         """Say so where a task waits for a run that waits, in the end, for this one."""
@@ -395,7 +402,7 @@ class Api(Actions):
         """Return one parked wait.
 
         Raises:
-            RequestError: If there is none of that number; it may have fired.
+            UnknownTrigger: If there is none of that number; it may have fired.
         """
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.list_dag_triggers(after=trigger_no - 1, upto=trigger_no)
@@ -405,7 +412,7 @@ class Api(Actions):
         if waits and waits[0].trigger_no == trigger_no:
             for view in await self.reads.parked.views(waits):
                 return view
-        raise RequestError(f"there is no trigger {trigger_no}; see `aioflow triggers list`")
+        raise UnknownTrigger(trigger_no)
 
     async def list_slow(self) -> list[SlowView]:
         """Return who has held up a loop, those first that did for longest in all.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from anyio.lowlevel import checkpoint
 
 from aioflow.api.parked import DETAIL_LENGTH, NODE_NO, detail_of, kind_of
-from aioflow.api.reader import RunReader
+from aioflow.api.reader import PAGE, RunReader
 from aioflow.api.views import TriggerView, iso
 from aioflow.core.memory import Memory
 from aioflow.core.why import explain_dag_trigger
@@ -33,12 +33,13 @@ async def page_of_standing(
 ) -> list[TriggerView]:
     """Return the next of them between two numbers by number, at most so many that are wanted."""
     found: list[TriggerView] = []
+    size = limit
     while len(found) < limit:
-        rows = await reader.store.list_dag_triggers(after=after, upto=upto, limit=limit)
+        rows = await reader.store.list_dag_triggers(after=after, upto=upto, limit=size)
         found += filter(is_wanted, await list_standing(reader, memory, rows))
-        if len(rows) < limit:
+        if len(rows) < size:
             break
-        after = rows[-1].trigger_no
+        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # of those hardly any are wanted
     return found[:limit]
 
 

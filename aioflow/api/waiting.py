@@ -6,10 +6,12 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from aioflow.api.parked import KINDS, Parked, kind_of
-from aioflow.api.reader import PAGE, RunReader
+import anyio
+
+from aioflow.api.parked import KINDS, Parked, kind_of, stored_state
+from aioflow.api.reader import RunReader
 from aioflow.api.shapes import AgeView, HostView, KindView, TriggersView, WokenView
 from aioflow.api.standing import count_standing, list_standing, page_of_standing
 from aioflow.api.views import TriggerView, iso
@@ -19,24 +21,31 @@ from aioflow.core.memory import Memory
 from aioflow.dag_triggers import ASSETS
 from aioflow.errors import StoreSlow, UnknownEvent
 from aioflow.executors.load import HostLoad, resident_bytes
-from aioflow.model import Instant, TriggerNo, TriggerState
-from aioflow.rows import RunRow
+from aioflow.model import Instant, TriggerNo
+from aioflow.rows import RunRow, TriggerRow
 from aioflow.store.browsed import AGE_SECONDS, WaitCount
 
 __all__ = ("Waiting",)
 
 _FRESH_US = 2_000_000
-_PAGES_LOOKED_AT = 20
 _LOOKED_SECONDS = 2.0
+_NUMBERS = 10_000
+"""Of triggers that are looked at together: memory says at once how each stands."""
 _STARTERS = (EVENT_CLASS, ASSETS)
 """Triggers of DAGs that take named events, by their numbers."""
 
 _STARTED = 100
-_STATES = {state.name.lower(): state for state in TriggerState}
-
 
 Kinds: TypeAlias = list[KindView]
 _Shared: TypeAlias = defaultdict[str, tuple[int, Instant | None]]
+
+
+class _Named(NamedTuple):
+    """Which triggers: of classes by their paths, or how these begin, and of a DAG."""
+
+    paths: Sequence[str]
+    prefixes: Sequence[str]
+    dag_id: str | None
 
 
 class Waiting:
@@ -77,7 +86,14 @@ class Waiting:
         limit: int,
         after: TriggerNo,
     ) -> list[TriggerView]:
-        """Return parked waits by number, narrowed down; see ``Api.list_triggers``."""
+        """Return parked waits by number, narrowed down; see ``Api.list_triggers``.
+
+        Raises:
+            RequestError: If there is no such state.
+            StoreSlow: If it takes long to find those that stand so.
+        """
+        if state is not None:
+            stored_state(state)
         memory = self._memory()
         paths, prefixes = _classes(kind, await self._counts() if kind is not None else [])
 
@@ -93,34 +109,52 @@ class Waiting:
             own = [] if one is None or one.trigger_no <= after else [one]
             views = await list_standing(self._reader, memory, own)
             standing = [view for view in views if is_wanted(view)]
-        parked: list[TriggerView] = []
-        upto: TriggerNo | None = None
-        cursor = after
-        for _ in range(_PAGES_LOOKED_AT if kind is None or paths or prefixes else 0):
-            size = limit if state is None else PAGE
-            rows = await self._reader.store.browse_triggers(
-                paths=paths,
-                prefixes=prefixes,
-                dag_id=dag_id,
-                state=_STATES.get(state or "", TriggerState.WAITING) if state else None,
-                after=cursor,
-                limit=size,
-            )
-            parked += await self._parked.views(rows, state=state)
-            if len(rows) < size:
-                break
-            cursor = rows[-1].trigger_no
-            if len(parked) >= limit:
-                upto = parked[limit - 1].trigger_id
-                break
-        else:
-            if parked:
-                upto = parked[-1].trigger_id
-            elif kind is None or paths or prefixes:
-                raise StoreSlow(_LOOKED_SECONDS)
-        last = sys.maxsize if upto is None else upto
+        parked: Sequence[TriggerView] = ()
+        if kind is None or paths or prefixes:
+            named = _Named(paths, prefixes, dag_id)
+            parked = await self._page(named, state, limit=limit, after=after)
+        # A full page ends with its last row: what lies behind that comes with the next one.
+        last = parked[-1].trigger_id if len(parked) == limit else sys.maxsize
         known = [view for view in standing if view.trigger_id <= last]
         return sorted((*parked, *known), key=lambda view: view.trigger_id)[:limit]
+
+    async def _page(
+        self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
+    ) -> Sequence[TriggerView]:
+        """Return the next parked waits of a name that stand so; fewer only where there are.
+
+        Raises:
+            StoreSlow: If it takes long to find them.
+        """
+        found: list[TriggerView] = []
+        try:
+            with anyio.fail_after(_LOOKED_SECONDS):
+                while True:
+                    rows, cursor = await self._rows(named, state, limit=limit, after=after)
+                    found += await self._parked.views(rows, state=state)
+                    if cursor is None or len(found) >= limit:
+                        return found[:limit]
+                    after = cursor
+        except TimeoutError as exc:
+            raise StoreSlow(_LOOKED_SECONDS) from exc
+
+    async def _rows(
+        self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
+    ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
+        """Return the next of their rows, and up to where was looked; ``None`` for to the end."""
+        store, wanted = self._reader.store, named._asdict()
+        if state is None:
+            rows = await store.browse_triggers(**wanted, after=after, limit=limit)
+            return rows, rows[-1].trigger_no if len(rows) == limit else None
+        stored = stored_state(state)
+        numbers = await store.browse_trigger_nos(
+            **wanted, state=stored, after=after, limit=_NUMBERS
+        )
+        cursor = numbers[-1] if len(numbers) == _NUMBERS else None
+        standing = await self._parked.standing_so(numbers, stored, state)
+        if len(standing) > limit:
+            standing, cursor = standing[:limit], standing[limit - 1]
+        return await store.find_triggers(standing), cursor
 
     # ── the summary ─────────────────────────────────────────────────────────────────────
 

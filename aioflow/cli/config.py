@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
-from aioflow.cli.output import print_json, print_table
+from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
 
@@ -29,6 +29,8 @@ def _show(arguments: argparse.Namespace) -> int:
     from aioflow.settings import Settings
 
     settings = Settings.read(arguments.home)
+    for odd in settings.oddities:
+        hint(odd)
     if arguments.json:
         print_json(
             [

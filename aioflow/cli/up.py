@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import sys
 from typing import Any
 
@@ -88,6 +89,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = Settings.read(arguments.home, _overrides(arguments))
     log.configure(level=settings.log_level, style=settings.log_format)
+    for odd in settings.oddities:
+        logging.getLogger(__name__).warning(odd)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
     def announce(ready: Ready) -> None:

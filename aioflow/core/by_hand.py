@@ -10,7 +10,7 @@ from aioflow.core.live import WaitRecord
 from aioflow.core.slots import Slots
 from aioflow.core.streams import BY_HAND
 from aioflow.effects import EndHosting
-from aioflow.errors import RequestError
+from aioflow.errors import RequestError, UnknownTrigger
 from aioflow.messages import Fired
 from aioflow.model import TriggerState
 from aioflow.orders import End
@@ -28,7 +28,8 @@ def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, in
     for any longer. A stream goes on.
 
     Raises:
-        RequestError: If there is no such trigger, or its event cannot be made by hand.
+        UnknownTrigger: If no such trigger waits.
+        RequestError: If its event cannot be made by hand.
     """
     of_dag = draft.memory.standing.get(request.trigger_no)
     if of_dag is not None:
@@ -38,9 +39,7 @@ def fire(request: FireTrigger, draft: Draft, slots: Slots) -> tuple[str, str, in
         )
     wait = draft.memory.waits.get(request.trigger_no)
     if wait is None or wait.live is None or wait.state is not TriggerState.WAITING:
-        raise RequestError(
-            f"there is no trigger {request.trigger_no} that waits; see `aioflow triggers list`"
-        )
+        raise UnknownTrigger(request.trigger_no)
     live = wait.live
     told = live.run.row.run_id, live.spec.task_id, live.map_index
     end = _end_of(wait, draft)

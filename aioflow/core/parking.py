@@ -190,6 +190,11 @@ class Parking:
         body = self._bodies.get(trigger_no)
         return None if body is None else _decode(body)
 
+    def form_of(self, trigger_no: TriggerNo) -> int | None:
+        """Return the number of the form of a trigger that is folded; ``None`` if it is not."""
+        body = self._bodies.get(trigger_no)
+        return None if body is None else _decode_form(body).form
+
     def change(self, was: Folded, *, hosting: int, form: Form) -> None:
         """A folded trigger has another hosting, and the form that goes with it."""
         self.forms.leave(was.form)

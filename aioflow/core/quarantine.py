@@ -17,7 +17,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE, move_next
 from aioflow.core.stalls import Staller
 from aioflow.effects import Warn
-from aioflow.errors import RequestError
+from aioflow.errors import UnknownClass
 from aioflow.inputs import HostLost, MoveClass, Stalled
 from aioflow.model import Failure, TriggerState
 
@@ -42,13 +42,11 @@ def release(class_path: str, draft: Draft) -> bool:
     """Have the triggers of a class live with the others again; return whether that is new.
 
     Raises:
-        RequestError: If the class has never held up anything.
+        UnknownClass: If the class has never held up anything.
     """
     found = draft.memory.stalls.of_class(class_path)
     if found is None:
-        raise RequestError(
-            f"no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
-        )
+        raise UnknownClass(class_path)
     found.offences = ()
     draft.effects.append(MoveClass(class_path, is_quarantined=False))
     return found.is_quarantined

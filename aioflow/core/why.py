@@ -39,6 +39,7 @@ __all__ = (
 )
 
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
+STOPPING = "the daemon is stopping; its next start goes on with it"
 
 
 def explain_run(run: Run, memory: Memory) -> Wait | None:
@@ -235,8 +236,9 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
     since = entry.queued_at if isinstance(entry, Live) else None
-    if memory.is_drained:
-        return Wait(kind=WaitKind.SLOT, detail=DRAINED, since=since)
+    if memory.is_drained or not slots.is_open:
+        detail = DRAINED if memory.is_drained else STOPPING
+        return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
     has_room = isinstance(entry, Live) and entry.task_no in slots.kept
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):

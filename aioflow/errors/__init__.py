@@ -28,6 +28,8 @@
     │   ├── NoSuchValue
     │   ├── BackfillRefused
     │   ├── UnknownBackfill
+    │   ├── UnknownTrigger
+    │   ├── UnknownClass
     │   ├── UnknownEvent
     │   ├── UnknownNode
     │   ├── UnknownVersion
@@ -60,6 +62,7 @@
     ├── HomeUnusable
     ├── PortInUse
     ├── DaemonAway                no daemon answers for this home
+    ├── DaemonStopping            it ends, and decides nothing any more
     ├── SettingsError             a setting is wrong
     ├── LinkClosed                the other end of a link is gone
     └── TaskError                 user code went wrong; ends one try, not the daemon
@@ -95,6 +98,7 @@ from aioflow.errors.author import (
 )
 from aioflow.errors.daemon import (
     DaemonAway,
+    DaemonStopping,
     HomeBusy,
     HomeUnusable,
     LinkClosed,
@@ -126,6 +130,7 @@ from aioflow.errors.requests import (
     TooManyLogins,
     UnknownAccount,
     UnknownBackfill,
+    UnknownClass,
     UnknownDag,
     UnknownEvent,
     UnknownLogin,
@@ -134,6 +139,7 @@ from aioflow.errors.requests import (
     UnknownRun,
     UnknownTask,
     UnknownToken,
+    UnknownTrigger,
     UnknownVersion,
     WrongPassword,
 )
@@ -177,6 +183,7 @@ __all__ = (
     "CallMismatch",
     "CycleError",
     "DaemonAway",
+    "DaemonStopping",
     "DagBroken",
     "DagError",
     "DagPresent",
@@ -218,6 +225,7 @@ __all__ = (
     "TooManyLogins",
     "UnknownAccount",
     "UnknownBackfill",
+    "UnknownClass",
     "UnknownDag",
     "UnknownEvent",
     "UnknownLogin",
@@ -227,6 +235,7 @@ __all__ = (
     "UnknownRun",
     "UnknownTask",
     "UnknownToken",
+    "UnknownTrigger",
     "UnknownValue",
     "UnknownVersion",
     "Unserializable",

@@ -6,6 +6,7 @@ from aioflow.errors.root import AioflowError
 
 __all__ = (
     "DaemonAway",
+    "DaemonStopping",
     "HomeBusy",
     "HomeUnusable",
     "LinkClosed",
@@ -58,6 +59,17 @@ class DaemonAway(AioflowError):
     def __init__(self, home: str) -> None:
         super().__init__(f"no daemon runs for {home}; start it with `aioflow up`")
         self.home = home
+
+
+class DaemonStopping(AioflowError):
+    """The daemon ends, and decides nothing any more; what was asked last may be done or not."""
+
+    code = "daemon.stopping"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the daemon is stopping; ask again when it runs, with the same key or run id"
+        )
 
 
 class SettingsError(AioflowError):

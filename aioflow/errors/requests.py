@@ -29,6 +29,7 @@ __all__ = (
     "TooManyLogins",
     "UnknownAccount",
     "UnknownBackfill",
+    "UnknownClass",
     "UnknownDag",
     "UnknownEvent",
     "UnknownLogin",
@@ -37,6 +38,7 @@ __all__ = (
     "UnknownRun",
     "UnknownTask",
     "UnknownToken",
+    "UnknownTrigger",
     "UnknownVersion",
     "WrongPassword",
 )
@@ -92,6 +94,30 @@ class UnknownNode(RequestError):
     def __init__(self, node_no: int) -> None:
         super().__init__(f"there is no node {node_no} here; see `aioflow nodes list`")
         self.node_no = node_no
+
+
+class UnknownTrigger(RequestError):
+    """No trigger of that number waits; it may have fired."""
+
+    code = "request.unknown_trigger"
+
+    def __init__(self, trigger_no: int) -> None:
+        super().__init__(
+            f"there is no trigger {trigger_no} that waits; see `aioflow triggers list`"
+        )
+        self.trigger_no = trigger_no
+
+
+class UnknownClass(RequestError):
+    """No trigger of that class has held up anything since the daemon began."""
+
+    code = "request.unknown_class"
+
+    def __init__(self, class_path: str) -> None:
+        super().__init__(
+            f"no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
+        )
+        self.class_path = class_path
 
 
 class UnknownVersion(RequestError):

@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sources: Where each value came from, by its name in the file (``web.port``):
             ``default``, the file, the variable, or the flag.
         values: The same names to their values, for people to read.
+        odd_variables: Names in the environment that look like ours and are not, each with what
+            may have been meant; empty where nothing is near.
     """
 
     home: Path
@@ -83,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_audit_days: float = 365.0
     sources: dict[str, str] = {}
     values: dict[str, Any] = {}
+    odd_variables: dict[str, str] = {}
 
     @classmethod
     def read(
@@ -102,6 +105,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         source = "environment AIOFLOW_HOME" if os.environ.get("AIOFLOW_HOME") else "default"
         return read(find_home(home), "flag" if home else source, overrides or {})
+
+    @property
+    def oddities(self) -> list[str]:
+        """What to say of the odd variables, a line each."""
+        return [
+            f"the variable {name} names no setting" + (f"; is {near} meant?" if near else "")
+            for name, near in self.odd_variables.items()
+        ]
 
     @property
     def shown_db(self) -> str:

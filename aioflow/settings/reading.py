@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,14 @@ __all__ = ("read",)
 
 _PREFIX = "AIOFLOW_"
 _PASSWORD_MASK = "****"  # noqa: S105
+
+_NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
+"""What else people may say by a variable."""
+
+_OF_CHILDREN = frozenset(
+    {"AIOFLOW_CHILD_OF", "AIOFLOW_LINK_FD", "AIOFLOW_BLACKBOX_FD", "AIOFLOW_LOG_NONCE"}
+)
+"""What a daemon gives its children, and they to what they start: a daemon, say."""
 
 
 class _Section(BaseModel):
@@ -252,6 +261,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
         keep_audit_days=document.retention.audit_days,
         sources={name: sources.get(name, "default") for name in sorted(values)},
         values=dict(sorted(values.items())),
+        odd_variables=_odd_variables(values),
     )
 
 
@@ -292,13 +302,33 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     sections = {f"{_PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
-        # A variable without two underscores may be anybody's: of a test, or a token.
+        # Without two underscores it may be anybody's: that is only told, see `_odd_variables`.
         if name.startswith(_PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:
         return EnvSettingsSource(_Document)()
     except ValueError as exc:
         raise SettingsError(f"the environment cannot be understood: {exc}") from exc
+
+
+def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
+    """Return the variables that look like ours and are not, and what may have been meant."""
+    known = {_variable(name) for name in settings} | _NO_SETTINGS
+    sections = {_variable(name) for name in _Document.model_fields}
+    ours = known | sections | _OF_CHILDREN
+    odd = [name for name in sorted(os.environ) if name.startswith(_PREFIX) and name not in ours]
+    return {name: _nearest(name, known) for name in odd}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    # Without what all have in common, by which anything would be near.
+    ends = {one.removeprefix(_PREFIX): one for one in known}
+    near = get_close_matches(name.removeprefix(_PREFIX), ends, n=1)
+    return ends[near[0]] if near else ""
+
+
+def _variable(setting: str) -> str:
+    return f"{_PREFIX}{setting.upper().replace('.', '__')}"
 
 
 def _of_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,7 +344,7 @@ def _source(kind: str, name: str, home: Path) -> str:
         case "file":
             return f"file {home / FILE_NAME}"
         case "environment":
-            return f"environment {_PREFIX}{name.upper().replace('.', '__')}"
+            return f"environment {_variable(name)}"
         case _:
             return "flag"
 

@@ -81,6 +81,21 @@ class Browsed(Protocol):
             dag_id: Of live runs of this DAG.
         """
 
+    async def browse_trigger_nos(
+        self,
+        *,
+        state: TriggerState,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        dag_id: str | None = None,
+        after: TriggerNo = -1,
+        limit: int = 1_000,
+    ) -> list[TriggerNo]:
+        """Return the numbers of such rows, in order; see ``browse_triggers``."""
+
+    async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
+        """Return those of these that there are, by number."""
+
     async def count_waits(self, now: Instant) -> list[WaitCount]:
         """Return what waits, by class."""
 

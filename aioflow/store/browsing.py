@@ -174,10 +174,22 @@ def _started_by(paths: int) -> Select[Any]:
 
 
 @cache
-def _waits_page(paths: int, *, prefixes: int, of_dag: bool, in_state: bool) -> Select[Any]:
-    """Return a page of waits whose class is one of these, or begins as one of these does."""
+def _waits_by_no(width: int) -> Select[Any]:
+    numbers = [_number(f"no_{n}") for n in range(width)]
+    return select(_wait).where(_wait.c.trigger_no.in_(numbers))
+
+
+@cache
+def _waits_page(
+    paths: int, *, prefixes: int, of_dag: bool, in_state: bool, is_number: bool = False
+) -> Select[Any]:
+    """Return a page of waits whose class is one of these, or begins as one of these does.
+
+    Args:
+        is_number: Whether of each only its number is wanted.
+    """
     page = (
-        select(_wait)
+        (select(_wait.c.trigger_no) if is_number else select(_wait))
         .where(_wait.c.trigger_no > _number("after"))
         .order_by(_wait.c.trigger_no)
         .limit(_number("limit"))
@@ -308,17 +320,34 @@ class BrowsingReader(Asking):
             of_dag=dag_id is not None,
             in_state=state is not None,
         )
-        named = {f"path_{n}": path for n, path in enumerate(paths)}
-        named |= {f"prefix_{n}": prefix for n, prefix in enumerate(prefixes)}
-        return await self._all(
-            self._trigger,
-            page,
-            dag_id=dag_id,
-            state=None if state is None else int(state),
-            after=after,
-            limit=limit,
-            **named,
+        named = _named(paths, prefixes, dag_id, state)
+        return await self._all(self._trigger, page, after=after, limit=limit, **named)
+
+    async def browse_trigger_nos(
+        self,
+        *,
+        state: TriggerState,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        dag_id: str | None = None,
+        after: TriggerNo = -1,
+        limit: int = 1_000,
+    ) -> list[TriggerNo]:
+        """See ``Store``."""
+        page = _waits_page(
+            len(paths),
+            prefixes=len(prefixes),
+            of_dag=dag_id is not None,
+            in_state=True,
+            is_number=True,
         )
+        named = _named(paths, prefixes, dag_id, state)
+        return await self._all(lambda row: row[0], page, after=after, limit=limit, **named)
+
+    async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
+        """See ``Store``."""
+        found = await self._each(self._trigger, _waits_by_no, "no", dict.fromkeys(numbers))
+        return sorted(found, key=lambda row: row.trigger_no)
 
     async def count_waits(self, now: Instant) -> list[WaitCount]:
         """See ``Store``."""
@@ -346,6 +375,14 @@ class BrowsingReader(Asking):
         """See ``Store``."""
         (found,) = await self._all(lambda row: row[0], _OLDEST_COMMIT)
         return None if found is None else int(found)
+
+
+def _named(
+    paths: Sequence[str], prefixes: Sequence[str], dag_id: str | None, state: TriggerState | None
+) -> dict[str, object]:
+    named: dict[str, object] = {f"path_{n}": path for n, path in enumerate(paths)}
+    named |= {f"prefix_{n}": prefix for n, prefix in enumerate(prefixes)}
+    return named | {"dag_id": dag_id, "state": None if state is None else int(state)}
 
 
 def _is_text(name: str) -> bool:

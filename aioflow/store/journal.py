@@ -19,7 +19,7 @@ from aioflow.model import TaskNo, TaskState
 from aioflow.rows import Batch
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
-__all__ = ("Digest", "Entry", "decode", "digest", "encode", "entry_of", "unpacked")
+__all__ = ("Digest", "Entry", "decode", "digest", "encode", "entry_of", "steps_of", "unpacked")
 
 Digest: TypeAlias = tuple[int, int]
 """Size in bytes and CRC-32 of a blob."""
@@ -43,7 +43,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     changes: dict[str, Sequence[Sequence[Any]]]
 
 
+class _Steps(msgspec.Struct, frozen=True, array_like=True):
+    """An ``Entry`` of which the rest, which is far more, is passed over."""
+
+    steps: list[tuple[TaskNo, int]]
+
+
 _decoder = msgspec.msgpack.Decoder(Entry)
+_steps_decoder = msgspec.msgpack.Decoder(_Steps)
 
 
 def digest(blob: bytes) -> Digest:
@@ -99,6 +106,18 @@ def entry_of(packed: bytes) -> Entry:
     """
     try:
         return _decoder.decode(packed)
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"the journal row is damaged: {exc}") from exc
+
+
+def steps_of(packed: bytes) -> list[tuple[TaskNo, int]]:
+    """Return the steps that an unpacked body tells of, states as numbers.
+
+    Raises:
+        ValueError: See ``decode``.
+    """
+    try:
+        return _steps_decoder.decode(packed).steps
     except msgspec.DecodeError as exc:
         raise ValueError(f"the journal row is damaged: {exc}") from exc
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-__all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "limited")
+__all__ = ("FROM_ONE_ADDRESS", "HEAD_BYTES", "HEAD_SECONDS", "IN_ALL", "asked_paths", "limited")
 
 HEAD_BYTES = 16 * 1024
 """Of a request's first line and headers."""
@@ -29,6 +29,12 @@ _BUSY = (
 
 _log = logging.getLogger("uvicorn.error.connections")
 _log.setLevel(logging.ERROR)  # whoever sends what is no HTTP would fill the log with it
+_log.addFilter(lambda record: not _is_cut_short(record))  # the server tells of those itself
+
+
+def _is_cut_short(record: logging.LogRecord) -> bool:
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is not None and issubclass(kind, asyncio.CancelledError)
 
 
 class _Limits:
@@ -100,6 +106,12 @@ class _Connection(H11Protocol):
         elif before is None or self.cycle.response_complete:
             self._wait_for_head()
 
+    @property
+    def path(self) -> str | None:
+        """What is being asked for over it; ``None`` for nothing."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return None if cycle is None or cycle.response_complete else str(cycle.scope["path"])
+
     def _wait_for_head(self) -> None:
         if self._patience is None and not self.transport.is_closing():
             seconds = self.limits.head_seconds
@@ -109,6 +121,12 @@ class _Connection(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+def asked_paths(connections: Iterable[object]) -> set[str]:
+    """Return what is being asked for over these, and not answered yet."""
+    paths = {one.path for one in connections if isinstance(one, _Connection)}
+    return {path for path in paths if path is not None}
 
 
 def limited(

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs
 
+import anyio
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -23,7 +24,7 @@ from aioflow.access import HOME, Noted, Role, told
 from aioflow.api.access import SESSION_SECONDS, Access
 from aioflow.api.picture import Caller
 from aioflow.clock import Clock
-from aioflow.errors import AioflowError
+from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.forwarded import Proxies
@@ -49,6 +50,7 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TRUSTED = "aioflow.trusted"
 _HOME = Caller(name=HOME, role=Role.ADMIN, kind="home")
 _TARGET_BYTES = 8 * 1024
+_LAST_SECONDS = 1.0
 
 _HEADERS = {
     "content-security-policy": (
@@ -130,6 +132,11 @@ class Guard:
                 await refusal(scope, receive, answer.send)
             else:
                 await self._app(scope, receive, answer.send)
+        except anyio.get_cancelled_exc_class():
+            if not answer.has_begun:  # the server has waited for it, and ends
+                with anyio.move_on_after(_LAST_SECONDS, shield=True):
+                    await problem_of(DaemonStopping())(scope, receive, answer.send)
+            raise
         except Exception as exc:  # noqa: BLE001 - logged; one request must not end the server
             if answer.is_cut:
                 return  # however the framework has wrapped what cut it
@@ -193,17 +200,23 @@ class Guard:
         if len(scope["raw_path"]) + len(scope["query_string"]) > _TARGET_BYTES:
             return problem(414, "web.too_large", f"an address has at most {_TARGET_BYTES} bytes")
         if scope["path"] in EXEMPT:
+            self._know(headers, asking)  # nobody has to be known, who is may be told more
             return None
         return await self._not_authorized(scope, headers, asking)
+
+    def _know(self, headers: Headers, asking: Asking) -> bool:
+        """Find out who sends it; return whether a token says so, good or not."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            asking.caller = self._bearer(given.strip())
+            return True
+        self._know_session(headers, asking)
+        return False
 
     async def _not_authorized(
         self, scope: Scope, headers: Headers, asking: Asking
     ) -> Response | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            asking.caller = self._bearer(given.strip())
-        else:
-            self._know_session(headers, asking)
+        if not self._know(headers, asking):
             is_login = (scope["method"], scope["path"]) in OPEN
             if asking.caller is not None or is_login:
                 return _forged(scope, headers, is_login=is_login)

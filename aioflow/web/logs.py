@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
 from aioflow.api import Api
-from aioflow.api.reader import PAGE
+from aioflow.api.log_search import LINE_BYTES, find_lines
+from aioflow.api.reader import PAGE, Log
+from aioflow.api.shapes import LogLinesView
 from aioflow.web.answers import Json, MapIndex, Offset, TryNumber
-from aioflow.web.permissions import viewer
+from aioflow.web.held import Held, HeldAnswer
+from aioflow.web.permissions import By, viewer
 
 __all__ = ("add_logs",)
 
 _LOG_BYTES = 4 * 1024 * 1024
+_SHOWN_BYTES = 6 * LINE_BYTES
+"""Of a line of control characters, as JSON writes them."""
 
 
 def add_logs(router: APIRouter, api: Api) -> None:
     """Add them."""
+    held = Held()
 
     @router.get(
         "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
@@ -33,36 +41,32 @@ def add_logs(router: APIRouter, api: Api) -> None:
         search: Annotated[str, Query(max_length=500)] = "",
         form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
         download: bool = False,
+        *,
+        by: By,
     ) -> Response:
         """Return what it printed, from a byte on, a piece at a time; or lines with a text, as JSON.
 
         ``x-log-end`` is where to ask on, and ``x-log-live`` says whether more may come.
         """
         index = max(map_index, round_number)
+        is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before it is read
+        read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
         if form == "lines":
-            lines = min(limit, PAGE)
-            return Json(
-                await api.reads.find_lines(
-                    run_id,
-                    task_id,
-                    search,
-                    map_index=index,
-                    try_number=try_number,
-                    offset=offset,
-                    limit=lines,
-                )
-            )
-        is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
-        data = await api.logs(
-            run_id,
-            task_id,
-            map_index=index,
-            try_number=try_number,
-            offset=offset,
-            limit=limit,
-        )
-        headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
-        if download:
-            headers["content-disposition"] = 'attachment; filename="task.log"'
-        # Tasks print what they like: never a type that a browser would run.
-        return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
+            count = min(limit, PAGE)
+            lines = partial(find_lines, read, search, offset=offset, limit=count)
+            return HeldAnswer(held, by.name, count * _SHOWN_BYTES, partial(_as_json, lines))
+        make = partial(_as_text, read, offset, limit, is_live=is_live, is_file=download)
+        return HeldAnswer(held, by.name, limit, make)
+
+
+async def _as_json(lines: Callable[[], Awaitable[LogLinesView]]) -> Response:
+    return Json(await lines())
+
+
+async def _as_text(read: Log, offset: int, limit: int, *, is_live: bool, is_file: bool) -> Response:
+    data = await read(offset, limit)
+    headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
+    if is_file:
+        headers["content-disposition"] = 'attachment; filename="task.log"'
+    # Tasks print what they like: never a type that a browser would run.
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

@@ -18,6 +18,7 @@ from aioflow.errors import (
     BadEvent,
     BadValue,
     DaemonAway,
+    DaemonStopping,
     DagBroken,
     DagPresent,
     DagRunning,
@@ -36,6 +37,7 @@ from aioflow.errors import (
     TooManyLogins,
     UnknownAccount,
     UnknownBackfill,
+    UnknownClass,
     UnknownDag,
     UnknownEvent,
     UnknownLogin,
@@ -44,6 +46,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
     UnknownToken,
+    UnknownTrigger,
     UnknownVersion,
     Unserializable,
     WrongPassword,
@@ -67,6 +70,8 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (TokenExists, 409),
     (AccountRefused, 422),
     (UnknownBackfill, 404),
+    (UnknownTrigger, 404),
+    (UnknownClass, 404),
     (UnknownDag, 404),
     (UnknownEvent, 404),
     (UnknownNode, 404),
@@ -91,6 +96,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (RequestError, 400),
     (StoreError, 503),
     (DaemonAway, 503),
+    (DaemonStopping, 503),
 )
 
 

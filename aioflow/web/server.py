@@ -6,6 +6,7 @@ the home's owner can open it; what comes in over TCP must bring the token.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -22,7 +23,7 @@ from aioflow.api.access import Access
 from aioflow.errors import SettingsError
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
-from aioflow.web.connections import HEAD_BYTES, limited
+from aioflow.web.connections import HEAD_BYTES, asked_paths, limited
 from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Trusted
 from aioflow.web.lag import LoopLag
@@ -34,13 +35,14 @@ __all__ = ("serve",)
 _GRACE_SECONDS = 3
 _LAST_SECONDS = 2.0
 _KEEP_ALIVE_SECONDS = 30
+_PATHS_TOLD = 5
 _log = structlog.get_logger(__name__)
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone, and says when it listens."""
+    """Leaves signals alone, says when it listens, and how many it had to cut short."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -53,6 +55,29 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; what has not been answered in time is cut short, and told in one line."""
+        with anyio.move_on_after(_GRACE_SECONDS) as grace:
+            await super().shutdown(sockets)
+        if grace.cancelled_caught:
+            await self._cut_short()
+
+    async def _cut_short(self) -> None:
+        state = self.server_state
+        tasks, connections = set(state.tasks), list(state.connections)
+        if tasks:
+            _log.warning(
+                "requests cut short, the daemon stops",
+                count=len(tasks),
+                paths=sorted(asked_paths(connections))[:_PATHS_TOLD],
+                seconds=_GRACE_SECONDS,
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_LAST_SECONDS)
+        for connection in connections:
+            connection.transport.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
         """Serve until ``should_exit``; a cancel would leave the port listening."""
@@ -140,7 +165,6 @@ def _server(app: ASGIApp, proxies: Proxies) -> _Server:
             http=limited(is_exempt=proxies.is_trusted),
             h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
-            timeout_graceful_shutdown=_GRACE_SECONDS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
     )

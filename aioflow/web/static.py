@@ -23,6 +23,7 @@ _INDEX = "index.html"
 
 _PLACES = frozenset(
     {
+        "access",
         "audit",
         "backfills",
         "dags",

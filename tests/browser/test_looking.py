@@ -14,8 +14,8 @@ VIEWS = (
     "/", "/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
     "/dags/hostile/code", "/dags/hostile/runs", "/runs", "/runs/loud", "/runs/loud/graph",
     "/runs/loud/gantt", "/runs/loud/tasks", "/runs/loud/logs", "/runs/loud?task=breaks&map=1",
-    "/triggers", "/events", "/pools", "/schedules", "/backfills", "/nodes", "/audit", "/errors",
-    "/settings",
+    "/triggers", "/events", "/pools", "/schedules", "/backfills", "/nodes", "/access", "/audit",
+    "/errors", "/settings",
 )  # fmt: skip
 MOST_ELEMENTS = 1_500
 CHILDREN = 10_000

@@ -72,7 +72,8 @@ def test_a_viewer_is_offered_nothing_that_changes_anything(browser, daemon):
         enter(page, "the-viewer")
         found = {view: offered(page.go(view)) for view in VIEWS}
         assert {view: what for view, what in found.items() if what} == {}
-        expect(page.page.locator(".rail a[href='/audit']")).to_be_hidden()
+        for place in ("/audit", "/access"):
+            expect(page.page.locator(f".rail a[href='{place}']")).to_be_hidden()
         page.see("the-viewer, viewer", within="main")
         page.clean()
 

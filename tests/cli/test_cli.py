@@ -323,7 +323,7 @@ def test_a_wait_is_ended_by_hand(daemon):
     assert watched.status == 0
     (task,) = daemon.run("runs", "show", run_id, "--json").json["tasks"]
     assert task["result"] == "yes"
-    assert (again.status, again.err.endswith("[request]\n")) == (1, True)
+    assert (again.status, again.err.endswith("[request.unknown_trigger]\n")) == (1, True)
 
 
 def test_runs_that_wait_for_each_other_are_told_so(daemon):

@@ -153,18 +153,28 @@ def test_somebody_chooses_another_password_by_a_command(daemon):
     assert again.returncode == 1
 
 
-def test_a_daemon_leaves_no_core_and_says_where_anybody_could_put_code(tmp_path):
-    dags = tmp_path / "dags"
-    dags.mkdir()
-    dags.chmod(0o777)
-    with DaemonProcess(tmp_path / "home", dags) as one:
-        limits = Path(f"/proc/{one.process.pid}/limits").read_text()
-        log = one.log.read_text(errors="replace")
+def test_a_daemon_leaves_no_core(daemon):
+    limits = Path(f"/proc/{daemon.process.pid}/limits").read_text()
 
     (core,) = [line.split() for line in limits.splitlines() if line.startswith("Max core")]
     assert core[4] == "0"
-    assert "anybody here can write that" in log
-    assert str(dags) in log
+
+
+@pytest.mark.parametrize("what", ["dags", "home/aioflow.toml"])
+def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "aioflow.toml").write_text("[slots]\ncpu = 1\n")
+    (tmp_path / what).chmod(0o777)
+    one = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+
+    with pytest.raises(AssertionError, match="ended with 2"):
+        one.start()
+
+    told = one.log.read_text(errors="replace")
+    assert f"anybody here can write {tmp_path / what}" in told
+    assert "[settings]" in told
+    assert not (tmp_path / "home" / "aioflow.db").exists()
 
 
 def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(tmp_path):

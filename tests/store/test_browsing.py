@@ -117,6 +117,23 @@ async def test_waits_are_narrowed_down_and_counted_by_age(store):
     async def numbers(**wanted):
         return [row.trigger_no for row in await store.browse_triggers(after=10, **wanted)]
 
+    async def waiting(**wanted):
+        return await store.browse_trigger_nos(state=TriggerState.WAITING, after=10, **wanted)
+
+    for wanted in (
+        {},
+        {"prefixes": ["m.x:"]},
+        {"dag_id": "etl", "limit": 2},
+        {"paths": ["m.y:Other"]},
+    ):
+        assert await waiting(**wanted) == await numbers(**wanted)
+    assert await store.browse_trigger_nos(state=TriggerState.ENDING) == []
+    found = await store.find_triggers([22, 7_000_000, 20, 22])
+    assert [(row.trigger_no, row.class_path) for row in found] == [
+        (20, "m.x:Old"),
+        (22, "m.y:Other"),
+    ]
+    assert await store.find_triggers([]) == []
     assert await numbers(prefixes=["m.x:"]) == [20, 21]
     assert await numbers(paths=["m.y:Other", "m.x:Old"]) == [20, 22]
     assert await numbers(prefixes=["m."], limit=1) == [20]

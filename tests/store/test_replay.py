@@ -80,6 +80,20 @@ async def test_a_hand_in_the_database_is_noticed(store, store_url, statement, sa
     assert said in " ".join(differences)
 
 
+async def test_steps_alone_are_those_of_the_whole_entry(store):
+    await store.commit(first_batch())
+    steps = [(TASK.task_no, TaskState.QUEUED), (TASK.task_no, TaskState.RUNNING)]
+    await store.commit(batch(2, steps=steps))
+    bodies = [journal.unpacked(row.body) for row in await store.read_journal()]
+
+    assert [journal.steps_of(body) for body in bodies] == [
+        journal.entry_of(body).steps for body in bodies
+    ]
+    assert journal.steps_of(bodies[1]) == steps
+    with pytest.raises(ValueError, match="damaged"):
+        journal.steps_of(b"\xc1")
+
+
 async def test_a_damaged_journal_row_is_noticed(store, store_url):
     await store.commit(first_batch())
     await store.commit(batch(2, done_outbox=[3]))

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 from datetime import timedelta
 
+import httpx2
 import pytest
 
 from aioflow import DagError, Fail
@@ -182,6 +185,28 @@ async def test_all_waits_share_the_connections(pauses):
 
         assert here.connections == 1
     assert not web._pools  # and nobody keeps them
+
+
+async def test_the_loop_goes_on_while_certificates_are_read_for_all_who_ask_first(
+    pauses, monkeypatch
+):
+    made_in = []
+
+    def client(*given, **options):
+        made_in.append(threading.get_ident())
+        return made(*given, **options)
+
+    made = httpx2.AsyncClient
+    monkeypatch.setattr(httpx2, "AsyncClient", client)
+    async with site() as here:
+        here.reply(200)
+        here.reply(200)
+
+        await asyncio.gather(*(events_of(HttpTrigger(here.url)) for _ in range(2)))
+
+    assert len(made_in) == 1
+    assert threading.get_ident() not in made_in
+    assert not web._pools
 
 
 # ── what can go wrong on the way ────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from aioflow.api import waiting
 from aioflow.dag_triggers import ASSETS, AssetCondition, DagTriggerSpec
 from aioflow.executors.load import HostLoad, Watched, WatchLoad
 from aioflow.model import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
@@ -275,6 +276,42 @@ async def test_parked_waits_are_narrowed_down_and_summed_up(tmp_path):
     assert {kind["kind"]: kind["count"] for kind in summary["kinds"]} == {"time": 1, "Own": 1}
     assert sum(age["count"] for age in summary["ages"]) == 2
     assert summary["ages"][-1]["upto_seconds"] is None
+
+
+async def test_triggers_that_stand_so_come_in_full_pages_however_far_apart_they_are(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(waiting, "_NUMBERS", 3)
+    goes = replace(CHAIN, max_active_runs=20)
+    stops = replace(goes, dag_id="stops", file="stops.py", if_paused="stop")
+    async with app(tmp_path, goes, stops) as (n, web):
+        await n.api.set_paused("stops", paused=True)
+        for number in range(20):
+            dag_id = "chain" if number % 6 == 5 else "stops"
+            await n.api.trigger(dag_id, run_id=f"{dag_id}-{number:02}")
+            await n.defer("own.module:Own", {})
+        await n.api.list_pools()  # answered once all of them are committed
+        found = {}
+        for state in ("waiting", "stopped", "fired", "ending", "trigger_capacity"):
+            found[state] = pages = [await read(web, f"/triggers?state={state}&limit=2")]
+            while len(pages[-1]) == 2:
+                after = pages[-1][-1]["trigger_id"]
+                pages.append(await read(web, f"/triggers?state={state}&limit=2&after={after}"))
+        of_dag = await read(web, "/triggers?state=stopped&dag=chain")
+        of_kind = await read(web, "/triggers?state=waiting&kind=Own")
+        none = await read(web, "/triggers?state=parked", status=400)
+
+    def runs(state):
+        return [one["run_id"] for page in found[state] for one in page]
+
+    assert runs("waiting") == ["chain-05", "chain-11", "chain-17"]
+    assert len(runs("stopped")) == 17
+    assert {one["state"] for page in found["stopped"] for one in page} == {"stopped"}
+    assert [len(page) for page in found["stopped"]] == [2] * 8 + [1]
+    assert found["fired"] == found["ending"] == found["trigger_capacity"] == [[]]
+    assert (of_dag, len(of_kind)) == ([], 3)
+    assert "'parked'" in none["detail"]
+    assert "waiting" in none["detail"]
 
 
 async def test_each_host_of_triggers_tells_how_late_it_is_and_what_it_has(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aioflow.access import HOME, Actor, Role
 from aioflow.errors import StoreUnavailable
 from aioflow.model import DagSpec, TaskSpec
 from aioflow.schedules import ScheduleSpec
@@ -281,8 +282,8 @@ async def test_a_result_that_json_does_not_have_does_not_hide_its_run(tmp_path, 
         ("GET", "/api/v1/runs?limit=0", b"", 422, "request.invalid"),
         ("GET", "/api/v1/runs?state=odd", b"", 400, "request"),
         ("GET", "/api/v1/triggers/99999999999999999999999", b"", 422, "request.invalid"),
-        ("GET", "/api/v1/triggers/5", b"", 400, "request"),
-        ("DELETE", "/api/v1/triggers/quarantine/flows:Typo", b"", 400, "request"),
+        ("GET", "/api/v1/triggers/5", b"", 404, "request.unknown_trigger"),
+        ("DELETE", "/api/v1/triggers/quarantine/m:Typo", b"", 404, "request.unknown_class"),
         ("GET", "/api/v1/nothing", b"", 404, "web.no_such_path"),
         ("DELETE", "/api/v1/dags", b"", 405, "web.method"),
     ],
@@ -318,11 +319,30 @@ async def test_a_database_that_is_away_is_told_with_when_to_ask_again(tmp_path, 
 
         n.api.store = Away()
         runs = await ask(web, "GET", "/api/v1/runs", headers=BEARER)
-        ready = await ask(web, "GET", "/health/ready")
+        ready = await ask(web, "GET", "/health/ready", headers=BEARER)
+        to_anybody = await ask(web, "GET", "/health/ready")
 
     assert (runs.status, runs.json["code"]) == (503, "store.unavailable")
     assert int(runs.headers["retry-after"]) > 0
     assert (ready.status, ready.json["checks"]["database"]) == (503, False)
+    assert (to_anybody.status, to_anybody.json) == (503, {"status": "not_ready"})
+
+
+async def test_what_is_owed_and_checked_is_told_to_those_who_are_known(tmp_path):
+    async with app(tmp_path) as (n, web):
+        by = Actor(name=HOME, role=Role.ADMIN)
+        scoped = await n.api.access.create_token(by, "one", "admin", scopes=["chain"])
+        known = [BEARER, await session(web)]
+        others = [{}, {"authorization": "Bearer wrong"}, {"cookie": f"{TOKEN.cookie_name}=x"}]
+        others.append({"authorization": f"Bearer {scoped['token']}"})
+        told = [await ask(web, "GET", "/health/ready", headers=headers) for headers in known]
+        not_told = [await ask(web, "GET", "/health/ready", headers=headers) for headers in others]
+        at_home = await ask(Trusted(web), "GET", "/health/ready")
+
+    assert {answer.status for answer in (*told, *not_told, at_home)} == {200}
+    assert [answer.json for answer in not_told] == [{"status": "ready"}] * len(others)
+    for answer in (*told, at_home):
+        assert set(answer.json) == {"status", "checks", "owed"}
 
 
 async def test_a_defect_is_told_without_its_inside(tmp_path):
@@ -414,7 +434,7 @@ async def test_a_trigger_that_is_not_there_is_not_fired(tmp_path):
         missing = await ask(web, "POST", path, headers=BEARER)
         wide = await ask(web, "POST", path, body=large, headers=BEARER | JSON)
 
-    assert (missing.status, missing.json["code"]) == (400, "request")
+    assert (missing.status, missing.json["code"]) == (404, "request.unknown_trigger")
     assert "no trigger 7 that waits" in missing.json["detail"]
     assert "at most 65536" in wide.json["detail"]
 

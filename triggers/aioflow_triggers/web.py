@@ -129,7 +129,7 @@ class Line:
         loop = asyncio.get_running_loop()
         pool = _pools.get(loop)
         if pool is None:
-            pool = _pools[loop] = _Pool()
+            pool = _pools[loop] = _Pool(loop)
         pool.shares += 1
         self._pool = pool
 
@@ -151,7 +151,8 @@ class Line:
             loop = asyncio.get_running_loop()
             if _pools.get(loop) is pool:
                 del _pools[loop]
-            await pool.client.aclose()
+            client = await asyncio.shield(pool.client)
+            await client.aclose()
 
     async def ask(self, request: Request, more_headers: Mapping[str, str] | None = None) -> Answer:
         """Ask once and return the answer, whatever its status.
@@ -161,14 +162,15 @@ class Line:
             Forbidden: If it leads elsewhere, or the address is link-local.
             AnswerTooLarge: If its body is longer than allowed.
         """
+        assert self._pool is not None  # noqa: S101 - the share has been taken
+        client = await asyncio.shield(self._pool.client)
         import httpx2
 
-        assert self._pool is not None  # noqa: S101 - the share has been taken
         url = httpx2.URL(request.url)
         headers = {**request.headers, **(more_headers or {})}
         method, body = request.method, request.body
         for _ in range(_REDIRECTS + 1):
-            wanted = self._pool.client.build_request(
+            wanted = client.build_request(
                 method,
                 url,
                 headers=headers,
@@ -177,7 +179,7 @@ class Line:
                 extensions={"trace": _refuse_link_local},
             )
             try:
-                answer = await self._answer(wanted, request)
+                answer = await _answer(client, wanted, request)
             except httpx2.TransportError as exc:
                 raise Away(f"{method} {url}: {str(exc) or type(exc).__name__}") from exc
             except TimeoutError as exc:
@@ -191,38 +193,47 @@ class Line:
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
         raise Forbidden(f"{request.url} redirects more than {_REDIRECTS} times")
 
-    async def _answer(self, wanted: Any, request: Request) -> Answer:
-        assert self._pool is not None  # noqa: S101 - see ask()
-        response = await self._pool.client.send(wanted, stream=True)
-        try:
-            content = bytearray()
-            # Each piece has a time limit of its own: one that drips would never reach it.
-            async with asyncio.timeout(request.timeout_seconds):
-                async for piece in response.aiter_bytes():
-                    content += piece
-                    if len(content) > request.body_limit:
-                        raise AnswerTooLarge(
-                            f"the answer of {wanted.url} has more than {request.body_limit} bytes"
-                        )
-        finally:
-            await response.aclose()
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status_code, str(response.url), headers, bytes(content))
+
+async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
+    response = await client.send(wanted, stream=True)
+    try:
+        content = bytearray()
+        # Each piece has a time limit of its own: one that drips would never reach it.
+        async with asyncio.timeout(request.timeout_seconds):
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > request.body_limit:
+                    raise AnswerTooLarge(
+                        f"the answer of {wanted.url} has more than {request.body_limit} bytes"
+                    )
+    finally:
+        await response.aclose()
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, str(response.url), headers, bytes(content))
 
 
 class _Pool:
-    """The connections of one loop, and how many have a share in them."""
+    """The connections of one loop, and how many have a share in them.
 
-    def __init__(self) -> None:
-        import httpx2
+    Attributes:
+        client: Made in a thread: to import it and to read the certificates takes a quarter of a
+            second, for which nothing else on the loop would go on.
+    """
 
-        limits = httpx2.Limits(
-            max_connections=_CONNECTIONS,
-            max_keepalive_connections=_CONNECTIONS,
-            keepalive_expiry=_KEPT_SECONDS,
-        )
-        self.client = httpx2.AsyncClient(limits=limits, follow_redirects=False)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.client: asyncio.Future[Any] = loop.run_in_executor(None, _made_client)
         self.shares = 0
+
+
+def _made_client() -> Any:
+    import httpx2
+
+    limits = httpx2.Limits(
+        max_connections=_CONNECTIONS,
+        max_keepalive_connections=_CONNECTIONS,
+        keepalive_expiry=_KEPT_SECONDS,
+    )
+    return httpx2.AsyncClient(limits=limits, follow_redirects=False)
 
 
 _pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakKeyDictionary()

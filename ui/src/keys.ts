@@ -13,6 +13,7 @@ export const PLACES: [string, string, string][] = [
   ["s", "Schedules", "/schedules"],
   ["b", "Backfills", "/backfills"],
   ["n", "Nodes", "/nodes"],
+  ["u", "Access", "/access"],
   ["a", "Audit", "/audit"],
   ["i", "Errors", "/errors"],
   [",", "Settings", "/settings"],

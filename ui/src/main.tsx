@@ -14,6 +14,7 @@ import { followLinks, go, usePlace } from "./router";
 import "./style.css";
 import { applyTheme, isDark, setTheme } from "./theme";
 import type { Dag, Me, Overview } from "./types";
+import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
 import { Events } from "./views/events";
@@ -37,12 +38,14 @@ const ICONS: Record<string, string> = {
   "/schedules": "M8 2.4a5.6 5.6 0 1 1 0 11.2A5.6 5.6 0 0 1 8 2.4zM8 5v3.2l2.4 1.4",
   "/backfills": "M8 3 3 8l5 5M13 3 8 8l5 5",
   "/nodes": "M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.1M5 11h.1",
+  "/access": "M6 2.4a2.6 2.6 0 1 1 0 5.2 2.6 2.6 0 0 1 0-5.2zM1.6 13.6c0-3 2-4.6 4.4-4.6s4.4 1.6 4.4 4.6M11 5.5h3.6M12.8 3.7v3.6",
   "/audit": "M4 2h6l3 3v9H4zM6 8h5M6 11h5",
   "/errors": "M8 2 14.6 13.6H1.4zM8 6.4v3.4M8 11.6v.2",
   "/settings": "M2 4.5h7M12 4.5h2M2 11.5h2M7 11.5h7M9.5 3v3M5.5 10v3",
 };
 
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
+const OF_ADMINS = new Set(["/access", "/audit"]);
 
 function Icon({ of }: { of: string }) {
   return (
@@ -116,6 +119,8 @@ function Routed({ parts, me }: { parts: string[]; me: Me | undefined }) {
       return <Backfills />;
     case "nodes":
       return <Nodes />;
+    case "access":
+      return <Access me={me} />;
     case "audit":
       return <Audit />;
     case "errors":
@@ -166,7 +171,7 @@ function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
       </a>
       <ul>
         {PLACES.map(([letter, name, href]) => (
-          <li key={href} class={FIRST.has(href) ? "first" : ""} data-needs={href === "/audit" ? "admin" : undefined}>
+          <li key={href} class={FIRST.has(href) ? "first" : ""} data-needs={OF_ADMINS.has(href) ? "admin" : undefined}>
             <a href={href} aria-current={`/${at}` === href ? "page" : undefined} title={`${name} (g ${letter})`}>
               <Icon of={href} />
               <span>{name}</span>

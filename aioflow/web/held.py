@@ -1,0 +1,132 @@
+"""What answers hold in memory until they are taken: bounded, in all and for each who asks.
+
+Whoever asks for much waits for room before anything of it is read, and is refused where none
+comes. What is read goes out in pieces, so that the connection holds no second copy of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from aioflow.web.problems import problem
+
+__all__ = ("IN_ALL", "OF_ONE", "PIECE", "Held", "HeldAnswer", "Room")
+
+IN_ALL = 64 * 1024 * 1024
+OF_ONE = 16 * 1024 * 1024
+"""Bytes: of all answers together, and of those for one person, or one token."""
+
+PIECE = 64 * 1024
+
+_PATIENCE_SECONDS = 5.0
+_AGAIN_SECONDS = 5
+_TOO_MUCH = "web.too_much_held"
+
+
+class Room:
+    """What one answer may hold.
+
+    Attributes:
+        size: In bytes.
+    """
+
+    def __init__(self, held: Held, who: str, size: int) -> None:
+        self.size = 0
+        self._held = held
+        self._who = who
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """Hold so much from now on; 0 gives it back."""
+        self._held.add(self._who, size - self.size)
+        self.size = size
+
+
+class Held:
+    """Counts it."""
+
+    def __init__(self, *, in_all: int = IN_ALL, of_one: int = OF_ONE) -> None:
+        self._in_all = in_all
+        self._of_one = of_one
+        self._of: Counter[str] = Counter()
+        self._stirred = anyio.Event()
+
+    @property
+    def total(self) -> int:
+        """How much is held by all together."""
+        return self._of.total()
+
+    def is_full_for(self, who: str, size: int) -> bool:
+        """Whether somebody holds so much that this would be more than he may."""
+        return self._of[who] + size > self._of_one
+
+    def add(self, who: str, size: int) -> None:
+        """Count more, or less; called by ``Room``."""
+        self._of[who] += size
+        if not self._of[who]:
+            del self._of[who]
+        if size < 0:
+            self._stirred.set()
+
+    async def take(self, who: str, size: int, *, patience_seconds: float) -> Room | None:
+        """Return room for an answer, which is to be given back; ``None`` where none comes."""
+        with anyio.move_on_after(patience_seconds):
+            while self.is_full_for(who, size) or self.total + size > self._in_all:
+                self._stirred = anyio.Event() if self._stirred.is_set() else self._stirred
+                await self._stirred.wait()
+            return Room(self, who, size)
+        return None
+
+
+class HeldAnswer(Response):
+    """An answer that is made when there is room for it, and goes out in pieces.
+
+    Args:
+        who: Asks.
+        size: What it may hold while it is made.
+        make: Makes it; what that raises is answered as of any route.
+    """
+
+    def __init__(
+        self, held: Held, who: str, size: int, make: Callable[[], Awaitable[Response]]
+    ) -> None:
+        super().__init__()
+        self._held = held
+        self._who = who
+        self._size = min(size, OF_ONE)
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by the framework."""
+        room = await self._held.take(self._who, self._size, patience_seconds=_PATIENCE_SECONDS)
+        if room is None:
+            await self._refusal()(scope, receive, send)
+            return
+        try:
+            answer = await self._make()
+            room.resize(len(answer.body))
+            await _send_in_pieces(answer, send)
+        finally:
+            room.resize(0)
+
+    def _refusal(self) -> Response:
+        again = {"retry-after": str(_AGAIN_SECONDS)}
+        if self._held.is_full_for(self._who, self._size):
+            detail = "you have asked for more than you take; take what has come, or ask for less"
+            return problem(429, _TOO_MUCH, detail, again)
+        return problem(503, _TOO_MUCH, "others ask for as much as there is room for", again)
+
+
+async def _send_in_pieces(answer: Response, send: Send) -> None:
+    head = {"status": answer.status_code, "headers": answer.raw_headers}
+    await send({"type": "http.response.start", **head})
+    body = memoryview(answer.body)
+    for at in range(0, max(len(body), 1), PIECE):
+        piece = bytes(body[at : at + PIECE])
+        more = at + PIECE < len(body)
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
