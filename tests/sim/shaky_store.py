@@ -127,6 +127,9 @@ class ShakyStore:
         except BatchRefused:
             self._quiet = _QUIET_COMMITS
             raise
+        if _takes_events_of_triggers(batch) and self._happens("event refused"):
+            self._quiet = _QUIET_COMMITS
+            raise BatchRefused("an event nobody can store")
         if self._happens("commit fails"):
             raise StoreUnavailable("nothing was written")
         if self._happens("commit delayed"):
@@ -252,6 +255,12 @@ class ShakyStore:
         broken = Broken(invariant, detail)
         self._world.found(broken)
         raise broken
+
+
+def _takes_events_of_triggers(batch: Batch) -> bool:
+    """Whether it stores what triggers of DAGs have yielded, and nobody waits for an answer."""
+    events = batch.of_dags.events
+    return bool(events) and all(event.asset is None for event in events)
 
 
 def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batch:
