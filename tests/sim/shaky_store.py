@@ -127,9 +127,6 @@ class ShakyStore:
         except BatchRefused:
             self._quiet = _QUIET_COMMITS
             raise
-        if _takes_events_of_triggers(batch) and self._happens("event refused"):
-            self._quiet = _QUIET_COMMITS
-            raise BatchRefused("an event nobody can store")
         if self._happens("commit fails"):
             raise StoreUnavailable("nothing was written")
         if self._happens("commit delayed"):
@@ -153,6 +150,9 @@ class ShakyStore:
 
     async def _before_first(self, batch: Batch) -> None:
         """What may become of a batch that nobody has stored yet."""
+        if _takes_events_of_triggers(batch) and self._happens("event refused"):
+            self._quiet = _QUIET_COMMITS
+            raise BatchRefused("an event nobody can store")
         if self._happens("wrong guard"):
             await self._hand_over_wrongly(batch)
         if self._quiet < 0 and self._happens("batch refused"):
