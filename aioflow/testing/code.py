@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -80,11 +81,25 @@ class Understudies:
         for dag in self._dags:
             self._replace_in(dag, task, fn)
 
+    def unknown(self) -> str | None:
+        """Return what is wrong with a task id that no DAG has; ``None`` without one, or a DAG."""
+        if not self._dags:
+            return None
+        known = {node.task_id for dag in self._dags for node in dag.nodes}
+        for task, _ in self._wanted:
+            if isinstance(task, str) and task not in known:
+                close = difflib.get_close_matches(task, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                dags = ", ".join(sorted({dag.dag_id for dag in self._dags}))
+                return f"sim.replace({task!r}, ...): there is no such task in {dags}{hint}"
+        return None
+
     def leave(self) -> None:
         """Put back every function."""
         for node, fn in self._replaced.values():
             node.fn = fn
         self._replaced.clear()
+        self._wanted.clear()
 
     def _replace_in(self, dag: DAG, task: Replaceable, fn: Callable[..., Any]) -> None:
         for node in dag.nodes:

@@ -75,7 +75,10 @@ class Sim:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        unknown = self._understudies.unknown()
         self.close()
+        if unknown is not None and error is None:
+            raise LookupError(unknown)
 
     def close(self) -> None:
         """End everything, and put back clock and tasks. A second time does nothing."""
@@ -185,7 +188,8 @@ class Sim:
     def replace(self, task: Replaceable, fn: Callable[..., Any]) -> None:
         """Have a function run instead of a task's own, from its next start on, until the end.
 
-        It is called with those of the task's arguments that it takes, by name.
+        It is called with those of the task's arguments that it takes, by name. A task id that no
+        DAG of the test has is a ``LookupError`` at its end.
 
         Args:
             task: The decorated function, wherever it is used; or a reference; or a task id.

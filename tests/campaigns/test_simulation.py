@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.sim import coverage, loop_model, model
-from tests.sim.model import Verdict
 from tests.sim.shrink import shrink
+from tests.sim.verdict import Verdict
 
 RESULTS = Path(__file__).parent / "results"
 MINUTES = float(os.environ.get("AIOFLOW_SIM_MINUTES", "10"))

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from tests.sim.judge import SECONDS, Unusable, judge
-from tests.sim.model import Verdict
 from tests.sim.shrink import Recipe, commit, replay, shrink
+from tests.sim.verdict import Verdict
 
 _SHRINK_SECONDS = 60
 

@@ -44,7 +44,7 @@ from aioflow.messages import (
 from aioflow.model import Failure, TaskState
 from aioflow.requests import CancelRun, CreateRun
 from aioflow.rows import FROM_START, Batch
-from tests.core.world import recall
+from tests.core.stored_rows import recall
 from tests.sim import invariants, liveness, operating, past, recovery, stored
 from tests.sim.broken import Broken
 from tests.sim.invariants import Turn

@@ -24,6 +24,7 @@ from aioflow.core import (
 )
 from aioflow.model import DagSpec
 from tests.sim.evented import Stream, of_the_model, with_events
+from tests.sim.filling import with_schedules
 from tests.sim.following import with_joins
 from tests.sim.loops import with_loops
 from tests.sim.misbehaving import draw_stream
@@ -84,6 +85,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
     has_past = dated.random() < 0.3
     if has_past:
         dags = [with_past(dag, dated) for dag in dags]
+    dags = with_schedules(dags, seed)
     dags = with_events(dags, seed, mix.stream)
     return Drawn(perhaps_called(dags, seed), dated, has_past)
 

@@ -25,12 +25,14 @@ from aioflow.dag_triggers import (
     DagTriggerRow,
     DagTriggerSpec,
     Fate,
+    IfRunning,
 )
-from aioflow.model import DagSpec
+from aioflow.model import DagSpec, RunState
 from aioflow.requests import EmitEvent
 from aioflow.rows import RunRow
 from tests.sim.broken import Broken
 from tests.sim.script import StreamPlan, carried, plan_of, token_of
+from tests.sim.themes import EVENTS, themes_of
 from tests.sim.workload import SECOND
 
 __all__ = (
@@ -51,6 +53,11 @@ PARAMETER, TRIGGERING = "event", "triggering_events"
 OUTSIDE = ("x", "y")
 """Assets that people tell of."""
 
+_IF_RUNNING: tuple[IfRunning, ...] = ("queue", "queue", "skip", "cancel_old")
+_SHORT = (None, None, None, SECOND, 120 * SECOND)
+_LONG = (None, 30 * SECOND, 120 * SECOND, 900 * SECOND)
+"""How long it has to be quiet."""
+
 Stream: TypeAlias = Callable[[random.Random, bytes, StreamPlan], tuple[str, bytes]]
 """Returns the class path and the fields of a trigger that yields what a plan says."""
 
@@ -68,15 +75,16 @@ def with_events(dags: list[DagSpec], seed: int, stream: Stream) -> list[DagSpec]
 
     A DAG goes by assets of DAGs before it only, or there would be no end of runs.
     """
-    rng = random.Random(f"events {seed}")
-    if rng.random() >= 0.3:
+    rng, is_theme = random.Random(f"events {seed}"), EVENTS in themes_of(seed)
+    if rng.random() >= 0.3 and not is_theme:
         return dags
     made = []
     for number, dag in enumerate(dags):
         spec = _tells(dag, f"a{number}", rng)
-        match rng.choice(("ticks", "ticks", "assets", "none")):
+        match rng.choice(("ticks", "ticks", "assets", "ticks" if is_theme else "none")):
             case "ticks":
-                spec = _evented(spec, _ticks(number, rng, stream), PARAMETER)
+                ticks = _ticks(number, rng, stream, is_held=is_theme)
+                spec = _evented(spec, ticks, PARAMETER)
             case "assets":
                 spec = _evented(spec, _assets(number, rng), TRIGGERING)
             case _:
@@ -96,12 +104,18 @@ def _tells(spec: DagSpec, asset: str, rng: random.Random) -> DagSpec:
     return replace(spec, tasks=tuple(tasks))
 
 
-def _ticks(number: int, rng: random.Random, stream: Stream) -> DagTriggerSpec:
+def _ticks(number: int, rng: random.Random, stream: Stream, *, is_held: bool) -> DagTriggerSpec:
+    """Return a trigger that yields numbers.
+
+    Args:
+        is_held: Whether most events are held until it is quiet. What ends is hosted again after
+            a while, and whatever comes then looks after what is held: these do not end.
+    """
     keyed = rng.random() < 0.75
     plan = StreamPlan(
         keyed=keyed,
         count=rng.choice((1, 3, 8, 20)),
-        ends=rng.choice(("hang", "hang", "end", "fail")) if keyed else "hang",
+        ends=rng.choice(("hang", "hang", "end", "fail")) if keyed and not is_held else "hang",
         window=64,
     )
     path, kwargs = stream(rng, carried((0, number), plan), plan)
@@ -109,8 +123,8 @@ def _ticks(number: int, rng: random.Random, stream: Stream) -> DagTriggerSpec:
         class_path=path,
         kwargs=kwargs,
         name="Ticks",
-        if_running=rng.choice(("queue", "queue", "skip", "cancel_old")),
-        debounce_us=rng.choice((None, None, None, SECOND, 120 * SECOND)),
+        if_running=rng.choice(_IF_RUNNING),
+        debounce_us=rng.choice(_LONG if is_held else _SHORT),
     )
 
 
@@ -125,14 +139,14 @@ def _assets(number: int, rng: random.Random) -> DagTriggerSpec:
         class_path=ASSETS,
         kwargs=msgspec.msgpack.encode(condition),
         name="assets",
-        if_running=rng.choice(("queue", "queue", "skip", "cancel_old")),
+        if_running=rng.choice(_IF_RUNNING),
     )
 
 
 def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
     """Somebody has rewritten a DAG: it goes by the same events as at first, now and then by none.
 
-    What its tasks tell of assets stays, too.
+    What its tasks tell of assets stays, too; what becomes of an event while a run goes on may not.
     """
     if first.trigger is None and not any(task.outlets for task in first.tasks):
         return new
@@ -144,8 +158,11 @@ def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
     new = replace(new, tasks=tuple(tasks))
     if first.trigger is None:
         return new
-    trigger = None if rng.random() < 0.1 else first.trigger
-    return replace(new, trigger=trigger, schedule=None, parameters=first.parameters)
+    trigger = replace(first.trigger, if_running=rng.choice(_IF_RUNNING))
+    is_by_none = rng.random() < 0.1
+    return replace(
+        new, trigger=None if is_by_none else trigger, schedule=None, parameters=first.parameters
+    )
 
 
 class Sender:
@@ -313,14 +330,25 @@ def _trigger_of(node: Any, dag_id: str) -> DagTriggerSpec | None:
 def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> None:
     """The run begins beside none, or in place of those before it, where its DAG wants that."""
     trigger = _trigger_of(node, run.dag_id)
-    if trigger is None:
+    if trigger is None or any(dag.dag_id == run.dag_id for dag in turn.batch.dags):
         return  # it has been rewritten in the same turn
     others = _live_before(node, turn, run.dag_id, run.run_no)
     if trigger.if_running == "skip" and others:
         raise Broken("I24 events", f"{run} was to be skipped, as {others} go on")
-    before = [other for other in others if other.cause == BY_EVENT]
-    if trigger.if_running == "cancel_old" and before:
-        raise Broken("I24 events", f"{run} was to take the place of {before}: {event}")
+    last = _last_before(node, event.trigger_no, run)
+    old = [
+        other
+        for other in others
+        if other.cause == BY_EVENT and (other.state is RunState.QUEUED or other.run_no == last)
+    ]
+    if trigger.if_running == "cancel_old" and old:
+        raise Broken("I24 events", f"{run} was to take the place of {old}: {event}")
+
+
+def _last_before(node: Any, trigger_no: int, run: RunRow) -> int | None:
+    """Which run was the last that an event of this trigger had started."""
+    begun = {row.run_no for row in _events_of(node, trigger_no) if row.run_no is not None}
+    return max((number for number in begun if number < run.run_no), default=None)
 
 
 def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from typing import TypeAlias
 
 __all__ = ("Fault", "Faults")
@@ -59,17 +60,28 @@ class Faults:
         healed: From now on nothing goes wrong any more.
     """
 
-    def __init__(self, rng: random.Random, left_out: frozenset[Fault] = frozenset()) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        left_out: frozenset[Fault] = frozenset(),
+        louder: Mapping[str, float] | None = None,
+    ) -> None:
         loudness = rng.choice((0.0, 0.1, 0.3, 1.0, 1.0))
         self._odds = {
             kind: most * loudness * rng.random() * rng.choice((0, 1, 1))
             for kind, most in KINDS.items()
         }
+        self._raise(louder or {})
         self._rng = random.Random(rng.getrandbits(64))
         self._left_out = left_out
         self._seen: Counter[str] = Counter()
         self.happened: list[Fault] = []
         self.healed = False
+
+    def _raise(self, louder: Mapping[str, float]) -> None:
+        """Have some kinds be this likely at least."""
+        for kind, least in louder.items():
+            self._odds[kind] = max(self._odds[kind], least)
 
     def happens(self, kind: str, times: float = 1.0) -> bool:
         """Draw whether a fault of this kind happens at this opportunity.

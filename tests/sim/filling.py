@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from aioflow.backfills import BackfillRow
 from aioflow.core import timetable
 from aioflow.core.live import Live
@@ -18,14 +20,41 @@ from aioflow.effects import StartTry
 from aioflow.model import Body, DagSpec
 from aioflow.requests import CancelBackfill, StartBackfill
 from aioflow.rows import RunRow
+from aioflow.schedules import ScheduleSpec
 from tests.sim import liveness
 from tests.sim.broken import Broken
+from tests.sim.themes import BACKFILLS, themes_of
 from tests.sim.workload import SECOND
 
-__all__ = ("Filler", "expects_more", "hold", "memory_is_what_rows_say", "restore")
+__all__ = ("Filler", "expects_more", "hold", "memory_is_what_rows_say", "restore", "with_schedules")
 
-_MOST = 3
+_MOST, _SMALL = 3, 8
 _BAD = frozenset({"failed", "partial", "cancelled"})
+
+
+def with_schedules(dags: list[DagSpec], seed: int) -> list[DagSpec]:
+    """Have the DAGs of a seed that is about backfills be scheduled; slots alone limit them.
+
+    What else keeps a task from its start would leave nothing to be seen of who comes first. The
+    large ones stay as they are: many runs of one would take up the time of all.
+    """
+    if BACKFILLS not in themes_of(seed):
+        return dags
+    every = ScheduleSpec(every_us=900 * SECOND)
+    return [
+        replace(_unlimited(dag), schedule=dag.schedule or every, if_paused="stay")
+        if len(dag.tasks) <= _SMALL
+        else dag
+        for dag in dags
+    ]
+
+
+def _unlimited(dag: DagSpec) -> DagSpec:
+    tasks = tuple(
+        replace(task, max_active_tis_per_dagrun=None, max_active_tis_per_dag=None)
+        for task in dag.tasks
+    )
+    return replace(dag, tasks=tasks, max_active_tasks=None, run_timeout_us=None)
 
 
 class Filler:
@@ -36,6 +65,8 @@ class Filler:
         self._tables = tables
         self._dags = [spec.dag_id for spec in dags if spec.schedule is not None]
         self._left = self._rng.choice((0, 1, _MOST)) if self._dags else 0
+        if self._dags and BACKFILLS in themes_of(seed):
+            self._left = _MOST
 
     def wish(self, now: int) -> StartBackfill | CancelBackfill | None:
         """Ask for runs of the last hours, or take that back."""

@@ -135,6 +135,7 @@ def _makers(task: TaskSpec) -> list[int]:
     return [leaf.position for source in sources for leaf in leaves(source) if leaf.position >= 0]
 
 
+@oracle.per_dag
 def indexed(spec: DagSpec, position: int) -> set[int]:
     """The fan-outs whose children those of a task go along with."""
     task = spec.tasks[position]

@@ -37,10 +37,11 @@ from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Delivered, Drain, Input
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import CAPACITY, Triggerer
-from tests.sim import invariants
+from tests.sim import invariants, misbehaving
 from tests.sim.actors import Worker
 from tests.sim.broken import Broken
 from tests.sim.coroutines import AsyncHost
+from tests.sim.lengths import Lengths
 from tests.sim.pipe import InlineChildren
 from tests.sim.workload import SECOND
 
@@ -80,6 +81,7 @@ class Incarnation:
             clock=node.clock,
             chance=node.rng.random,
         )
+        self.engine.timers = Lengths(node.clock, self.engine.report, node.found)
         self.engine.connect(self)
         self._answers = Answers(store, node.clock)
         files = node.files
@@ -169,6 +171,8 @@ class Incarnation:
         self.triggerers[effect.role].host(effect)
 
     def end_hosting(self, effect: EndHosting) -> None:
+        if effect.end.reason == "cancelled":
+            self._node.given_up.add(effect.end.trigger_no)
         self.triggerers[effect.role].end(effect)
 
     def take_events(self, effect: TakeEvents) -> None:
@@ -192,6 +196,8 @@ class Incarnation:
         self._answers.on_commit(batch, row)
         self._deleting.committed(batch)
         self._node.committed(batch)
+        self._check(self._triggerers_know_their_hosts)
+        self._check(self._only_what_is_given_up_is_killed)
 
     # ── checks ──────────────────────────────────────────────────────────────────────────
 
@@ -206,6 +212,19 @@ class Incarnation:
         if not self.engine.slots.is_open:
             raise Broken("drain", f"task {effect.start.task_no} starts in a node that drains")
         invariants.start_is_stored(self._node, effect.start)
+
+    def _triggerers_know_their_hosts(self) -> None:
+        """What a host has and was not told to end, its triggerer has on its list."""
+        for role, triggerer in self.triggerers.items():
+            unknown = self.children.hosted(role) - triggerer.hosted
+            if unknown:
+                raise Broken("hosting", f"the {role} host has {unknown}, its triggerer knows not")
+
+    def _only_what_is_given_up_is_killed(self) -> None:
+        """``on_kill`` ends what runs elsewhere, so it is for what nobody waits for any more."""
+        killed = misbehaving.Misbehaving.killed - self._node.given_up
+        if killed:
+            raise Broken("hosting", f"`on_kill` of {killed} was called, which went on")
 
     def _hosts_what_is_stored(self, effect: HostTrigger) -> None:
         """What is hosted is what its task asked for, through the seal of the store and back."""

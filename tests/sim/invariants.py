@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -13,9 +13,9 @@ from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.effects import Effect, HostTrigger, StartTry
-from aioflow.model import Body, DagSpec, RunState, TaskSpec, TaskState, TriggerRule, TriggerState
+from aioflow.model import Body, RunState, TaskState, TriggerState
 from aioflow.orders import Start
-from aioflow.rows import Batch, RunRow, TaskRow
+from aioflow.rows import Batch, TaskRow
 from tests.sim import (
     called,
     counting,
@@ -26,10 +26,10 @@ from tests.sim import (
     limits,
     loops,
     operating,
-    oracle,
     owing,
     parked,
     past,
+    ruled,
     stored,
     streaming,
 )
@@ -37,8 +37,6 @@ from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
 __all__ = ("Before", "Turn", "before", "check", "start_is_stored")
-
-_ENDED_RUN = (RunState.SUCCESS, RunState.FAILED, RunState.PARTIAL)
 
 
 class Before(msgspec.Struct):
@@ -104,8 +102,8 @@ def check(node: Any, turn: Turn) -> None:
         node.tables.tasks[change.task_no].run_no for change in turn.batch.task_changes
     }
     for run_no in sorted(touched):
-        tasks_start_when_their_rule_says(node, run_no)
-        runs_end_with_their_tasks(node, run_no)
+        ruled.tasks_start_when_their_rule_says(node, run_no)
+        ruled.runs_end_with_their_tasks(node, run_no)
         tallies_are_recounts(node, run_no)
         counting.counts_are_recounts(node, run_no)
         what_waits_says_for_what(node, run_no)
@@ -142,6 +140,11 @@ def run_moves_are_legal(node: Any, turn: Turn) -> None:
             raise Broken(
                 "I2 steps", f"run {change.run_no} from {was.label} to {change.state.label}"
             )
+
+
+def _was_said(node: Any, run_no: int) -> bool:
+    """Whether people have said of a run, or of tasks of it, how that had ended."""
+    return run_no in node.tables.marked_runs or bool(node.tables.said[node.tables.run_ids[run_no]])
 
 
 # ── I7: tries ───────────────────────────────────────────────────────────────────────────
@@ -247,42 +250,6 @@ def _same_tallies(node: Any, run: Run) -> None:
         raise Broken("I9 tallies", f"run {run_no} counts {run.running} running, {running} do")
 
 
-# ── I10: runs end with their tasks ──────────────────────────────────────────────────────
-
-
-def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
-    """I10: a run has ended exactly when its tasks have, as the oracle says."""
-    row = node.tables.runs[run_no]
-    if _was_cut_short(node, run_no):
-        if row.ended_at is not None and any(t.state.is_live for t in node.tables.tasks_of(run_no)):
-            raise Broken("I10 ends", f"run {run_no} was cut short and ended with live tasks")
-        return
-    states = _states(node, row)
-    open_tasks = [p for p, state in enumerate(states) if state.is_live]
-    if row.state in _ENDED_RUN and open_tasks:
-        raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not ended: {open_tasks}")
-    has_stopped = row.state is RunState.RUNNING and not open_tasks and row.quarantine is None
-    if has_stopped and not node.tables.is_clearing(run_no):
-        raise Broken("I10 ends", f"run {run_no} runs with all its tasks ended")
-    if row.state in _ENDED_RUN:
-        expected = oracle.outcome(_spec(node, run_no), states)
-        if row.state is not expected:
-            raise Broken("I10 ends", f"run {run_no} is {row.state.label}, not {expected.label}")
-
-
-def _was_cut_short(node: Any, run_no: int) -> bool:
-    """Whether somebody cancelled it, or it took too long: not all of its tasks came to an end."""
-    row = node.tables.runs[run_no]
-    if row.state is RunState.CANCELLED or row.state in node.tables.said[row.run_id]:
-        return True
-    return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # people are told
-
-
-def _was_said(node: Any, run_no: int) -> bool:
-    """Whether people have said of a run, or of tasks of it, how that had ended."""
-    return run_no in node.tables.marked_runs or bool(node.tables.said[node.tables.run_ids[run_no]])
-
-
 # ── I11: one run per slot and key ───────────────────────────────────────────────────────
 
 
@@ -301,131 +268,7 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
                 raise Broken("I11 runs", f"{count} runs for the {name} {key}")
 
 
-# ── I13: rules ──────────────────────────────────────────────────────────────────────────
-
-
-def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
-    """I13: what has been decided of a task is what its rule says, and nothing is forgotten."""
-    row = node.tables.runs[run_no]
-    if row.state is RunState.QUEUED or _was_cut_short(node, run_no):
-        return
-    if node.tables.is_clearing(run_no):
-        return
-    was_cleared = run_no in node.tables.cleared_runs  # what stayed was judged by what is gone
-    present = node.tables.present(run_no)
-    was_marked = run_no in node.tables.marked_runs or any(map(operating.is_marked, present))
-    if (was_cleared or was_marked) and row.quarantine is not None:
-        return
-    spec = _spec(node, run_no)
-    rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for task_row in present:
-        rows[task_row.position].append(task_row)
-    instances = [_instances(node, run_no, p, rows[p]) for p in range(len(spec.tasks))]
-    for position in range(len(spec.tasks)):
-        begun = [row for row in rows[position] if row.state is not TaskState.PENDING]
-        if following.indexed(spec, position):
-            if not was_cleared and not was_marked:
-                following.hold(node, run_no, position, begun, instances)
-        elif was_cleared or was_marked:
-            is_expanded = (run_no, position) in node.tables.widths
-            if not is_expanded and all(_follows(row, was_cleared=was_cleared) for row in begun):
-                _judged(run_no, position, spec, instances, begun, node)
-        else:
-            _judged(run_no, position, spec, instances, begun, node)
-
-
-def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
-    """Whether what is to be seen of a task follows from what is to be seen before it.
-
-    Where something was cleared no end does, as it may come from before; where something was
-    marked that has run, or was marked itself, stays as it is.
-    """
-    if was_cleared or operating.is_marked(row):
-        return False
-    never_ran = row.state in {TaskState.SKIPPED, TaskState.UPSTREAM_FAILED} and not row.try_number
-    return row.state.is_live or never_ran
-
-
-def _judged(
-    run_no: int,
-    position: int,
-    spec: DagSpec,
-    instances: list[list[TaskState]],
-    rows: list[TaskRow],
-    node: Any,
-) -> None:
-    task = spec.tasks[position]
-    parents = [state for parent in task.parents for state in instances[parent]]
-    said = oracle.judge_task(spec, position, instances)
-    if streaming.source_of(spec, position) >= 0:
-        if (run_no, position) in node.tables.widths:
-            return  # it began while its stream went on
-        flowing = _flowing(node, run_no, position, instances)
-        said = said if flowing is None or said == "run" else flowing
-    where = f"run {run_no}, task {position} with {task.rule} over {[s.label for s in parents]}"
-    if not rows and (run_no, position) not in node.tables.widths:
-        # A task that runs always is judged with the end of a parent, not before.
-        rules = {task.rule, *(group.rule for group in task.groups)}
-        is_stream = streaming.source_of(spec, position) >= 0
-        lacking = not is_stream and _lacks_a_list(task, instances)
-        early = TriggerRule.ALWAYS in rules and not any(s >= TaskState.SUCCESS for s in parents)
-        excused = said == "run" and (lacking or past.is_excused(node, run_no, position))
-        if said != "wait" and not early and not excused:
-            raise Broken("I13 rules", f"{where} should {said}, nothing came of it")
-        return
-    unstarted = [r for r in rows if r.try_number == 0]
-    if not unstarted:
-        if said != "run":
-            raise Broken("I13 rules", f"{where} started, the oracle says {said}")
-        return
-    state = unstarted[0].state
-    verdicts = {TaskState.SKIPPED: "skip", TaskState.UPSTREAM_FAILED: "fail"}
-    if verdicts.get(state) == said:
-        return
-    if (
-        state is TaskState.SKIPPED
-        and (
-            task.rule is TriggerRule.ALL_SUCCESS
-            or any(group.rule is TriggerRule.ALL_SUCCESS for group in task.groups)
-        )
-        and (TaskState.SKIPPED in parents)
-    ):
-        return  # a parent was skipped, then another failed: it stays skipped
-    if task.mapped is not None and said == "run":
-        return  # nothing to expand over, or too much
-    raise Broken("I13 rules", f"{where} is {state.label}, the oracle says {said}")
-
-
-def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
-    """Whether a list that a task expands over is still to come."""
-    sources = () if task.mapped is None else task.mapped.sources
-    lists = [leaf for source in sources for leaf in following.leaves(source)]
-    above = [instances[leaf.position] for leaf in lists if leaf.position >= 0]
-    return any(state < TaskState.SUCCESS for states in above for state in states)
-
-
-def _flowing(node: Any, run_no: int, position: int, instances: list[list[TaskState]]) -> str | None:
-    """Return ``run`` where a rule says so of a stream that has begun, as if it had ended well."""
-    tables, spec = node.tables, _spec(node, run_no)
-    source = streaming.source_of(spec, position)
-    maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)
-    if maker is None or not maker.state.is_live or not tables.items_of(maker.task_no):
-        return None
-    assumed = [*instances[:source], [TaskState.SUCCESS], *instances[source + 1 :]]
-    said = oracle.judge_task(spec, position, assumed)
-    return said if said == "run" else None
-
-
-def _instances(node: Any, run_no: int, position: int, rows: list[TaskRow]) -> list[TaskState]:
-    width = node.tables.widths.get((run_no, position))
-    states = [row.state for row in rows]
-    if width is not None and loops.is_round(_spec(node, run_no), position):
-        return [loops.whole(node, run_no, position) or TaskState.PENDING]
-    if width is None:
-        return states or [TaskState.PENDING]
-    mark = streaming.marker(node, run_no, position)
-    ends = [] if mark is None else [mark]
-    return states + [TaskState.PENDING] * (width - len(states)) + ends
+# ── I14: what has ended starts nothing ──────────────────────────────────────────────────
 
 
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
@@ -528,26 +371,3 @@ def _spec(node: Any, run_no: int) -> Any:
 
 def _task(node: Any, start: StartTry) -> Any:
     return _spec(node, start.start.run_no).tasks[start.start.position]
-
-
-def _states(node: Any, row: RunRow) -> list[TaskState]:
-    """One state per task of the DAG; a fan-out comes to one once all its children ended."""
-    spec = _spec(node, row.run_no)
-    rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
-    for task_row in node.tables.present(row.run_no):
-        rows[task_row.position].append(task_row)
-    return [
-        _together(_instances(node, row.run_no, position, rows[position]))
-        for position in range(len(spec.tasks))
-    ]
-
-
-def _together(states: list[TaskState]) -> TaskState:
-    if len(states) == 1:
-        return states[0]
-    if any(state.is_live for state in states):
-        return TaskState.RUNNING
-    for state in (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED):
-        if state in states:
-            return state
-    return TaskState.SUCCESS if TaskState.SUCCESS in states else TaskState.SKIPPED

@@ -6,6 +6,7 @@ import random
 
 from tests.sim import faults
 from tests.sim.faults import Fault, Faults
+from tests.sim.themes import louder
 
 __all__ = ("LoopFaults",)
 
@@ -25,6 +26,8 @@ KINDS = {
     "trigger misbehaves": 0.7,
     "capacity": 0.7,
     "evicted": 0.3,
+    "event refused": 0.1,
+    "trigger stalls": 0.1,
     "fails while parked": 0.1,
 }
 """Kinds with how likely each may become at one opportunity."""
@@ -42,6 +45,7 @@ class LoopFaults(Faults):
         loudness = rng.choice((0.0, 0.3, 1.0, 1.0))
         for kind, most in {**faults.KINDS, **KINDS}.items():
             self._odds[kind] = most * loudness * rng.random() * rng.choice((0, 1, 1, 1))
+        self._raise(louder(seed, 2))
         self._chances = {kind: random.Random(f"{kind} {seed}") for kind in self._odds}
 
     def happens(self, kind: str, times: float = 1.0) -> bool:

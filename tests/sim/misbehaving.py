@@ -15,9 +15,10 @@ from aioflow.author.asking import named_events
 from aioflow.author.start import TaskFailedEvent, TaskSkippedEvent, TaskSuccessEvent
 from aioflow.author.trigger import Trigger, TriggerEvent
 from aioflow.author.watch import Share, Watch
+from aioflow.host.nursery import guest
 from tests.sim.script import StreamPlan
 
-__all__ = ("NAMED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")
+__all__ = ("NAMED", "RAISED", "Misbehaving", "Named", "Streaming", "draw", "draw_stream")
 
 _HERE = __name__
 NAMED = f"{_HERE}:Named"
@@ -49,7 +50,7 @@ class Unspeakable(Exception):
         raise Base
 
 
-_RAISED: dict[str, type[BaseException]] = {
+RAISED: dict[str, type[BaseException]] = {
     "raise": OSError,
     "exit": SystemExit,
     "interrupt": KeyboardInterrupt,
@@ -127,10 +128,12 @@ class Misbehaving(Trigger[Any]):
     ends: str = ""
 
     payloads: ClassVar[Any] = itertools.count()
+    killed: ClassVar[set[int]] = set()
+    """The triggers whose ``on_kill`` was called."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
         await asyncio.sleep(self.delay)
-        if (raised := _RAISED.get(self.way)) is not None:
+        if (raised := RAISED.get(self.way)) is not None:
             raise raised("as drawn")
         if self.way == "none":
             return
@@ -160,6 +163,11 @@ class Misbehaving(Trigger[Any]):
             case _:
                 second = TriggerEvent("second", key="same")
                 return [TriggerEvent(payload, key="same"), second, second]
+
+    async def on_kill(self) -> None:
+        hosted = guest.get()
+        assert hosted is not None
+        self.killed.add(hosted.number)
 
     async def cleanup(self, reason: str) -> None:
         match self.leaving:
@@ -195,7 +203,7 @@ class Corner(Watch[bytes, Any]):
                 wanted = await self._due.get()
                 if self._way == "none":
                     return
-                if (raised := _RAISED.get(self._way)) is not None:
+                if (raised := RAISED.get(self._way)) is not None:
                     if self._way == "raise":
                         yield wanted, OSError("as drawn")
                         continue
@@ -224,6 +232,7 @@ class Quietly(Together):
     """Shares a watch, and is nothing but its data."""
 
     cleanup = Trigger.cleanup
+    on_kill = Trigger.on_kill
 
 
 class Returns(Misbehaving):

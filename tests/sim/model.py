@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from aioflow.core import owing, undo
-from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.memory import Memory
 from aioflow.core.ready import Ready
 from aioflow.core.restoring import restore
@@ -74,10 +73,9 @@ from aioflow.orders import ForgetRun
 from aioflow.requests import CancelRun, Request, SetPaused, SetPool
 from aioflow.rows import Batch
 from tests.sim import evented, filling, liveness, recovery, stored
-from tests.sim.actors import Worker
 from tests.sim.broken import Broken
+from tests.sim.children import Children
 from tests.sim.circle import Circle, Crash, Paused
-from tests.sim.coroutines import AsyncHost
 from tests.sim.drawing import FIRST, draw, small_turns
 from tests.sim.erasing import Eraser
 from tests.sim.faults import Fault, Faults
@@ -85,11 +83,12 @@ from tests.sim.ledger import Ledger
 from tests.sim.past import nobody_waits_for_what_ended_well, stuck
 from tests.sim.people import People
 from tests.sim.tables import Tables
-from tests.sim.trigger_actor import TriggerHost
+from tests.sim.themes import louder
+from tests.sim.verdict import Verdict, met
 from tests.sim.wheel import Watch, Wheel
 from tests.sim.workload import COUNTING, POOLS, SECOND, without
 
-__all__ = ("Node", "Verdict", "play")
+__all__ = ("Node", "play")
 
 CPU_SLOTS, ASYNC_SLOTS = 3, 4
 STORMY_TURNS, TURNS = 400, 100_000
@@ -100,17 +99,6 @@ _CALLS = CallAnswered | EventEmitted | NextWanted | NotParked | RecordDropped | 
 _CALLS |= StreamOpened
 _NUMBERED = Began | Ended | Item | Recalled | Fired | TriggerEnded | _CALLS
 """Reports that say of which start, or hosting, they are."""
-
-
-class Verdict(msgspec.Struct, kw_only=True):
-    """What became of a seed."""
-
-    seed: int
-    steps: int
-    digest: str
-    points: Counter[str]
-    broken: str | None = None
-    faults: list[Fault] = []
 
 
 class Shuffled(Ready):
@@ -138,7 +126,7 @@ class Node:
     ) -> None:
         self.rng = random.Random(seed)
         self._seed = self.seed = seed
-        self.faults = Faults(self.rng, left_out)
+        self.faults = Faults(self.rng, left_out, louder(seed, 1))
         self.ledger = Ledger()
         self.tables = Tables()
         self.points: Counter[str] = Counter()
@@ -249,9 +237,7 @@ class Node:
         self._eraser = Eraser(self)
         self._wheel = Wheel()
         self.watch = Watch(tables, mono=self.mono, wall=self.wall())
-        self._workers = [Worker(self) for _ in range(CPU_SLOTS)]
-        self._async = AsyncHost(self, self._seed)
-        self._triggers = {role: TriggerHost(self, role) for role in (TRIGGERS, QUARANTINE)}
+        self._children = Children(self, self._seed, CPU_SLOTS)
         undo.recall_catalog(memory, list(tables.dags.values()), list(tables.files.values()))
         owing.begin(memory, *tables.owed())
         for version in tables.versions.values():
@@ -279,8 +265,7 @@ class Node:
             except Crash:
                 continue
             break
-        for host in (self._async, self._triggers[TRIGGERS]):
-            self.after(self.rng.randint(0, 3 * SECOND), host.come_up)
+        self._children.come_up()
         if dead and self.faults.happens("report of the dead"):
             late = self.rng.sample(dead, min(len(dead), 10))
             self.after(self.rng.randint(0, 10 * SECOND), partial(self.circle.late.extend, late))
@@ -322,8 +307,7 @@ class Node:
         self._settle()
         liveness.one_owner(self, epoch)
         recovery.nothing_left(self)
-        if self._async.hosted:
-            raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
+        self._children.nothing_left()
 
     def _is_owing(self) -> bool:
         """Whether something has still to come to its end."""
@@ -425,9 +409,9 @@ class Node:
         for effect in effects:
             match effect:
                 case HostTrigger() | EndHosting() | TakeEvents():
-                    self._tell_trigger_hosts(effect)
+                    self._children.tell_trigger_hosts(effect)
                 case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
-                    self._tell_task_hosts(effect)
+                    self._children.tell_task_hosts(effect)
                 case WakeAt():
                     self.arm(effect.due, effect.due.at if effect.at is None else effect.at)
                 case Deliver():
@@ -444,55 +428,9 @@ class Node:
                 case _:
                     pass
 
-    def _tell_trigger_hosts(self, effect: HostTrigger | EndHosting | TakeEvents) -> None:
-        match effect:
-            case HostTrigger():
-                self._triggers[effect.role].host(effect)
-            case EndHosting():
-                self._triggers[effect.role].end(effect.end)
-            case TakeEvents():
-                for host in self._triggers.values():
-                    host.take_events(effect.taken)
-
-    def _tell_task_hosts(
-        self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
-    ) -> None:
-        match effect:
-            case StartTry():
-                host = self._async if effect.worker < 0 else self._workers[effect.worker]
-                host.start(effect)
-            case StopTry():
-                stopped = self._async if effect.worker < 0 else self._workers[effect.worker]
-                stopped.stop((effect.task_no, effect.start_no))
-            case RecallTries():
-                self._workers[effect.worker].recall(effect.tries)
-            case ConfirmCall():
-                self._async.confirm(effect.recorded)
-            case ForgetRun():
-                self._async.forget(effect.run_no)
-
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
         """Sum it up."""
-        self.points["fenced repeat"] += self.tables.fenced
-        self.points["retry"] += sum(row.try_number > 1 for row in self.tables.tasks.values())
-        self.points["event consumed"] += len(self.tables.fired)
-        self.points["expansion"] += len(self.tables.expansions)
-        self.points["call answered"] += self.ledger.told.calls
-        self.points["call replayed"] += self.ledger.told.replayed
-        self.points["event of a stream"] += self.tables.consumed.total()
-        self.points["event emitted"] += len(self.tables.named_events)
-        self.points["event told"] += self.ledger.told.named
-        self.points["run called"] += len(self.tables.called)
-        self.points["item given on"] += len(self.tables.items)
-        self.points["open fan-out"] += self.tables.opened
-        self.points["another round"] += len(self.ledger.again)
-        self.points["event handled"] += self.tables.handled
-        self.points["run cleared"] += len(self.tables.cleared_runs)
-        self.points["run marked"] += len(self.tables.marked_runs)
-        self.points["run deleted"] += len(self.tables.deleted)
-        self.points["run ended"] += len(self.tables.ends)
-        self.points["run of an event"] += evented.runs_begun(self.tables)
-        self.points["run of a backfill"] += len(self.tables.filled)
+        self.points.update(met(self.tables, self.ledger))
         return Verdict(
             seed=seed,
             steps=self.turns,

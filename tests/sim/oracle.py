@@ -6,13 +6,15 @@ the final states of its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache, wraps
 from math import ceil
+from typing import TypeVar
 
 from aioflow.model import DagSpec, RunState, TaskSpec, TaskState, TriggerRule
 
-__all__ = ("above", "judge", "judge_task", "outcome")
+__all__ = ("above", "judge", "judge_task", "outcome", "per_dag")
 
 _S, _F, _U, _K = (
     TaskState.SUCCESS,
@@ -21,6 +23,28 @@ _S, _F, _U, _K = (
     TaskState.SKIPPED,
 )
 _R = TriggerRule
+
+T = TypeVar("T")
+_MOST = 10_000
+
+
+def per_dag(function: Callable[[DagSpec, int], T]) -> Callable[[DagSpec, int], T]:
+    """Work out once what depends on a DAG and a position in it alone.
+
+    DAGs are told apart as objects: to compare them takes longer than most of what is worked out.
+    """
+    known: dict[tuple[int, int], tuple[DagSpec, T]] = {}
+
+    @wraps(function)
+    def remembered(spec: DagSpec, position: int) -> T:
+        found = known.get((id(spec), position))
+        if found is None or found[0] is not spec:
+            if len(known) >= _MOST:
+                known.clear()
+            found = known[id(spec), position] = (spec, function(spec, position))
+        return found[1]
+
+    return remembered
 
 
 def judge_task(spec: DagSpec, position: int, ends: Sequence[Sequence[TaskState]]) -> str:
@@ -70,7 +94,7 @@ def _whole(instances: Sequence[TaskState]) -> TaskState:
 
 def _share(least: float, states: Sequence[TaskState]) -> str:
     counted: list[TaskState] = [state for state in states if state is not TaskState.REMOVED]
-    needed = ceil(Fraction(least).limit_denominator(10**6) * len(counted))
+    needed = ceil(_exactly(least) * len(counted))
     bad = sum(state in {_F, _U, TaskState.CANCELLED} for state in counted)
     if any(state < TaskState.SUCCESS for state in counted):
         return "wait"
@@ -79,10 +103,16 @@ def _share(least: float, states: Sequence[TaskState]) -> str:
     return "fail" if bad else "skip"
 
 
+@cache
+def _exactly(share: float) -> Fraction:
+    return Fraction(share).limit_denominator(10**6)
+
+
 def _states(positions: Sequence[int], ends: Sequence[Sequence[TaskState]]) -> list[TaskState]:
     return [state for position in positions for state in ends[position]]
 
 
+@per_dag
 def above(spec: DagSpec, position: int) -> set[int]:
     """All that comes before a task."""
     found: set[int] = set()
@@ -95,6 +125,7 @@ def above(spec: DagSpec, position: int) -> set[int]:
     return found
 
 
+@per_dag
 def _setups_over(spec: DagSpec, position: int) -> list[int]:
     """The setups whose scope a task is in."""
     found = []
@@ -110,6 +141,7 @@ def _teardowns_of(spec: DagSpec, setup: int) -> list[int]:
     return [t for t, task in enumerate(spec.tasks) if task.is_teardown and setup in task.parents]
 
 
+@per_dag
 def _between(spec: DagSpec, teardown: int) -> list[int]:
     """All that comes after a setup and before this teardown of it."""
     before = above(spec, teardown)

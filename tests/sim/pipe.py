@@ -28,15 +28,18 @@ from aioflow.children.room import Room
 from aioflow.clock import Clock
 from aioflow.host import triggers, watches
 from aioflow.host.blackbox import BlackBox
+from aioflow.host.hosted import HostedTrigger
 from aioflow.host.link import frames
 from aioflow.host.outcome import Packed
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import TriggerMaker
 from aioflow.host.triggers import TriggerHost
+from aioflow.inputs import Stalled
 from aioflow.messages import Pong, Report
 from aioflow.model import Failure
 from aioflow.orders import Answer, Host, Order, Ping, RunInfo, Start, Welcome
 from tests.sim.actors import Stage, result_of_start
+from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw
 from tests.sim.script import carried
 
@@ -58,6 +61,9 @@ class Surroundings(Stage, Protocol):
     """What a process needs of the world it lives in."""
 
     seed: int
+
+    def found(self, broken: Broken) -> None:
+        """Something does not hold."""
 
 
 @contextmanager
@@ -162,6 +168,12 @@ class InlineChildren:
         self._world = world
         self._room = Room(clock)
         self.born: list[InlineChild] = []
+        self._of_role: dict[str, InlineChild] = {}
+
+    def hosted(self, role: str) -> set[int]:
+        """Return the triggers that the present host of a role has."""
+        child = self._of_role.get(role)
+        return set() if child is None else child.hosted()
 
     def bury(self) -> None:
         """See ``InlineChild``."""
@@ -177,8 +189,9 @@ class InlineChildren:
         with self._room.asked(role):
             if self._world.faults.happens("no process"):
                 raise OSError("no room for another process")
-        child = InlineChild(self._world, on_reports)
+        child = InlineChild(self._world, role, on_reports)
         self.born.append(child)
+        self._of_role[role] = child
         try:
             yield child
         finally:
@@ -208,8 +221,12 @@ class InlineChild:
     pid = 0
     log_nonce = "nonce"
 
-    def __init__(self, world: Surroundings, on_reports: Callable[[list[Report]], None]) -> None:
+    def __init__(
+        self, world: Surroundings, role: str, on_reports: Callable[[list[Report]], None]
+    ) -> None:
         self._world = world
+        self._name = role
+        self._incidents = 0
         self._on_reports = on_reports
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -253,6 +270,10 @@ class InlineChild:
             if guest.task is not None:
                 guest.task.cancel()
         self._later(lambda: self._end(last))
+
+    def hosted(self) -> set[int]:
+        """Return the triggers it has, if it lives."""
+        return set() if self._is_dead or self._role is None else set(self._role._hosted)
 
     def loop_seconds(self) -> float:
         """See ``Child``; nothing here takes any time of a processor."""
@@ -326,7 +347,8 @@ class InlineChild:
         else:
             self._role.obey(order)
             if isinstance(order, Host):
-                self._mishap()
+                self._look_for_two(order)
+                self._mishap(order)
 
     def _note_guests(self, nursery: Any) -> None:
         start = nursery.start
@@ -337,13 +359,41 @@ class InlineChild:
 
         nursery.start = noting
 
-    def _mishap(self) -> None:
+    def _look_for_two(self, order: Host) -> None:
+        """A trigger goes on in one hosting at a time: an older one was told to end."""
+        for guest in self._guests:
+            if not isinstance(guest, HostedTrigger) or guest.number != order.trigger_no:
+                continue
+            is_over = guest.task is None or guest.task.done() or guest.is_over
+            if guest.hosting < order.hosting and not is_over and not guest.ending:
+                self._world.found(Broken("hosting", f"{guest.key} goes on beside {order.hosting}"))
+
+    def _mishap(self, order: Host) -> None:
         rng, faults = self._world.rng, self._world.faults
+        if faults.happens("trigger stalls"):
+            self._later(lambda: self._stall(order), rng.choice((0.0, 0.01, 5.0)))
         if faults.happens("trigger host dies"):
             self._later(self.kill, rng.choice((0.0, 0.01, 5.0, 700.0)))
         if faults.happens("trigger host hangs"):
             self._is_hung = True
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
+
+    def _stall(self, order: Host) -> None:
+        """A step of it held up the loop, as whoever watches that has seen."""
+        if self._is_dead or self._is_released:
+            return
+        self._incidents += 1
+        self._world.say(
+            Stalled(
+                role=self._name,
+                culprit=order.trigger_no,
+                incident=f"{self._name} {order.hosting} {self._incidents}",
+                milliseconds=self._world.rng.choice((400, 9_000)),
+                place="flow.py:7",
+                is_over=True,
+                class_path=order.class_path,
+            )
+        )
 
     def _go_on(self) -> None:
         self._is_hung = False

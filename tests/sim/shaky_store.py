@@ -150,6 +150,9 @@ class ShakyStore:
 
     async def _before_first(self, batch: Batch) -> None:
         """What may become of a batch that nobody has stored yet."""
+        if _takes_events_of_triggers(batch) and self._happens("event refused"):
+            self._quiet = _QUIET_COMMITS
+            raise BatchRefused("an event nobody can store")
         if self._happens("wrong guard"):
             await self._hand_over_wrongly(batch)
         if self._quiet < 0 and self._happens("batch refused"):
@@ -252,6 +255,12 @@ class ShakyStore:
         broken = Broken(invariant, detail)
         self._world.found(broken)
         raise broken
+
+
+def _takes_events_of_triggers(batch: Batch) -> bool:
+    """Whether it stores what triggers of DAGs have yielded, and nobody waits for an answer."""
+    events = batch.of_dags.events
+    return bool(events) and all(event.asset is None for event in events)
 
 
 def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batch:

@@ -18,7 +18,7 @@ import msgspec
 
 from tests.sim import loop_model, model
 from tests.sim.faults import Fault
-from tests.sim.model import Verdict
+from tests.sim.verdict import Verdict
 from tests.sim.workload import without
 
 __all__ = ("AllBut", "Minimal", "Recipe", "commit", "replay", "shrink")

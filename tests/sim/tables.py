@@ -29,7 +29,7 @@ from aioflow.rows import (
 )
 from aioflow.store.fence import confirm_applied
 from aioflow.unfinished import LiveRun
-from tests.core.world import Rows
+from tests.core.stored_rows import Rows
 from tests.sim.script import UNSTORABLE
 
 __all__ = ("Numbers", "Tables", "changed_tasks", "check_content")

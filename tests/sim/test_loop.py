@@ -8,13 +8,18 @@ from collections import Counter
 import pytest
 
 from aioflow.inputs import Due
+from aioflow.messages import Failed
+from aioflow.model import Failure
 from aioflow.rows import Batch, OutboxRow
 from aioflow.store.changes import Kind
 from tests.sim import loop_model
+from tests.sim.broken import Broken
 from tests.sim.faults import Fault
 from tests.sim.judge import Unusable, judge
+from tests.sim.lengths import Lengths
 from tests.sim.loop_faults import LoopFaults
 from tests.sim.misbehaving import draw
+from tests.sim.raising import as_run
 from tests.sim.shaky_store import with_a_wrong_guard
 from tests.sim.shrink import AllBut, replay, shrink
 from tests.sim.tables import Tables
@@ -113,6 +118,62 @@ def test_one_change_of_a_wrong_batch_expects_what_is_not_so():
     assert wrong.done_outbox
     assert wrong.new_outbox == batch.new_outbox
     assert not batch.done_outbox
+
+
+class _Wall:
+    """A clock of which both hands are set by hand."""
+
+    def __init__(self) -> None:
+        self.wall = self.mono = 0
+
+    def now(self) -> int:
+        return self.wall
+
+    def monotonic_us(self) -> int:
+        return self.mono
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+@pytest.mark.parametrize(
+    ("mono_seconds", "said"),
+    [(99, ["1 s too early"]), (100, []), (130, []), (7300, ["7200 s too late"])],
+)
+def test_a_length_of_time_that_comes_at_another_time_is_noticed(mono_seconds, said):
+    clock, broken, passed = _Wall(), [], []
+    timers = Lengths(clock, passed.extend, broken.append)
+    due = Due(100_000_000, task_no=7)
+    timers.arm(due)
+    clock.mono = mono_seconds * 1_000_000
+
+    timers._report([due])
+
+    assert passed == [due]
+    assert [str(found).rpartition(" comes ")[2] for found in broken] == said
+
+
+def test_whatever_a_body_raises_its_try_alone_ends():
+    drawn = Failed(7, 2, 1, 5, Failure(type="ValueError", message="no", reason="raised"), False, 9)
+
+    reports = [as_run(drawn, random.Random(seed)) for seed in range(50)]
+
+    assert {"SystemExit", "KeyboardInterrupt"} < {report.failure.type for report in reports}
+    assert {(r.task_no, r.start_no, r.at, r.retryable, r.retry_after_us) for r in reports} == {
+        (7, 2, 5, False, 9)
+    }
+
+
+def test_a_body_that_ends_its_worker_is_found_out(monkeypatch):
+    drawn = Failed(7, 2, 1, 5, Failure(type="ValueError", message="no", reason="raised"))
+    monkeypatch.setattr("tests.sim.raising.run_body", _exits)
+
+    with pytest.raises(Broken, match="ends its worker"):
+        as_run(drawn, random.Random(1))
+
+
+def _exits(*_: object) -> None:
+    raise SystemExit
 
 
 def test_only_a_trigger_with_a_timeout_waits_for_ever():

@@ -23,7 +23,9 @@ from tests.sim.faults import KINDS, Faults
 from tests.sim.script import Call, script
 from tests.sim.shrink import shrink
 from tests.sim.tables import Numbers, Tables
+from tests.sim.themes import ALL, EVENTS, louder, themes_of
 from tests.sim.told import Told
+from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -80,7 +82,7 @@ def _random_seed() -> int:
     return random.SystemRandom().randrange(10**6, 10**9)
 
 
-def _well(verdict: model.Verdict) -> None:
+def _well(verdict: Verdict) -> None:
     if verdict.broken is not None:
         pytest.fail(str(shrink(verdict, 20)))
 
@@ -230,6 +232,15 @@ def test_the_tables_are_fenced():
 
     tables.commit(Batch(number=1, at=0), new)
     assert tables.accepted == [(new, 1)]
+
+
+def test_a_theme_makes_its_faults_likely_whatever_else_a_seed_draws():
+    seeds = {theme: [s for s in range(200) if themes_of(s) == {theme}] for theme in ALL}
+
+    assert all(len(found) >= 10 for found in seeds.values())
+    for seed in seeds[EVENTS]:
+        odds = Faults(random.Random(seed), louder=louder(seed, 1))._odds
+        assert odds["refused for good"] >= 0.5
 
 
 def test_a_fault_that_is_left_out_does_not_happen():

@@ -449,6 +449,24 @@ async def test_a_def_task_is_not_replaced_by_a_coroutine(sim: Sim):
         await sim.start(curious)
 
 
+async def test_a_task_id_that_no_dag_has_is_told_at_the_end():
+    with (
+        pytest.raises(LookupError, match=r"'asks_agian'.*curious; did you mean 'asks_again'\?"),
+        Sim() as sim,
+    ):
+        sim.replace("asks_agian", lambda answer: answer)
+        sim.replace(asks_the_world, lambda question: "because")
+        sim.replace("asks_again", lambda answer: answer)
+        await (await sim.start(curious)).finished()
+
+
+async def test_a_task_id_that_is_told_wrongly_hides_no_other_error():
+    with pytest.raises(ZeroDivisionError), Sim() as sim:
+        sim.replace("nobody", lambda: None)
+        await sim.start(curious)
+        raise ZeroDivisionError
+
+
 # ── the end ─────────────────────────────────────────────────────────────────────────────
 
 

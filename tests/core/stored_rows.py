@@ -1,0 +1,368 @@
+"""The tables as dictionaries, guarded like those of the database, and what is read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from aioflow.backfills import BackfillRow
+from aioflow.core import backfilling, mark, taken
+from aioflow.core.clear import asks, key_of, needed
+from aioflow.core.memory import Memory
+from aioflow.core.restoring import Restoring
+from aioflow.core.transitions import net_is_reachable
+from aioflow.dag_triggers import DagEventRow, DagTriggerChanges, DagTriggerRow, Fate
+from aioflow.inputs import Input
+from aioflow.messages import Fired
+from aioflow.model import RecordState, TaskState
+from aioflow.owed import KEPT
+from aioflow.rows import (
+    Batch,
+    DeletionRow,
+    EventRow,
+    ItemRow,
+    NamedEventRow,
+    OutboxRow,
+    RecordRow,
+    RunRow,
+    TaskRow,
+    TriggerRow,
+)
+from aioflow.unfinished import LiveRun, Progress
+
+__all__ = ("Rows", "recall")
+
+
+class Rows:
+    """The tables, as dictionaries. A guard that does not hold is an assertion."""
+
+    def __init__(self) -> None:
+        self.drained: set[int] = set()
+        self.runs: dict[int, RunRow] = {}
+        self.tasks: dict[int, TaskRow] = {}
+        self.expansions: dict[tuple[int, int], Any] = {}
+        self.triggers: dict[int, TriggerRow] = {}
+        self.records: dict[tuple[int, int], RecordRow] = {}
+        self.results: dict[int, Any] = {}
+        self.events: dict[tuple[int, int], EventRow] = {}
+        self.named_events: dict[int, NamedEventRow] = {}
+        self.items: dict[tuple[int, int], ItemRow] = {}
+        self.tries: list[Any] = []
+        self.labels: dict[int, str] = {}
+        self.dags: dict[str, Any] = {}
+        self.files: dict[str, Any] = {}
+        self.versions: dict[str, Any] = {}
+        self.outbox: dict[int, OutboxRow] = {}
+        self.was_owed: dict[int, str] = {}
+        self.clears: dict[tuple[int, str | None], int] = {}
+        self.deletions: dict[int, DeletionRow] = {}
+        self.dag_triggers: dict[int, DagTriggerRow] = {}
+        self.dag_events: dict[int, DagEventRow] = {}
+        self.dag_events_ever: Counter[int] = Counter()
+        self.backfills: dict[int, BackfillRow] = {}
+        self.commit_no = 0
+
+    def apply(self, batch: Batch) -> None:
+        for node_no, at in batch.drained:
+            (self.drained.add if at is not None else self.drained.discard)(node_no)
+        assert batch.number == self.commit_no + 1
+        self.commit_no = batch.number
+        for version in batch.new_versions:
+            assert version.version not in self.versions
+            self.versions[version.version] = version
+        self.dags.update({row.dag_id: row for row in batch.dags})
+        self.files.update({row.file: row for row in batch.dag_files})
+        for run in batch.new_runs:
+            assert run.run_no not in self.runs
+            self.runs[run.run_no] = run
+        self._apply_tasks(batch)
+        self._apply_triggers(batch)
+        self._apply_records(batch)
+        for change in batch.run_changes:
+            run = self.runs[change.run_no]
+            assert run.state is change.was
+            self.runs[change.run_no] = msgspec.structs.replace(
+                run,
+                state=change.state,
+                started_at=change.started_at,
+                ended_at=change.ended_at,
+                quarantine=change.quarantine,
+            )
+        for event in batch.named_events:
+            assert event.event_no not in self.named_events
+            self.named_events[event.event_no] = event
+        self._apply_of_dags(batch.of_dags)
+        self.backfills.update({row.backfill_no: row for row in batch.backfills})
+        for deletion in batch.new_deletions:
+            assert deletion.run_no not in self.deletions
+            self.deletions[deletion.run_no] = deletion
+        self.outbox.update({row.outbox_no: row for row in batch.new_outbox})
+        self.was_owed.update({row.outbox_no: row.kind for row in batch.new_outbox})
+        for number in batch.done_outbox:
+            del self.outbox[number]
+        for run_no, key, cleared in batch.new_clears:
+            assert (run_no, key) not in self.clears
+            self.clears[run_no, key] = cleared
+        for table, keys in batch.erased.items():
+            self.erase(table, set(keys))
+
+    def _apply_of_dags(self, changes: DagTriggerChanges) -> None:
+        for row in changes.triggers:
+            self.dag_triggers[row.trigger_no] = row
+        for row in changes.moved:
+            fields = self.dag_triggers[row.trigger_no].kwargs
+            self.dag_triggers[row.trigger_no] = msgspec.structs.replace(row, kwargs=fields)
+        for event in changes.events:
+            known = [row for row in self.dag_events.values() if row.trigger_no == event.trigger_no]
+            assert event.event_no not in self.dag_events
+            assert event.sequence == self.dag_events_ever[event.trigger_no]
+            self.dag_events_ever[event.trigger_no] += 1
+            assert event.key is None or event.key not in {row.key for row in known}
+            self.dag_events[event.event_no] = event
+        for change in changes.fates:
+            held = self.dag_events[change.event_no]
+            assert held.fate is Fate.HELD
+            self.dag_events[change.event_no] = msgspec.structs.replace(
+                held, fate=change.fate, run_no=change.run_no, reason=change.reason
+            )
+
+    def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
+        """Delete rows by their keys."""
+        if table == "try":
+            self.tries = [row for row in self.tries if (row.task_no, row.start_no) not in gone]
+            return
+        rows = self.by_key(table)
+        for key in gone:
+            rows.pop(key if len(key) > 1 else key[0], None)
+
+    def by_key(self, table: str) -> dict[Any, Any]:
+        """The rows of a table that rows are erased in; keys of one column are bare."""
+        found: dict[str, dict[Any, Any]] = {
+            "stream_item": self.items,
+            "record": self.records,
+            "result": self.results,
+            "map_label": self.labels,
+            "task": self.tasks,
+            "expansion": self.expansions,
+            "named_event": self.named_events,
+            "dag_event": self.dag_events,
+            "journal": {},
+            "clear_request": self.clears,
+            "run": self.runs,
+            "deletion": self.deletions,
+        }
+        return found[table]
+
+    def seen(self) -> Iterator[RunRow]:
+        """The runs that people see: all but those that are being deleted."""
+        return (run for run in self.runs.values() if run.run_no not in self.deletions)
+
+    def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
+        """What a restart learns of the outbox, see ``Snapshot``."""
+        counts: dict[str, tuple[int, int]] = {}
+        for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
+            if row.kind not in KEPT:
+                counts[row.kind] = counts.get(row.kind, (0, 0))[0] + 1, row.outbox_no
+        return [row for row in self.outbox.values() if row.kind in KEPT], counts
+
+    def found_owed(self, wanted: dict[str, tuple[int, int]]) -> dict[str, list[OutboxRow]]:
+        """What ``recalling`` reads of it."""
+        return {
+            kind: [
+                self.outbox[number]
+                for number in sorted(self.outbox)
+                if number > after and self.outbox[number].kind == kind
+            ][:limit]
+            for kind, (after, limit) in wanted.items()
+        }
+
+    def _apply_tasks(self, batch: Batch) -> None:
+        for row in batch.new_tasks:
+            assert row.task_no not in self.tasks
+            assert row.run_no in self.runs
+            self.tasks[row.task_no] = row
+        steps = set(batch.steps)
+        for change in batch.task_changes:
+            row = self.tasks[change.task_no]
+            assert (row.state, row.start_no) == (change.was, change.was_start_no)
+            is_cleared = (change.task_no, TaskState.PENDING) in steps
+            way = (change.was, change.state)
+            assert is_cleared or net_is_reachable(*way), way
+            values = msgspec.structs.asdict(change)
+            values.pop("was")
+            values.pop("was_start_no")
+            self.tasks[change.task_no] = msgspec.structs.replace(row, **values)
+        for gone_expansion in batch.gone_expansions:
+            del self.expansions[gone_expansion]
+        for expansion in batch.new_expansions:
+            key = (expansion.run_no, expansion.position)
+            assert key not in self.expansions
+            self.expansions[key] = expansion
+        for grown in batch.expansion_changes:
+            row = self.expansions[grown.run_no, grown.position]
+            assert row.is_open
+            assert row.width == grown.was <= grown.width
+            self.expansions[grown.run_no, grown.position] = msgspec.structs.replace(
+                row, width=grown.width, is_open=grown.is_open
+            )
+        for item in batch.new_items:
+            before = [index for task_no, index in self.items if task_no == item.task_no]
+            assert sorted(before) == list(range(item.item_index))
+            self.items[item.task_no, item.item_index] = item
+        for gone in batch.gone_items:
+            self.items = {key: row for key, row in self.items.items() if key[0] != gone}
+        for number in batch.gone_results:
+            self.results.pop(number, None)
+        for result in batch.results:
+            self.results[result.task_no] = result
+        self.tries.extend(batch.new_tries)
+        if batch.new_tries:
+            keys = [(row.task_no, row.start_no) for row in self.tries]
+            assert len(set(keys)) == len(keys), "a start has a second row of its try"
+        for task_no, run_no, label in batch.labels:
+            assert self.tasks[task_no].run_no == run_no
+            self.labels[task_no] = label
+
+    def _apply_triggers(self, batch: Batch) -> None:
+        for row in batch.new_triggers:
+            assert row.trigger_no not in self.triggers
+            self.triggers[row.trigger_no] = row
+        for change in batch.trigger_changes:
+            row = self.triggers[change.trigger_no]
+            assert row.state is change.was
+            if change.state is None:
+                del self.triggers[change.trigger_no]
+            else:
+                self.triggers[change.trigger_no] = msgspec.structs.replace(
+                    row,
+                    state=change.state,
+                    event=change.event,
+                    event_key=change.event_key,
+                    failure=change.failure,
+                )
+        self._apply_events(batch)
+
+    def _apply_events(self, batch: Batch) -> None:
+        for event in batch.new_events:
+            before = [sequence for number, sequence in self.events if number == event.trigger_no]
+            assert sorted(before) == list(range(event.sequence))
+            self.events[event.trigger_no, event.sequence] = event
+        for key in batch.consumed_events:
+            assert self.events[key].payload is not None
+            self.events[key] = msgspec.structs.replace(self.events[key], payload=None)
+        for gone in batch.gone_events:
+            self.events = {key: row for key, row in self.events.items() if key[0] != gone}
+
+    def _apply_records(self, batch: Batch) -> None:
+        for key in batch.dropped_records:
+            del self.records[key]
+        for row in batch.new_records:
+            before = [ordinal for task_no, ordinal in self.records if task_no == row.task_no]
+            assert sorted(before) == list(range(row.ordinal))
+            self.records[row.task_no, row.ordinal] = row
+        for change in batch.record_changes:
+            row = self.records[change.task_no, change.ordinal]
+            assert row.state is RecordState.OPEN
+            self.records[change.task_no, change.ordinal] = msgspec.structs.replace(
+                row, state=change.state, answer=change.answer, failure=change.failure
+            )
+
+    def item_counts(self, run_no: int) -> list[tuple[int, int]]:
+        """How many items each task of a run has given on, as the database would say it."""
+        counts: dict[int, int] = {}
+        for item in self.items.values():
+            if item.run_no == run_no:
+                counts[item.task_no] = counts.get(item.task_no, 0) + 1
+        return list(counts.items())
+
+    def progress(self, task_no: int) -> Progress:
+        """How far a task's record goes, as the database would say it."""
+        rows = [row for _, row in sorted(self.records.items()) if row.task_no == task_no]
+        failed = [row.ordinal for row in rows if row.state is RecordState.FAILED]
+        opened = [row for row in rows if row.state is RecordState.OPEN]
+        return Progress(
+            task_no=task_no,
+            count=len(rows),
+            first_failed=min(failed, default=-1),
+            open_kind=opened[-1].kind if opened else "",
+            open_name=opened[-1].name if opened else "",
+        )
+
+    def live_run(self, run_no: int) -> LiveRun:
+        return LiveRun(
+            run=self.runs[run_no],
+            tasks=sorted(
+                (row for row in self.tasks.values() if row.run_no == run_no),
+                key=lambda row: row.task_no,
+            ),
+            expansions=[e for (no, _), e in self.expansions.items() if no == run_no],
+            widths=[
+                (result.task_no, result.width)
+                for result in self.results.values()
+                if result.run_no == run_no and result.width is not None
+            ],
+            triggers=[row for row in self.triggers.values() if row.run_no == run_no],
+            items=self.item_counts(run_no),
+            progress=[
+                self.progress(task_no)
+                for task_no in sorted({n for n, _ in self.records})
+                if self.tasks[task_no].run_no == run_no
+            ],
+            events=[row for _, row in sorted(self.events.items()) if row.run_no == run_no],
+        )
+
+    def unfinished(self) -> list[int]:
+        return [run_no for run_no, run in self.runs.items() if run.ended_at is None]
+
+
+def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
+    """What ``recalling`` does with a database."""
+    memory.answered = {}
+    memory.known_keys = set()
+    if any(isinstance(entry, Fired) for entry in inputs):
+        events = rows.dag_events.values()
+        memory.known_keys = {(row.trigger_no, row.key) for row in events if row.key is not None}
+    run_ids, keys = taken.asked(inputs)
+    named = []
+    if run_ids or keys:
+        named = [
+            run
+            for run in rows.runs.values()
+            if run.run_id in run_ids or run.key in keys.get(run.dag_id, ())
+        ]
+    taken.remember([(run, run.run_no in rows.deletions) for run in named], memory)
+    for request in asks(inputs):
+        runs = [run for run in rows.seen() if run.run_id == request.run_id]
+        if not runs:
+            continue
+        (run,) = runs
+        key = key_of(request)
+        cleared = rows.clears.get((run.run_no, key))
+        if cleared is not None:
+            memory.answered[request.run_id, key or ""] = (cleared, run.state)
+        elif run.ended_at is not None:
+            for spec in rows.versions[run.version].dags:
+                memory.add_plan(run.version, spec)
+            found = rows.live_run(run.run_no)
+            loading = Restoring(found, memory)
+            loading.take_ended(found)
+            memory.loaded[request.run_id, key] = loading.look_back()
+    memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
+    memory.found_slots = {}
+    for backfill, dates in backfilling.wanted(inputs, memory):
+        dated = (run for run in rows.seen() if run.logical_date in dates)
+        runs = [run for run in dated if run.dag_id == backfill.dag_id]
+        backfilling.found(backfill, dates, runs, memory)
+    marks = list(mark.asks(inputs))
+    seen = {run.run_id: run for run in rows.seen()} if marks else {}
+    memory.recalled_runs = {
+        request.run_id: seen[request.run_id]
+        for request in marks
+        if request.run_id in seen and mark.is_row_needed(request, memory)
+    }
+    for run in memory.recalled_runs.values():
+        for spec in rows.versions[run.version].dags:
+            memory.add_plan(run.version, spec)

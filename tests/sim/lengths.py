@@ -1,0 +1,59 @@
+"""The timers of the engine, watched: a length of time takes that long, whatever the wall clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from aioflow.clock import Clock
+from aioflow.inputs import Due, Input
+from aioflow.model import Instant
+from aioflow.timers import Timers
+from tests.sim.broken import Broken
+from tests.sim.workload import SECOND
+
+__all__ = ("Lengths",)
+
+_LATEST_US = 60 * SECOND
+"""Timers are coarse, and the loop of a seed may be late: far less than a clock is set by."""
+
+
+class Lengths(Timers):
+    """Says of each length of time that comes too early, or too late, that it did.
+
+    Args:
+        report: See ``Timers``.
+        found: Told of what does not hold.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        report: Callable[[Sequence[Input]], None],
+        found: Callable[[Broken], None],
+    ) -> None:
+        super().__init__(clock, self._passed_on)
+        self._given_to = report
+        self._found = found
+        self._over: defaultdict[Due, list[int]] = defaultdict(list)
+
+    def arm(self, due: Due, *, at: Instant | None = None) -> None:
+        """See ``Timers``."""
+        if not due.dag_id:
+            left = (due.at if at is None else at) - self._clock.now()
+            self._over[due].append(self._clock.monotonic_us() + max(left, 0))
+        super().arm(due, at=at)
+
+    def _passed_on(self, inputs: Sequence[Input]) -> None:
+        for entry in inputs:
+            if isinstance(entry, Due) and not entry.dag_id:
+                self._look(entry)
+        self._given_to(inputs)
+
+    def _look(self, due: Due) -> None:
+        over = self._over[due]
+        over.sort()
+        late = self._clock.monotonic_us() - over.pop(0)
+        if not 0 <= late <= _LATEST_US:
+            how = "early" if late < 0 else "late"
+            self._found(Broken("L2 timers", f"{due} comes {abs(late) / SECOND:g} s too {how}"))

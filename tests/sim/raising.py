@@ -1,0 +1,78 @@
+"""Functions that raise, at the second level: what is drawn, what of it the real ``run_body`` says.
+
+A worker is an actor, so that what ends a process ends nothing here. The way from what a body
+raises to what is reported of it is the real one.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from aioflow.host import outcome
+from aioflow.host.run_body import run_body
+from aioflow.messages import Failed, Labelled
+from aioflow.model import Body, TaskSpec
+from aioflow.orders import Answer, Start
+from tests.sim.broken import Broken
+from tests.sim.misbehaving import RAISED
+
+__all__ = ("as_run",)
+
+_NOWHERE = Path("/nonexistent")
+_KINDS = sorted(RAISED)
+
+
+class _Runs:
+    """The run of a task that raises: as much of it as a body without arguments needs."""
+
+    def __init__(self, kind: str) -> None:
+        def raises() -> None:
+            raise RAISED[kind]("as drawn")
+
+        spec = TaskSpec(task_id="raises", body=Body.FUNCTION)
+        node = SimpleNamespace(
+            fn=raises, spec=spec, task_id="raises", arguments={}, sensor=None, retry=None
+        )
+        self._run = SimpleNamespace(dag=SimpleNamespace(nodes=[node]))
+
+    def of(self, start: Start) -> Any:
+        """See ``host.runs``."""
+        return self._run
+
+
+def as_run(report: Failed, rng: random.Random) -> Failed:
+    """Return a report with the failure that is made of what a body raises.
+
+    Raises:
+        Broken: If that ends more than its try, or the try otherwise.
+    """
+    kind = rng.choice(_KINDS)
+    runs: Any = _Runs(kind)
+    start = Start(-1, report.task_no, report.start_no, 0, -1, 1)
+    try:
+        with patch.object(outcome, "print_traceback", _says_nothing):
+            ended = run_body(start, runs, _asks_nothing, _is_called_nothing, _NOWHERE)
+    except BaseException as exc:
+        raise Broken("fence", f"a body that raises ({kind}) ends its worker: {exc!r}") from exc
+    if not isinstance(ended, Failed) or ended.interrupted or not ended.retryable:
+        raise Broken("fence", f"a body that raises ({kind}) ends its try by {ended}")
+    return Failed(
+        *(report.task_no, report.start_no, report.began_at, report.at),
+        *(ended.failure, report.retryable, report.retry_after_us),
+    )
+
+
+def _says_nothing(problem: BaseException) -> None:
+    """Spare us the tracebacks."""
+
+
+def _asks_nothing(run_no: int, kind: str, body: bytes) -> Answer:
+    raise AssertionError(f"it asks for {kind}")
+
+
+def _is_called_nothing(label: Labelled) -> None:
+    raise AssertionError(f"it is called {label.label}")
