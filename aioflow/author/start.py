@@ -14,6 +14,7 @@ from aioflow.errors import DagError
 from aioflow.model import StartTriggerSpec
 
 __all__ = (
+    "START",
     "START_KWARGS",
     "EndEvent",
     "StartTriggerArgs",
@@ -22,6 +23,9 @@ __all__ = (
     "TaskSuccessEvent",
     "start_spec",
 )
+
+START = "start_from_trigger"
+"""Whether a task waits before anything of it runs: of its class, its instance, or ``partial``."""
 
 START_KWARGS = "trigger_kwargs"
 """What a mapped task that starts from a trigger expands over."""
@@ -91,18 +95,16 @@ class TaskSkippedEvent(EndEvent):
     ends = "skipped"
 
 
-def start_spec(owner: Any) -> StartTriggerSpec | None:
-    """Return how a task waits from its start, if it does.
+def start_spec(owner: Any) -> StartTriggerSpec:
+    """Return how a task waits from its start.
 
     Args:
         owner: Its instance, or its class where it is mapped.
 
     Raises:
-        DagError: If it says that it does, and not for what.
+        DagError: If it does not say for what.
         Unserializable: If an argument cannot travel.
     """
-    if not getattr(owner, "start_from_trigger", False):
-        return None
     said = getattr(owner, "start_trigger_args", None)
     name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
     if not isinstance(said, StartTriggerArgs):

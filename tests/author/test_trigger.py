@@ -365,6 +365,18 @@ def test_deferring_into_a_method_that_is_not_there_is_wrong():
         Waits(task_id="waits").defer(trigger=Bare(), method_name="nowhere")
 
 
+def test_a_method_to_resume_in_is_not_forgotten():
+    with pytest.raises(DagError, match="None if the trigger ends the task itself"):
+        Waits(task_id="waits").defer(trigger=Bare())
+
+
+def test_deferring_to_a_trigger_that_ends_the_task_needs_no_method():
+    with pytest.raises(TaskDeferred) as caught:
+        Waits(task_id="waits").defer(trigger=Bare(), method_name=None)
+
+    assert caught.value.method_name is None
+
+
 def test_only_a_trigger_can_be_waited_for():
     no_trigger: Any = 5
 
