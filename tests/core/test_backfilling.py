@@ -156,6 +156,19 @@ def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_i
     assert backfill(world, reprocess="all") != number
 
 
+def test_the_same_request_is_one_backfill_also_when_that_is_over():
+    world = world_of()
+    asked = {"first": world.now - 5 * MINUTE, "last": world.now, "reprocess": "all", "key": "k"}
+    number = backfill(world, **asked)
+
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    world.finish_all()
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    world.restart()
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    assert backfill(world, **(asked | {"key": "another"})) != number
+
+
 @pytest.mark.parametrize(
     ("options", "asked", "error"),
     [
