@@ -214,7 +214,9 @@ class Node:
         if operator is None:
             raise TypeError(f"{self.task_id!r} is a function")
         if not (self.is_mapped and self.starts_from_trigger and START_KWARGS in arguments):
-            return operator(**arguments)
+            made = operator(**arguments)
+            made.task_id = self.task_id
+            return made
         made = operator.__new__(operator)
         vars(made).update(arguments, task_id=self.task_id)
         return made

@@ -42,7 +42,7 @@ class Operator(Linked):
     with an ``__init__`` of its own calls ``super().__init__(**kwargs)``.
 
     Attributes:
-        task_id: As the author named it.
+        task_id: As the author named it, behind the ids of the groups it is made in.
         start_from_trigger: Whether it waits before anything of it runs; of the class or set in
             ``__init__``.
         start_trigger_args: For what, then.
@@ -91,6 +91,7 @@ class Operator(Linked):
         dag, taken, place = self._taken
         self._node = _added(cls, self.task_id, options, dag, taken, place)
         self._node.instance = self
+        self.task_id = self._node.task_id
         self._taken = None
         del dag.unfinished[id(self)]
 
@@ -232,7 +233,7 @@ def _added(
         code = getattr(cls, HANDLER)  # it starts from its trigger, and has nothing else
     node = Node(
         dag=dag,
-        task_id=task_id,
+        task_id=dag.grouped_task_id(task_id),
         position=len(dag.nodes),
         kind="operator",
         settings=settled(said, is_sensor=is_sensor, owner=f"{cls.__name__} {task_id!r}"),

@@ -73,7 +73,11 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
             )
     refuse_order(wished, spec)
     check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), draft)
-    if spec.schedule is None or not slots_of(wished, spec, 1):
+    if spec.schedule is None:
+        raise BackfillRefused(f"{request.dag_id!r} has no schedule, so it has no slots to fill")
+    if request.last < request.first:
+        raise BackfillRefused("the range ends before it begins: its first day comes first")
+    if not slots_of(wished, spec, 1):
         raise BackfillRefused(
             f"the schedule of {request.dag_id!r} has no slot in that range that has passed and "
             "that it does not make a run for itself; see `aioflow dags next`"

@@ -188,6 +188,22 @@ def test_what_cannot_be_filled_is_refused(options, asked, error):
     assert world.rows.backfills == {}
 
 
+@pytest.mark.parametrize(
+    ("options", "asked", "words"),
+    [
+        ({"schedule": None}, {}, "has no schedule"),
+        ({}, {"last": 0}, "ends before it begins"),
+        ({}, {"minutes": 0}, "has no slot in that range that has passed"),
+    ],
+    ids=["no-schedule", "backwards", "no-slot"],
+)
+def test_a_range_that_cannot_be_filled_is_refused_in_words_of_its_own(options, asked, words):
+    world = world_of(**options)
+
+    with pytest.raises(BackfillRefused, match=words):
+        backfill(world, **asked)
+
+
 @pytest.mark.parametrize("fields", [{"is_reverse": True}, {"reprocess": "failed"}])
 def test_where_a_task_waits_for_the_run_before_runs_are_made_in_order_once_each(fields):
     world = world_of(TaskSpec(task_id="only", depends_on_past=True))
