@@ -68,7 +68,7 @@ def test_operators_in_a_group_are_named_after_it_as_functions_are():
         "classes__1.load": {"classes__1.extract"},
         "mapped": set(),
     }
-    assert [node.instance and node.instance.task_id for node in made.nodes] == [
+    assert [getattr(node.instance, "task_id", None) for node in made.nodes] == [
         *("classes.extract", "classes.load", "classes__1.extract", "classes__1.load"),
         None,
     ]
