@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +118,9 @@ def start_spec(owner: Any) -> StartTriggerSpec:
         raise DagError(f"{name} has no method {method!r} to resume in")
     if getattr(owner, "many_events", False) and not method and not hasattr(owner, HANDLER):
         raise DagError(f"{name} has many_events = True, so it needs a next_method that takes each")
+    for field, value in (said.trigger_kwargs or {}).items():
+        if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
+            codec.encode(value, f"{field!r} in trigger_kwargs of {name}")
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,

@@ -15,6 +15,7 @@ import pytest
 from aioflow import (
     Operator,
     RunEndings,
+    StartTriggerArgs,
     TaskDeferred,
     Trigger,
     TriggerEvent,
@@ -35,6 +36,7 @@ from aioflow.author.asking import (
     run_start_id,
 )
 from aioflow.author.codec import encode_fields
+from aioflow.author.start import start_spec
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
 from aioflow.model import ValueKind
@@ -509,3 +511,13 @@ async def test_a_trigger_asks_for_what_is_kept():
         (ValueKind.CONNECTION, "B"),
         (ValueKind.VARIABLE, "C"),
     ]
+
+
+class Starts(Operator):
+    start_from_trigger = True
+    start_trigger_args = StartTriggerArgs(trigger_cls=Bare, trigger_kwargs={"check": lambda: 1})
+
+
+def test_a_function_among_the_arguments_of_a_start_trigger_is_refused_at_parse():
+    with pytest.raises(Unserializable, match="'check' in trigger_kwargs of Starts"):
+        start_spec(Starts)
