@@ -30,6 +30,7 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
         made: How many runs it has made.
         skipped: How many slots had a run that was to stay.
         failure: Why it could not go on.
+        key: The idempotency key of the request that began it.
     """
 
     backfill_no: int
@@ -47,3 +48,4 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Instant = 0
     ended_at: Instant | None = None
     failure: str | None = None
+    key: str | None = None

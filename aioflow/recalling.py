@@ -68,16 +68,16 @@ class Recalling:
         That is the runs of ``load``; rows of tasks, in ``memory.recalled``, and of runs, in
         ``memory.recalled_runs``; what was answered before, in ``memory.answered``; whose ids
         and keys are taken, in ``memory.taken``; which run came before another, in
-        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``; what may
-        be handed out, in ``memory.found_owed``; and what is to be
-        sealed anew, in ``memory.sealed``.
+        ``memory.lines``; which slots of a backfill have runs, in ``memory.found_slots``, and which
+        one a request has begun before, in ``memory.keyed_backfills``; what may be handed out, in
+        ``memory.found_owed``; and what is to be sealed anew, in ``memory.sealed``.
 
         Raises:
             StoreUnavailable: As ``load``.
         """
         memory.recalled, memory.answered, memory.recalled_runs = {}, {}, {}
         memory.found_owed, memory.sealed = {}, ([], [])
-        memory.found_slots = {}
+        memory.found_slots, memory.keyed_backfills = {}, {}
         taken.remember((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
         if not memory.loaded and not self._one_at_a_time.locked():
@@ -110,6 +110,10 @@ class Recalling:
         if numbers:
             memory.recalled = {row.task_no: row for row in await self._rows(numbers)}
         memory.sealed = await _sealed(store, inputs)
+        for dag_id, key in backfilling.keys(inputs):
+            begun = await store.find_keyed_backfill(dag_id, key)
+            if begun is not None:
+                memory.keyed_backfills[dag_id, key] = begun.backfill_no
         for backfill, dates in backfilling.wanted(inputs, memory):
             runs = await store.find_runs_at(backfill.dag_id, dates)
             backfilling.found(backfill, dates, runs, memory)

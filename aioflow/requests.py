@@ -83,6 +83,7 @@ class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Attributes:
         first, last: Both inclusive.
         max_active: How many runs of it at once; 0 for the DAG's ``max_active_runs``.
+        key: Its idempotency key; with the same it is the backfill begun then, even if that is over.
     """
 
     dag_id: str
@@ -92,6 +93,7 @@ class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_active: int = 0
     is_reverse: bool = False
     conf: bytes | None = None
+    key: str | None = None
 
 
 class CancelBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):

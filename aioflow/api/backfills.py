@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from aioflow.api.checks import packed_conf
+from aioflow.api.checks import checked_key, packed_conf
 from aioflow.api.reader import RunReader
 from aioflow.api.views import instant, iso, plain_bytes
 from aioflow.backfills import BackfillRow, Reprocess
@@ -100,6 +100,7 @@ class Backfills:
         max_active: int = 0,
         reverse: bool = False,
         conf: Mapping[str, Any] | None = None,
+        key: str | None = None,
     ) -> tuple[BackfillView, bool]:
         """Begin a backfill. Returns it, and whether it is new: asked for twice it is one.
 
@@ -107,6 +108,7 @@ class Backfills:
             first: An ISO 8601 instant, or a day: then from when that begins in the DAG's zone.
             last: Likewise; a day counts whole.
             max_active: How many of its runs are live at once; 0 for the DAG's limit.
+            key: Its idempotency key: asked again with that it is the one begun then, even if over.
 
         Raises:
             RequestError: If there is no such DAG, or nothing to fill, or another one goes on.
@@ -120,6 +122,7 @@ class Backfills:
             max_active=max_active,
             is_reverse=reverse,
             conf=packed_conf(conf),
+            key=checked_key(key),
         )
         number, created = cast("tuple[int, bool]", await self._ask(wanted))
         return await self.show(number), created

@@ -261,12 +261,16 @@ class DAG:
 
         It begins with the ids of the groups that are open.
         """
-        prefix = self.open_groups[-1].prefix if self.open_groups else ""
-        name = first = _check_name(f"{prefix}{_check_name(wanted, 'task')}", "task")
+        name = first = self.grouped_task_id(wanted)
         while name in self._uses:
             self._uses[first] += 1
             name = f"{first}__{self._uses[first]}"
         return name
+
+    def grouped_task_id(self, wanted: object) -> str:
+        """Return the name behind the ids of the groups that are open, taken or not."""
+        prefix = self.open_groups[-1].prefix if self.open_groups else ""
+        return _check_name(f"{prefix}{_check_name(wanted, 'task')}", "task")
 
     def take_name(self, name: str) -> None:
         """Let nothing else be called so."""

@@ -140,7 +140,7 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         max_active_tis_per_dag=settings.max_active_tis_per_dag,
         depends_on_past=settings.depends_on_past,
         wait_for_downstream=settings.wait_for_downstream,
-        start_trigger=start_spec(node.operator if node.instance is None else node.instance),
+        start_trigger=start_spec(node.owner) if node.starts_from_trigger else None,
         events=node.events,
         streams=node.makes_items and feeds_limit is not None,
         doc=settings.doc or node.doc,

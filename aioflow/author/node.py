@@ -14,7 +14,7 @@ from aioflow.author.binding import Binding
 from aioflow.author.options import Settings
 from aioflow.author.place import Place, wrong
 from aioflow.author.retry import Retry
-from aioflow.author.start import START_KWARGS
+from aioflow.author.start import START, START_KWARGS
 from aioflow.errors import UnknownParent
 from aioflow.model import Body, EdgeGroup, EventsSpec, Join, SensorSpec, TaskSpec, TriggerRule
 
@@ -125,6 +125,7 @@ class Node:
         is_setup, is_teardown, fails_run: See ``model.TaskSpec``.
         spec: Set by ``describe``.
         instance: Of an operator, the one its author made; never run.
+        starts: Whether it waits straight from its start, where ``partial`` has said so.
         events: How an operator takes many events, if it does.
     """
 
@@ -151,6 +152,7 @@ class Node:
     fails_run: bool = False
     spec: TaskSpec | None = None
     instance: object = None
+    starts: bool | None = None
     events: EventsSpec | None = None
 
     @property
@@ -173,6 +175,17 @@ class Node:
     def is_mapped(self) -> bool:
         """Whether it fans out."""
         return bool(self.sources)
+
+    @property
+    def owner(self) -> Any:
+        """What says of an operator how it waits: its instance, else its class."""
+        return self.operator if self.instance is None else self.instance
+
+    @property
+    def starts_from_trigger(self) -> bool:
+        """Whether it waits for a trigger before anything of it runs."""
+        said = getattr(self.owner, START, False) if self.starts is None else self.starts
+        return bool(said)
 
     @property
     def makes_items(self) -> bool:
@@ -200,8 +213,10 @@ class Node:
         operator: Any = self.operator
         if operator is None:
             raise TypeError(f"{self.task_id!r} is a function")
-        if not (self.is_mapped and operator.start_from_trigger and START_KWARGS in arguments):
-            return operator(**arguments)
+        if not (self.is_mapped and self.starts_from_trigger and START_KWARGS in arguments):
+            made = operator(**arguments)
+            made.task_id = self.task_id
+            return made
         made = operator.__new__(operator)
         vars(made).update(arguments, task_id=self.task_id)
         return made

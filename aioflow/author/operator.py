@@ -22,13 +22,13 @@ from aioflow.author.options import (
 )
 from aioflow.author.place import Place, here, wrong
 from aioflow.author.ref import Linked, Ref
-from aioflow.author.signals import PokeReturnValue, TaskDeferred
-from aioflow.author.start import START_KWARGS, StartTriggerArgs
+from aioflow.author.signals import NotReady, PokeReturnValue, TaskDeferred, sensor_saw
+from aioflow.author.start import START, START_KWARGS, StartTriggerArgs
 from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
 from aioflow.model import Body
 
-__all__ = ("Context", "Operator", "Sensor")
+__all__ = ("Context", "Operator", "Sensor", "looks_by_poke")
 
 Context: TypeAlias = dict[str, Any]
 """What ``execute`` and ``poke`` are given: everything a run knows of itself, by name."""
@@ -42,7 +42,7 @@ class Operator(Linked):
     with an ``__init__`` of its own calls ``super().__init__(**kwargs)``.
 
     Attributes:
-        task_id: As the author named it.
+        task_id: As the author named it, behind the ids of the groups it is made in.
         start_from_trigger: Whether it waits before anything of it runs; of the class or set in
             ``__init__``.
         start_trigger_args: For what, then.
@@ -91,6 +91,7 @@ class Operator(Linked):
         dag, taken, place = self._taken
         self._node = _added(cls, self.task_id, options, dag, taken, place)
         self._node.instance = self
+        self.task_id = self._node.task_id
         self._taken = None
         del dag.unfinished[id(self)]
 
@@ -102,7 +103,7 @@ class Operator(Linked):
         self,
         *,
         trigger: Trigger[Any],
-        method_name: str | None = None,
+        method_name: str | None = "",
         kwargs: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,
         on_timeout: str | None = None,
@@ -113,20 +114,25 @@ class Operator(Linked):
 
         Args:
             trigger: What to wait for.
-            method_name: A method of this class. One with ``handle_trigger_events`` may leave it
-                out; it is called there once, with ``event=None``, when there are no more events.
+            method_name: A method of this class; ``None`` if the trigger ends the task itself, with
+                ``TaskSuccessEvent`` and the like. A class with ``handle_trigger_events`` may leave
+                it out; there it is called once, with ``event=None``, when there are no more events.
             kwargs: What to hand over; it must be able to travel.
             timeout: How long to wait before the try fails.
             on_timeout: A method to resume in instead of failing then; its ``event`` is ``None``.
         """
         for name in (method_name, on_timeout):
-            if name is not None and not callable(getattr(self, name, None)):
+            if name and not callable(getattr(self, name, None)):
                 raise wrong(f"{type(self).__name__} has no method {name!r} to resume in")
-        if method_name is None and not hasattr(self, HANDLER):
-            raise wrong(f"{type(self).__name__}.defer() needs a method_name to resume in")
+        needs_one = method_name is not None or self.many_events
+        if needs_one and not method_name and not hasattr(self, HANDLER):
+            raise wrong(
+                f"{type(self).__name__}.defer() needs a method_name to resume in; "
+                "None if the trigger ends the task itself"
+            )
         raise TaskDeferred(
             trigger=trigger,
-            method_name=method_name,
+            method_name=method_name or None,
             kwargs=kwargs,
             timeout=timeout,
             on_timeout=on_timeout,
@@ -168,11 +174,36 @@ class Sensor(Operator):
         self.task_id = task_id
         self._register(options)
 
+    def execute(self, context: Context) -> Any:
+        """Look once, by ``poke``.
+
+        A class with one of its own is run by that, as any operator; it may defer, raise
+        ``NotReady``, or call this one, which raises that where nothing is there yet.
+        """
+        seen = self.poke(context)
+        return _looked(seen) if inspect.isawaitable(seen) else _found(seen)
+
     def poke(
         self, context: Context
     ) -> bool | PokeReturnValue[Any] | Awaitable[bool | PokeReturnValue[Any]]:
         """Look once. False or ``NotReady`` is "not yet"; written ``def`` or ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} needs a method poke()")
+
+
+def looks_by_poke(cls: type[Operator]) -> bool:
+    """Return whether a sensor is run by its ``poke``, having no ``execute`` of its own."""
+    return cls.execute is Sensor.execute
+
+
+async def _looked(seen: Awaitable[bool | PokeReturnValue[Any]]) -> Any:
+    return _found(await seen)
+
+
+def _found(seen: object) -> Any:
+    is_done, value = sensor_saw(seen)
+    if not is_done:
+        raise NotReady
+    return value
 
 
 def _skipped(**arguments: object) -> None:
@@ -194,7 +225,7 @@ def _added(
 ) -> Node:
     is_sensor = cls._is_sensor
     said = dag.options_for(options, is_sensor=is_sensor)
-    code = cls.poke if issubclass(cls, Sensor) else cls.execute
+    code = cls.poke if issubclass(cls, Sensor) and looks_by_poke(cls) else cls.execute
     if inspect.isasyncgenfunction(code):
         raise wrong(f"{cls.__name__}.{code.__name__} is an async generator; let it return a list")
     events = events_spec(cls, is_sensor=is_sensor, has_execute=cls.execute is not Operator.execute)
@@ -202,7 +233,7 @@ def _added(
         code = getattr(cls, HANDLER)  # it starts from its trigger, and has nothing else
     node = Node(
         dag=dag,
-        task_id=task_id,
+        task_id=dag.grouped_task_id(task_id),
         position=len(dag.nodes),
         kind="operator",
         settings=settled(said, is_sensor=is_sensor, owner=f"{cls.__name__} {task_id!r}"),
@@ -224,10 +255,12 @@ def _expanded(
     if never:
         raise wrong(f"{owner}: {never[0]!r} is an option of the task; give it to partial()")
     task_id = _named(fixed, owner)
-    starts = mapped.keys() & {START_KWARGS} if cls.start_from_trigger else set()
-    init = _skipped if starts else _init_of(cls)
+    starts = _starts(cls, fixed, owner)
+    init = _skipped if starts and START_KWARGS in {*fixed, *mapped} else _init_of(cls)
     taken = take_expanded(init, fixed, mapped, dag=dag, owner=owner, injects=False)
-    return Ref(_added(cls, task_id, _options(fixed, names), dag, taken, here()))
+    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    node.starts = starts
+    return Ref(node)
 
 
 def _spread(
@@ -236,11 +269,22 @@ def _spread(
     owner = f"{cls.__name__}.partial().expand_kwargs()"
     dag, names = open_dag(owner), _option_names(cls)
     task_id = _named(fixed, owner)
-    init = _skipped if cls.start_from_trigger else _init_of(cls)
+    starts = _starts(cls, fixed, owner)
+    init = _skipped if starts else _init_of(cls)
     taken = take_spread(
         init, fixed, items, dag=dag, owner=owner, injects=False, refused=frozenset(names)
     )
-    return Ref(_added(cls, task_id, _options(fixed, names), dag, taken, here()))
+    node = _added(cls, task_id, _options(fixed, names), dag, taken, here())
+    node.starts = starts
+    return Ref(node)
+
+
+def _starts(cls: type[Operator], fixed: Mapping[str, object], owner: str) -> bool:
+    """Return whether children wait straight from their start: as partial() says, or the class."""
+    said = fixed.get(START, cls.start_from_trigger)
+    if not isinstance(said, bool):
+        raise wrong(f"{owner}: {START} is True or False, known while the DAG is written")
+    return said
 
 
 def _option_names(cls: type[Operator]) -> frozenset[str]:

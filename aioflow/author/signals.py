@@ -9,7 +9,15 @@ from typing import Any, Generic, TypeVar
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.trigger import Trigger
 
-__all__ = ("Fail", "NotReady", "PokeReturnValue", "RetryAfter", "Skip", "TaskDeferred")
+__all__ = (
+    "Fail",
+    "NotReady",
+    "PokeReturnValue",
+    "RetryAfter",
+    "Skip",
+    "TaskDeferred",
+    "sensor_saw",
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -21,7 +29,8 @@ class TaskDeferred(BaseException):
 
     Attributes:
         method_name: Called with ``context``, ``event`` and ``kwargs``; of an operator that takes
-            its events in batches when there are no more, and ``None`` to call nothing then.
+            its events in batches when there are no more, and ``None`` to call nothing then. Of
+            any other ``None`` means that the trigger ends the task.
         timeout_us: How long it may wait; ``None`` for no limit.
         on_timeout: Called instead of failing then; ``None`` to fail.
     """
@@ -87,3 +96,10 @@ class PokeReturnValue(Generic[T_co]):
 
     def __bool__(self) -> bool:
         return self.is_done
+
+
+def sensor_saw(value: object) -> tuple[bool, Any]:
+    """Return whether a check was the last one, and the sensor's result if it was."""
+    if isinstance(value, PokeReturnValue):
+        return bool(value.is_done), value.xcom_value
+    return bool(value), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from aioflow.errors import DagError
 from aioflow.model import StartTriggerSpec
 
 __all__ = (
+    "START",
     "START_KWARGS",
     "EndEvent",
     "StartTriggerArgs",
@@ -22,6 +24,9 @@ __all__ = (
     "TaskSuccessEvent",
     "start_spec",
 )
+
+START = "start_from_trigger"
+"""Whether a task waits before anything of it runs: of its class, its instance, or ``partial``."""
 
 START_KWARGS = "trigger_kwargs"
 """What a mapped task that starts from a trigger expands over."""
@@ -91,18 +96,16 @@ class TaskSkippedEvent(EndEvent):
     ends = "skipped"
 
 
-def start_spec(owner: Any) -> StartTriggerSpec | None:
-    """Return how a task waits from its start, if it does.
+def start_spec(owner: Any) -> StartTriggerSpec:
+    """Return how a task waits from its start.
 
     Args:
         owner: Its instance, or its class where it is mapped.
 
     Raises:
-        DagError: If it says that it does, and not for what.
+        DagError: If it does not say for what.
         Unserializable: If an argument cannot travel.
     """
-    if not getattr(owner, "start_from_trigger", False):
-        return None
     said = getattr(owner, "start_trigger_args", None)
     name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
     if not isinstance(said, StartTriggerArgs):
@@ -115,6 +118,9 @@ def start_spec(owner: Any) -> StartTriggerSpec | None:
         raise DagError(f"{name} has no method {method!r} to resume in")
     if getattr(owner, "many_events", False) and not method and not hasattr(owner, HANDLER):
         raise DagError(f"{name} has many_events = True, so it needs a next_method that takes each")
+    for field, value in (said.trigger_kwargs or {}).items():
+        if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
+            codec.encode(value, f"{field!r} in trigger_kwargs of {name}")
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,

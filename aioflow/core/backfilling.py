@@ -21,7 +21,7 @@ from aioflow.core.live import backfill_queue
 from aioflow.core.memory import Memory
 from aioflow.core.slots import Slots
 from aioflow.errors import BackfillRefused, RequestError, UnknownBackfill
-from aioflow.inputs import FillBack, Input
+from aioflow.inputs import Asked, FillBack, Input
 from aioflow.model import DagSpec, Instant, RunState
 from aioflow.requests import CreateRun, StartBackfill
 from aioflow.rows import DagRow, RunRow
@@ -33,6 +33,7 @@ __all__ = (
     "found",
     "go_on",
     "is_wanted",
+    "keys",
     "proposed",
     "refuse_order",
     "slots_of",
@@ -56,6 +57,9 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
         RequestError: If there is no such DAG, the conf does not fit it, or another backfill of
             it goes on, or there is nothing that could be filled.
     """
+    before = _keyed(request, draft.memory)
+    if before is not None:
+        return before, False
     row, plan = find(request.dag_id, draft.memory)
     spec = plan.graph.spec
     wished = proposed(request, row, spec, draft.now)
@@ -69,7 +73,11 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
             )
     refuse_order(wished, spec)
     check_conf(CreateRun(dag_id=request.dag_id, conf=request.conf), draft)
-    if spec.schedule is None or not slots_of(wished, spec, 1):
+    if spec.schedule is None:
+        raise BackfillRefused(f"{request.dag_id!r} has no schedule, so it has no slots to fill")
+    if request.last < request.first:
+        raise BackfillRefused("the range ends before it begins: its first day comes first")
+    if not slots_of(wished, spec, 1):
         raise BackfillRefused(
             f"the schedule of {request.dag_id!r} has no slot in that range that has passed and "
             "that it does not make a run for itself; see `aioflow dags next`"
@@ -78,6 +86,22 @@ def start(request: StartBackfill, draft: Draft) -> tuple[int, bool]:
     draft.put_backfill(replace(wished, backfill_no=number))
     draft.effects.append(FillBack(number))
     return number, True
+
+
+def keys(inputs: Iterable[Input]) -> list[tuple[str, str]]:
+    """Return the DAGs and idempotency keys of the requests among inputs that begin one."""
+    asked = (entry.request for entry in inputs if isinstance(entry, Asked))
+    begun = (request for request in asked if isinstance(request, StartBackfill))
+    return [(request.dag_id, request.key) for request in begun if request.key is not None]
+
+
+def _keyed(request: StartBackfill, memory: Memory) -> int | None:
+    if request.key is None:
+        return None
+    for known in memory.backfills.values():
+        if (known.dag_id, known.key) == (request.dag_id, request.key):
+            return known.backfill_no
+    return memory.keyed_backfills.get((request.dag_id, request.key))
 
 
 def refuse_order(row: BackfillRow, spec: DagSpec) -> None:
@@ -111,6 +135,7 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Instant) -
         conf=request.conf,
         next_at=last if request.is_reverse else request.first,
         created_at=now,
+        key=request.key,
     )
 
 

@@ -58,6 +58,7 @@ class Memory:
             backfill have a queue of their own, see ``Run.queue``.
         active_runs: How many runs of a queue are running.
         backfills: Those that go on, by number.
+        keyed_backfills: The number of what a request of this turn has begun before, by DAG and key.
         found_slots: The newest runs of slots that backfills of this turn look at, and by which
             version of their DAGs those are slots.
         parking: What is behind runs, live and waits: what only waits is folded.
@@ -126,6 +127,7 @@ class Memory:
         self.queued_runs: dict[str, deque[Run]] = {}
         self.active_runs: dict[str, int] = {}
         self.backfills: dict[int, BackfillRow] = {}
+        self.keyed_backfills: dict[tuple[str, str], int] = {}
         self.found_slots: dict[int, tuple[str, dict[Instant, RunRow | None]]] = {}
         self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks

@@ -167,7 +167,7 @@ def fire(wait: WaitRecord, report: Fired, draft: Draft, slots: Slots) -> None:
             requeue(live, draft, slots)
         return
     draft.fires.append(wait.fire(report.key))
-    if wait.row.ordinal < 0 and report.ends:
+    if wait.row.ordinal < 0 and (report.ends or not wait.row.next_method):
         _end_task(wait, live, report, draft, slots)
         return
     if wait.row.ordinal < 0:
@@ -194,10 +194,20 @@ def _end_task(wait: WaitRecord, live: Live, report: Fired, draft: Draft, slots: 
         case "skipped":
             keep_try(live, TaskState.SKIPPED, None, draft)
             end(live, TaskState.SKIPPED, draft, slots, at=report.at)
+        case "":
+            fail_or_retry(live, _leads_nowhere(wait), draft, slots)
         case _:
             message = msgspec.msgpack.decode(report.payload, type=str)
             failure = Failure(type="TaskFailedEvent", message=message, reason="raised")
             fail_or_retry(live, failure, draft, slots)
+
+
+def _leads_nowhere(wait: WaitRecord) -> Failure:
+    message = (
+        f"{wait.row.class_path} yielded an event that does not end the task, which has no method "
+        "to resume in: name one, or yield a TaskSuccessEvent"
+    )
+    return Failure(type="TriggerFailed", message=message, reason="trigger_yield")
 
 
 def _let_go_of_waits(

@@ -307,7 +307,7 @@ class Arguments:
         """Return what makes of a text in the DAG file what an argument of this name is."""
         if name in self._templates:
             return renderer(self.context)
-        if name == START_KWARGS and getattr(self._node.operator, "start_from_trigger", False):
+        if name == START_KWARGS and self._node.starts_from_trigger:
             return self.rendered
         return _as_it_is
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from aioflow.author.node import Node
-from aioflow.author.signals import NotReady
+from aioflow.author.signals import NotReady, sensor_saw
 from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
 from aioflow.host.items import Giver
-from aioflow.host.outcome import is_ignored, sensor_saw
+from aioflow.host.outcome import is_ignored
 from aioflow.host.pages import FetchPage, fetch_ahead, no_page
 from aioflow.messages import Labelled
 from aioflow.model import SensorSpec

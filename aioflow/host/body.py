@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +13,8 @@ import msgspec
 from aioflow.author.codec import decode
 from aioflow.author.context import resolve
 from aioflow.author.node import Node
+from aioflow.author.operator import looks_by_poke
+from aioflow.author.signals import PokeReturnValue
 from aioflow.author.trigger import TriggerEvent
 from aioflow.host.arguments import Arguments, KnownRun, spec_of
 from aioflow.host.items import all_items
@@ -61,14 +64,26 @@ def begin(run: KnownRun, node: Node, start: Start, pages: PagesOfRun, results: P
         pages_of_run = partial(pages, start.run_no)
         return Body(lambda: all_items(pages_of_run, start.task_no), operator)
     if not start.method:
-        first = operator.poke if is_check else operator.execute
-        return Body(partial(first, values), operator, is_check, label)
+        if not is_check:
+            return Body(partial(operator.execute, values), operator, label=label)
+        look = operator.poke if looks_by_poke(type(operator)) else partial(_whole, operator.execute)
+        return Body(partial(look, values), operator, is_check=True, label=label)
     kwargs = {} if start.kwargs is None else decode(start.kwargs)
     if start.upto:
         return Body(_taking_events(operator, node, start, values, kwargs), operator)
     event = None if start.event is None else decode(start.event)
     method = getattr(operator, start.method)
     return Body(partial(method, values, event=event, **kwargs), operator)
+
+
+def _whole(execute: Callable[[Any], Any], values: Any) -> Any:
+    """Call the ``execute`` of a sensor that has one of its own: what it returns is the result."""
+    value = execute(values)
+    return _waited_for(value) if inspect.isawaitable(value) else PokeReturnValue(True, value)
+
+
+async def _waited_for(value: Awaitable[Any]) -> PokeReturnValue[Any]:
+    return PokeReturnValue(is_done=True, xcom_value=await value)
 
 
 def _taking_events(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,6 @@ from aioflow.author.node import Node, Part
 from aioflow.author.signals import (
     Fail,
     NotReady,
-    PokeReturnValue,
     RetryAfter,
     Skip,
     TaskDeferred,
@@ -65,7 +63,6 @@ __all__ = (
     "not_begun",
     "now",
     "pack",
-    "sensor_saw",
     "succeeded",
 )
 
@@ -252,13 +249,6 @@ def handled(node: Node, start: Start, began_at: int, value: object) -> EventsHan
     return EventsHandled(*ended, start.upto, items, start.is_closing)
 
 
-def sensor_saw(value: object) -> tuple[bool, Any]:
-    """Return whether a check was the last one, and the sensor's result if it was."""
-    if isinstance(value, PokeReturnValue):
-        return bool(value.is_done), value.xcom_value
-    return bool(value), None
-
-
 def not_begun(start: Start, problem: BaseException) -> Failed:
     """Return the report of a start whose run or code could not be had."""
     reason = IMPORT_ERROR
@@ -384,8 +374,8 @@ def _deferred(
         failure = Failure(type="TaskDeferred", message=message, reason="defer_in_stream")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
     methods = [name for name in (wish.method_name, wish.on_timeout) if name is not None]
-    takes_all = events is not None and bool(events.method)
-    is_missing = wish.method_name is None and not takes_all
+    may_end = operator is not None and (events is None or bool(events.method))
+    is_missing = wish.method_name is None and not may_end
     if is_missing or not all(callable(getattr(operator, name, None)) for name in methods):
         kind = "a function" if operator is None else f"a {type(operator).__name__}"
         named = " or ".join(map(repr, dict.fromkeys(methods))) or "no method"

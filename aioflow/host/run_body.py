@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from aioflow.author.signals import sensor_saw
 from aioflow.author.values import Held, in_process
 from aioflow.errors import TaskError, UnknownValue
 from aioflow.host import values
@@ -22,7 +23,6 @@ from aioflow.host.outcome import (
     not_begun,
     now,
     pack,
-    sensor_saw,
     succeeded,
 )
 from aioflow.host.questions import ResultsPage, ResultsWanted

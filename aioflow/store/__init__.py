@@ -302,6 +302,9 @@ class Store(Browsed, Protocol):
     async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
         """Return the backfill of that number."""
 
+    async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
+        """Return the backfill of a DAG that a request with this idempotency key has begun."""
+
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[BackfillRow]:

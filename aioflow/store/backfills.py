@@ -27,6 +27,9 @@ _backfill, _run = tables.backfill, tables.run
 RUNNING_BACKFILLS = (
     select(_backfill).where(_backfill.c.state == "running").order_by(_backfill.c.backfill_no)
 )
+_BY_KEY = select(_backfill).where(
+    _backfill.c.dag_id == text("dag_id"), _backfill.c.key == text("key")
+)
 _BY_NUMBER = select(_backfill).where(_backfill.c.backfill_no == number("backfill_no"))
 
 
@@ -68,6 +71,10 @@ class BackfillReader(Asking):
     async def find_backfill(self, backfill_no: int) -> BackfillRow | None:
         """See ``Store``."""
         return await self._one(rows.backfill_row, _BY_NUMBER, backfill_no=backfill_no)
+
+    async def find_keyed_backfill(self, dag_id: str, key: str) -> BackfillRow | None:
+        """See ``Store``."""
+        return await self._one(rows.backfill_row, _BY_KEY, dag_id=dag_id, key=key)
 
     async def list_backfills(
         self, *, dag_id: str | None = None, before: int | None = None, limit: int = 100

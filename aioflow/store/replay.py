@@ -37,6 +37,7 @@ _ADDED_LATER: Mapping[str, _Row] = {
     "new expansion": {"is_open": 0},
     "new trigger": {"ordinal": -1, "branch": 0, "window": 0, "failure": None, "timeout_method": ""},
     "new run": {"caller": None, "backfill": None},
+    "backfill": {"key": None},
     "dag": {"last_slot": None, "told_late": None},
 }
 """Columns a later schema added at the end of a table, and what older rows hold there."""

@@ -369,8 +369,10 @@ backfill = Table(
     number("created_at"),
     number("ended_at", null=True),
     text("failure", null=True),
+    text("key", null=True),
     sqlite_strict=True,
 )
+Index("backfill_by_key", backfill.c.dag_id, backfill.c.key, unique=True)
 _running = backfill.c.state == "running"
 Index(
     "backfill_running",

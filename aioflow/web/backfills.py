@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.api import Api
@@ -39,7 +39,12 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
     """Add them."""
 
     @router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
-    async def start_backfill(acting: Acting, dag_id: str, body: BackfillBody) -> Response:
+    async def start_backfill(
+        acting: Acting,
+        dag_id: str,
+        body: BackfillBody,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
         """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
         if body.dry_run:
             slots = await acting.backfills.preview(
@@ -58,6 +63,7 @@ def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
             max_active=body.max_active,
             reverse=body.reverse,
             conf=body.conf,
+            key=idempotency_key,
         )
         return json(made, status_code=201 if created else 200)
 

@@ -209,9 +209,10 @@ def test_a_sensor_is_no_generator():
             yield True
 
 
-def test_a_deferral_without_a_method_needs_a_handler():
+@pytest.mark.parametrize("said", [{}, {"method_name": None}], ids=["left-out", "none"])
+def test_a_deferral_of_one_that_takes_each_event_needs_a_method(said):
     with pytest.raises(DagError, match="method_name"):
-        Each("e").defer(trigger=TimeDeltaTrigger("1h"))
+        Each("e").defer(trigger=TimeDeltaTrigger("1h"), **said)
 
 
 def test_a_decorated_dag_knows_its_streams():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from aioflow import DAG, DagError, TaskGroup, chain, dag, task, task_group
+from aioflow import DAG, Context, DagError, Operator, TaskGroup, chain, dag, task, task_group
 from aioflow.author.describe import describe
 from aioflow.host.choices import skipped_by
 
@@ -37,6 +39,46 @@ def test_the_tasks_of_a_group_are_named_after_it():
         "etl.load": {"etl.extract"},
         "end": {"etl.load"},
     }
+
+
+class Work(Operator):
+    def __init__(self, source: object = None, **options: Any) -> None:
+        super().__init__(**options)
+
+    def execute(self, context: Context) -> str:
+        return self.task_id
+
+
+@task_group
+def classes(source: int) -> object:
+    return Work(source=Work(source=source, task_id="extract").output, task_id="load").output
+
+
+def test_operators_in_a_group_are_named_after_it_as_functions_are():
+    with DAG("d") as made:
+        classes(1)
+        classes(2)
+        with TaskGroup("g", prefix_group_id=False):
+            Work.partial(task_id="mapped").expand(source=[1])
+
+    assert parents(made) == {
+        "classes.extract": set(),
+        "classes.load": {"classes.extract"},
+        "classes__1.extract": set(),
+        "classes__1.load": {"classes__1.extract"},
+        "mapped": set(),
+    }
+    assert [getattr(node.instance, "task_id", None) for node in made.nodes] == [
+        *("classes.extract", "classes.load", "classes__1.extract", "classes__1.load"),
+        None,
+    ]
+
+
+def test_an_operator_of_a_group_knows_its_whole_name_where_it_runs():
+    with DAG("d") as made, TaskGroup("g"):
+        Work(task_id="one")
+
+    assert made.nodes[0].make_operator({"task_id": "one"}).execute({}) == "g.one"
 
 
 def test_a_second_call_makes_another_group():

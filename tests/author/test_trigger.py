@@ -15,6 +15,7 @@ import pytest
 from aioflow import (
     Operator,
     RunEndings,
+    StartTriggerArgs,
     TaskDeferred,
     Trigger,
     TriggerEvent,
@@ -35,6 +36,7 @@ from aioflow.author.asking import (
     run_start_id,
 )
 from aioflow.author.codec import encode_fields
+from aioflow.author.start import start_spec
 from aioflow.author.trigger import class_path, construct, prepare, serialize
 from aioflow.errors import AioflowError, DagError, WrongField
 from aioflow.model import ValueKind
@@ -365,6 +367,18 @@ def test_deferring_into_a_method_that_is_not_there_is_wrong():
         Waits(task_id="waits").defer(trigger=Bare(), method_name="nowhere")
 
 
+def test_a_method_to_resume_in_is_not_forgotten():
+    with pytest.raises(DagError, match="None if the trigger ends the task itself"):
+        Waits(task_id="waits").defer(trigger=Bare())
+
+
+def test_deferring_to_a_trigger_that_ends_the_task_needs_no_method():
+    with pytest.raises(TaskDeferred) as caught:
+        Waits(task_id="waits").defer(trigger=Bare(), method_name=None)
+
+    assert caught.value.method_name is None
+
+
 def test_only_a_trigger_can_be_waited_for():
     no_trigger: Any = 5
 
@@ -497,3 +511,13 @@ async def test_a_trigger_asks_for_what_is_kept():
         (ValueKind.CONNECTION, "B"),
         (ValueKind.VARIABLE, "C"),
     ]
+
+
+class Starts(Operator):
+    start_from_trigger = True
+    start_trigger_args = StartTriggerArgs(trigger_cls=Bare, trigger_kwargs={"check": lambda: 1})
+
+
+def test_a_function_among_the_arguments_of_a_start_trigger_is_refused_at_parse():
+    with pytest.raises(Unserializable, match="'check' in trigger_kwargs of Starts"):
+        start_spec(Starts)

@@ -352,6 +352,10 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             memory.loaded[request.run_id, key] = loading.look_back()
     memory.recalled = {number: rows.tasks[number] for number in needed(inputs, memory)}
     memory.found_slots = {}
+    begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}
+    memory.keyed_backfills = {
+        asked: begun[asked] for asked in backfilling.keys(inputs) if asked in begun
+    }
     for backfill, dates in backfilling.wanted(inputs, memory):
         dated = (run for run in rows.seen() if run.logical_date in dates)
         runs = [run for run in dated if run.dag_id == backfill.dag_id]

@@ -156,6 +156,19 @@ def test_the_same_backfill_asked_for_twice_is_one_and_another_is_refused_while_i
     assert backfill(world, reprocess="all") != number
 
 
+def test_the_same_request_is_one_backfill_also_when_that_is_over():
+    world = world_of()
+    asked = {"first": world.now - 5 * MINUTE, "last": world.now, "reprocess": "all", "key": "k"}
+    number = backfill(world, **asked)
+
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    world.finish_all()
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    world.restart()
+    assert world.ask(StartBackfill(dag_id="dag", **asked)) == (number, False)
+    assert backfill(world, **(asked | {"key": "another"})) != number
+
+
 @pytest.mark.parametrize(
     ("options", "asked", "error"),
     [
@@ -173,6 +186,22 @@ def test_what_cannot_be_filled_is_refused(options, asked, error):
         backfill(world, **asked)
 
     assert world.rows.backfills == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "words"),
+    [
+        ({"schedule": None}, {}, "has no schedule"),
+        ({}, {"last": 0}, "ends before it begins"),
+        ({}, {"minutes": 0}, "has no slot in that range that has passed"),
+    ],
+    ids=["no-schedule", "backwards", "no-slot"],
+)
+def test_a_range_that_cannot_be_filled_is_refused_in_words_of_its_own(options, asked, words):
+    world = world_of(**options)
+
+    with pytest.raises(BackfillRefused, match=words):
+        backfill(world, **asked)
 
 
 @pytest.mark.parametrize("fields", [{"is_reverse": True}, {"reprocess": "failed"}])

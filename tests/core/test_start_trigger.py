@@ -115,6 +115,37 @@ def test_an_event_ends_the_task_without_a_worker(how, payload, task, run):
     assert not world.rows.triggers
 
 
+def test_a_deferred_task_without_a_method_is_ended_by_its_event():
+    world = World()
+    run = world.begin(TaskSpec(task_id="a", retry=ONCE))
+    start = world.starts.pop(world.started("a").start.task_no).start
+    at = (start.task_no, start.start_no, world.now, world.now)
+    world.turn(Deferred(*at, "dag:T", b"\x80", ""))
+
+    ends(world, hosts(world)[0], "success", b"\x2a")
+
+    assert world.run_state(run) == "success"
+    assert [row.body for row in world.rows.results.values()] == [b"\x2a"]
+
+
+def test_an_event_that_ends_nothing_fails_a_try_that_has_no_method_to_resume_in():
+    world = World()
+    run = world.begin(waiting(next_method="", retry=TWICE))
+
+    fire(world, hosts(world)[0])
+
+    assert world.state(run, "a") == "retrying"
+    assert not world.starts
+    world.pass_time(6)
+    fire(world, hosts(world)[-1])
+    assert (world.state(run, "a"), world.run_state(run)) == ("failed", "failed")
+    [row] = [row for row in world.rows.tasks.values() if row.run_no == run]
+    assert row.failure is not None
+    assert row.failure.reason == "trigger_yield"
+    assert "TaskSuccessEvent" in row.failure.message
+    assert not world.rows.triggers
+
+
 def test_a_task_ended_by_an_event_has_its_result():
     world = World()
     world.begin(waiting(next_method=""), TaskSpec(task_id="b", parents=(0,), argument_parents=(0,)))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from aioflow.author.codec import decode
 from aioflow.findings import Parsed
 from aioflow.host.airflow import finder
-from aioflow.messages import Fired, Output, TriggerEnded
+from aioflow.messages import Deferred, Fired, Output, Succeeded, TriggerEnded
 from aioflow.orders import Parse
-from tests.host.peer import write_version
+from tests.host.peer import run_info, start, write_version
 from tests.host.test_trigger_host import hosting
 
 FLOW = """
@@ -61,6 +61,59 @@ class Renamed(Watches):
 args = StartTriggerArgs("flow.Moment", "after", {"moment": None})
 assert (args.trigger_cls, args.next_method, args.trigger_kwargs) == (
     "flow.Moment", "after", {"moment": None})
+"""
+
+SENSORS = """
+import asyncio, time
+from datetime import timedelta
+from airflow.configuration import conf
+from airflow.models.baseoperator import BaseOperator
+from airflow.sensors.base import BaseSensorOperator
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
+from airflow.utils import timezone
+from airflow.utils.context import Context
+from aioflow import DAG
+
+class MomentTrigger(BaseTrigger):
+    def __init__(self, moment):
+        super().__init__()
+        self.moment = moment
+
+    def serialize(self):
+        return ("flow.MomentTrigger", {"moment": self.moment})
+
+    async def run(self):
+        while self.moment > timezone.utcnow():
+            await asyncio.sleep(1)
+        yield TriggerEvent(self.moment)
+
+class HourDeltaTrigger(DateTimeTrigger):
+    def __init__(self, hours: int):
+        moment = timezone.utcnow() - timedelta(hours=hours)
+        super().__init__(moment=moment, end_from_trigger=True)
+
+class WaitOneHourSensor(BaseSensorOperator):
+    def __init__(
+        self,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> None:
+        if self.deferrable:
+            self.defer(trigger=TimeDeltaTrigger(timedelta(hours=1)), method_name="complete")
+        else:
+            time.sleep(0)
+
+    def complete(self, context: Context, event=None) -> None: ...
+
+with DAG("pipeline"):
+    WaitOneHourSensor(task_id="deferred", deferrable=True)
+    WaitOneHourSensor(task_id="slept")
+    assert conf.get("core", "executor", fallback="none") == "none"
 """
 
 RUNS = """
@@ -125,6 +178,39 @@ def test_a_dag_file_that_uses_airflows_names_is_parsed(home, spawn):
     parsed = child.expect(Parsed)
     assert (parsed.failures, [spec.dag_id for spec in parsed.dags]) == ((), ["pipeline"])
     assert "flow:Moment" in parsed.triggers
+
+
+@pytest.mark.process
+def test_a_sensor_written_for_airflow_defers_to_an_instant(home, spawn):
+    write_version(home, flow=SENSORS)
+    child = spawn("slot")
+    child.send(run_info(), start(0))
+
+    deferred = child.expect(Deferred)
+    assert deferred.class_path == "aioflow.host.airflow.temporal:DateTimeTrigger"
+    moment = decode(deferred.kwargs)["moment"]
+    assert timedelta(minutes=59) < moment - datetime.now(UTC) <= timedelta(hours=1)
+
+    child.send(start(1))
+    assert child.expect(Succeeded).body is None
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("kind", "kwargs", "ends"),
+    [
+        pytest.param("MomentTrigger", {"moment": datetime(2026, 1, 1, tzinfo=UTC)}, "", id="own"),
+        pytest.param("HourDeltaTrigger", {"hours": 1}, "success", id="derived"),
+    ],
+)
+def test_an_instant_of_airflow_is_waited_for(home, spawn, kind, kwargs, ends):
+    write_version(home, flow=SENSORS)
+    child = spawn("triggers")
+    child.send(hosting(kind, **kwargs))
+
+    fired = child.expect(Fired)
+    assert fired.ends == ends
+    assert decode(fired.payload) < datetime.now(UTC)
 
 
 @pytest.fixture

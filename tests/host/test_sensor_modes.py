@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.messages import Failed, NotReadyYet, Skipped, Succeeded
+from aioflow.messages import Deferred, Failed, NotReadyYet, Skipped, Succeeded
 from tests.host.peer import result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -165,3 +165,58 @@ def test_what_is_raised_behind_a_trigger_is_ignored_as_in_a_check(home, spawn, m
     child.send(start(0, method="resumed", event=b"\xc0"))
 
     assert isinstance(child.expect(kind), kind)
+
+
+OWN = """
+from dataclasses import dataclass
+
+@dataclass
+class Later(Trigger[int]):
+    async def run(self): yield TriggerEvent(1)
+
+class Look(Sensor):
+    {mode}def poke(self, context):
+        return PokeReturnValue(looks() > 2, 7)
+
+    {mode}def execute(self, context):
+        {body}
+
+    def resumed(self, context, event): ...
+
+with DAG("pipeline"):
+    Look(task_id="look", interval="10ms")
+"""
+
+
+@pytest.mark.parametrize(("mode", "wait"), [("", ""), ("async ", "await ")], ids=["slot", "hosted"])
+@pytest.mark.parametrize(
+    ("body", "expected", "count"),
+    [
+        pytest.param("return looks()", ("done", 1), 1, id="what-it-returns-is-the-result"),
+        pytest.param("looks()", ("done", None), 1, id="also-nothing"),
+        pytest.param(
+            "if looks() < 3: raise NotReady('10ms')", ("done", None), 3, id="it-may-look-again"
+        ),
+        pytest.param(
+            "return {wait}super().execute(context)", ("done", 7), 3, id="it-may-look-by-poke"
+        ),
+    ],
+)
+def test_a_sensor_is_run_by_an_execute_of_its_own(home, spawn, mode, wait, body, expected, count):
+    source = OWN.format(mode=mode, body=body.format(wait=wait))
+    write_version(home, flow=f"HOME = {str(home)!r}\n{HEAD}{source}")
+    child = spawn("async" if mode else "slot")
+    child.send(run_info())
+
+    assert outcome(child) == expected
+    assert len((home / "looks").read_text()) == count
+
+
+@pytest.mark.parametrize("mode", ["", "async "], ids=["slot", "hosted"])
+def test_a_sensor_may_defer_in_an_execute_of_its_own(home, spawn, mode):
+    body = "self.defer(trigger=Later(), method_name='resumed')"
+    write_version(home, flow=f"HOME = {str(home)!r}\n{HEAD}{OWN.format(mode=mode, body=body)}")
+    child = spawn("async" if mode else "slot")
+    child.send(run_info(), start(0))
+
+    assert child.expect(Deferred).next_method == "resumed"

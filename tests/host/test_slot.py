@@ -700,10 +700,14 @@ class Again(Operator):
         return [event, hasattr(self, "seen"), context["run_id"]]
     def too_late(self, context, event=None): return ["too late", event]
 
+class Ended(Operator):
+    def execute(self, context): self.defer(trigger=Later(), method_name=None)
+
 with DAG("pipeline"):
     ByHand(task_id="by_hand")
     Deep(task_id="deep")
     Again(task_id="again")
+    Ended(task_id="ended")
 """
 
 
@@ -716,6 +720,15 @@ def test_a_task_defers_however_it_is_said(slot, position):
     deferred = child.expect(Deferred)
     assert (deferred.next_method, decode(deferred.next_kwargs)) == ("after", {"n": 2})
     assert (deferred.class_path, deferred.timeout_us) == ("flow:Later", 3_600_000_000)
+
+
+def test_a_task_that_its_trigger_ends_resumes_in_no_method(slot):
+    child = slot(DEFERS)
+
+    child.send(start(3))
+
+    deferred = child.expect(Deferred)
+    assert (deferred.next_method, deferred.class_path) == ("", "flow:Later")
 
 
 def test_a_task_may_resume_in_execute_and_nothing_of_the_instance_survives(slot):
@@ -799,10 +812,11 @@ def test_a_trigger_whose_class_path_is_no_text_fails_its_try_alone(slot):
     assert (failed.failure.reason, failed.retryable) == ("unserializable", False)
 
 
-def test_a_function_cannot_defer(slot):
+@pytest.mark.parametrize("method", ["'execute'", "None"])
+def test_a_function_cannot_defer(slot, method):
     child = slot(
         WAITER.partition("class Waiter")[0]
-        + one_task("raise TaskDeferred(trigger=Later(1), method_name='execute')")
+        + one_task(f"raise TaskDeferred(trigger=Later(1), method_name={method})")
     )
 
     child.send(start(0))

@@ -260,6 +260,29 @@ def test_a_field_whose_template_cannot_be_rendered_fails_the_wait(host):
     assert (found.reason, "'nobody' is undefined" in found.message) == ("trigger_construct", True)
 
 
+def test_partial_may_say_that_children_wait_straight_from_their_start(host):
+    child = host(
+        """
+class Mine(Operator):
+    start_trigger_args = StartTriggerArgs(
+        trigger_cls="flow.Echo", trigger_kwargs={"value": 0, "more": 1}, next_method="after")
+
+    def __init__(self, *, trigger_kwargs, start_from_trigger, **options):
+        raise AssertionError("it is skipped")
+
+    def after(self, context, event=None): ...
+
+with DAG("pipeline"):
+    Mine.partial(task_id="a", start_from_trigger=True).expand(
+        trigger_kwargs=[{"value": 7}, {"value": 8}])
+"""
+    )
+
+    child.send(hosting(0, 2, map_index=1, widths=(2,), task_no=201))
+
+    assert decode(child.expect(Fired).payload) == [8, 1]
+
+
 def test_an_item_whose_function_skips_skips_its_child(host):
     child = host(
         """

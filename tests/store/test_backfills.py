@@ -42,6 +42,17 @@ async def test_a_backfill_comes_back_as_it_was_stored(store):
     assert await compare(store) == []
 
 
+async def test_a_backfill_is_found_by_its_idempotency_key(store):
+    keyed = replace(ONE, key="monday")
+    await store.commit(first_batch())
+    await store.commit(batch(2, backfills=[keyed, OVER, OTHER]))
+
+    assert await store.find_keyed_backfill("etl", "monday") == keyed
+    assert await store.find_keyed_backfill("other", "monday") is None
+    with pytest.raises(BatchRefused):
+        await store.commit(batch(3, backfills=[replace(OVER, backfill_no=41, key="monday")]))
+
+
 async def test_backfills_come_in_pages_the_newest_first(store):
     await store.commit(first_batch())
     await store.commit(batch(2, backfills=[ONE, OVER, OTHER]))

@@ -393,13 +393,15 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
             web, "POST", path, body=b'{%b, "dry_run": true}' % given, headers=BEARER | JSON
         )
         body = b'{%b, "max_active": 1}' % given
-        made = await ask(web, "POST", path, body=body, headers=BEARER | JSON)
+        keyed = BEARER | JSON | {"idempotency-key": "monday"}
+        made = await ask(web, "POST", path, body=body, headers=keyed)
         same = await ask(web, "POST", path, body=body, headers=BEARER | JSON)
         number = made.json["backfill_id"]
         started = await n.succeed()
         shown = await ask(web, "GET", f"/api/v1/backfills/{number}", headers=BEARER)
         gone = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)
         twice = await ask(web, "POST", f"/api/v1/backfills/{number}/cancel", headers=BEARER | JSON)
+        again = await ask(web, "POST", path, body=body, headers=keyed)
         listed = await ask(web, "GET", "/api/v1/backfills?dag=hourly", headers=BEARER)
         unknown = await ask(web, "GET", "/api/v1/backfills/7", headers=BEARER)
         odd = await ask(
@@ -416,6 +418,7 @@ async def test_a_backfill_is_previewed_started_followed_and_cancelled(tmp_path):
     assert started.info.cause == "backfill"
     assert shown.json["state"] == "running"
     assert (gone.json["state"], twice.json) == ("cancelled", gone.json)
+    assert (again.status, again.json) == (200, gone.json)
     assert listed.json == [gone.json]
     assert (unknown.status, unknown.json["code"]) == (404, "request.unknown_backfill")
     assert (odd.status, nobody.status) == (400, 404)

@@ -20,19 +20,29 @@ _ROOT = "airflow"
 _PACKAGES = frozenset(
     {
         _ROOT,
-        "airflow.triggers",
+        "airflow.models",
         "airflow.sdk",
         "airflow.sdk.definitions",
         "airflow.sdk.definitions._internal",
+        "airflow.sensors",
+        "airflow.triggers",
+        "airflow.utils",
     }
 )
 _CONTENTS = {
+    "airflow.configuration": "configuration",
     "airflow.exceptions": "exceptions",
+    "airflow.models": "models",
+    "airflow.models.baseoperator": "models",
     "airflow.sdk": "sdk",
     "airflow.sdk.definitions._internal.types": "types",
     "airflow.sdk.exceptions": "exceptions",
     "airflow.sdk.timezone": "timezone",
+    "airflow.sensors.base": "sensors",
     "airflow.triggers.base": "base",
+    "airflow.triggers.temporal": "temporal",
+    "airflow.utils.context": "context",
+    "airflow.utils.timezone": "timezone",
 }
 """Which of the modules beside this one says what is in there."""
 

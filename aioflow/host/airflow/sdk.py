@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from aioflow.author.operator import Context
 from aioflow.author.operator import Operator as BaseOperator
+from aioflow.author.operator import Sensor as BaseSensorOperator
+from aioflow.author.signals import PokeReturnValue
 from aioflow.host.airflow.base import BaseTrigger, TriggerEvent
 from aioflow.host.airflow.exceptions import AirflowException
 
-__all__ = ("AirflowException", "BaseOperator", "BaseTrigger", "TriggerEvent")
+__all__ = (
+    "AirflowException",
+    "BaseOperator",
+    "BaseSensorOperator",
+    "BaseTrigger",
+    "Context",
+    "PokeReturnValue",
+    "TriggerEvent",
+)
