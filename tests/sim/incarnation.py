@@ -216,7 +216,7 @@ class Incarnation:
     def _triggerers_know_their_hosts(self) -> None:
         """What a host has and was not told to end, its triggerer has on its list."""
         for role, triggerer in self.triggerers.items():
-            unknown = self.children.hosted(role) - triggerer.hosted
+            unknown = self.children.hosted(role).difference(triggerer._hosted)
             if unknown:
                 raise Broken("hosting", f"the {role} host has {unknown}, its triggerer knows not")
 

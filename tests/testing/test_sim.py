@@ -449,22 +449,29 @@ async def test_a_def_task_is_not_replaced_by_a_coroutine(sim: Sim):
         await sim.start(curious)
 
 
-async def test_a_task_id_that_no_dag_has_is_told_at_the_end():
-    with (
-        pytest.raises(LookupError, match=r"'asks_agian'.*curious; did you mean 'asks_again'\?"),
-        Sim() as sim,
-    ):
+async def replace_one_too_many() -> None:
+    with Sim() as sim:
         sim.replace("asks_agian", lambda answer: answer)
         sim.replace(asks_the_world, lambda question: "because")
         sim.replace("asks_again", lambda answer: answer)
         await (await sim.start(curious)).finished()
 
 
-async def test_a_task_id_that_is_told_wrongly_hides_no_other_error():
-    with pytest.raises(ZeroDivisionError), Sim() as sim:
+async def replace_nobody_and_fail() -> None:
+    with Sim() as sim:
         sim.replace("nobody", lambda: None)
         await sim.start(curious)
         raise ZeroDivisionError
+
+
+async def test_a_task_id_that_no_dag_has_is_told_at_the_end():
+    with pytest.raises(LookupError, match=r"'asks_agian'.*curious; did you mean 'asks_again'\?"):
+        await replace_one_too_many()
+
+
+async def test_a_task_id_that_is_told_wrongly_hides_no_other_error():
+    with pytest.raises(ZeroDivisionError):
+        await replace_nobody_and_fail()
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
