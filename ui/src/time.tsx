@@ -128,6 +128,13 @@ export function When({ at, none = "–" }: { at: string | null | undefined; none
   );
 }
 
+/** When something is done again; what is late by a moment is done now. */
+export function Next({ at }: { at: string | null | undefined }) {
+  const found = millis(at);
+  const now = useNow(found !== null);
+  return found !== null && found <= now ? <span title={instants(at)}>now</span> : <When at={at} />;
+}
+
 /** An instant by the clock. */
 export function At({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
   if (millis(at) === null) return <span class="soft">{none}</span>;

@@ -5,7 +5,7 @@ import { VirtualList } from "../list";
 import { Choice, DagFilter, Empty, Head, Heads, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
-import { When, span } from "../time";
+import { Next, When, span } from "../time";
 import type { Slow, Trigger, TriggerSummary } from "../types";
 
 const PAGE = 200;
@@ -164,7 +164,7 @@ function Summary({ data }: { data: TriggerSummary }) {
                   </td>
                   <td class="num">{number(kind.shared_watches)}</td>
                   <td class="num">
-                    <When at={kind.next_check_at} />
+                    <Next at={kind.next_check_at} />
                   </td>
                   <td class="num">{number(kind.fires)}</td>
                   <td class="num">{number(kind.fires_per_second, 1)}</td>
