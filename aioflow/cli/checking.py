@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import anyio
 import msgspec
 
 from aioflow.catalog.parsing import Parser
+from aioflow.catalog.scanning import scan
 from aioflow.cli.lone_parser import lone_parser
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.errors import DuplicateDag
@@ -35,7 +37,15 @@ class Checked(msgspec.Struct, kw_only=True):
 
 def check(arguments: argparse.Namespace) -> int:
     """Print what is wrong with the files; 1 if anything is."""
-    found = anyio.run(_check_files, arguments.files, folders_of(arguments))
+    named: list[str] = arguments.files
+    within = [Path(path).absolute() for path in named if Path(path).is_dir()]
+    files = list(dict.fromkeys(chain.from_iterable(map(_files_of, named))))
+    parsed = anyio.run(_check_files, files, (*folders_of(arguments), *within))
+    # Of a folder, what is no DAG file may be there for others to import.
+    found = [one for one in parsed if one.dags or one.problems or one.file in named]
+    for checked in found:
+        if not checked.dags and not checked.problems:
+            checked.problems.append(DagFailure("dag.none", "the file defines no DAG", 0))
     if arguments.json:
         print_json([_shown(checked) for checked in found])
     else:
@@ -75,11 +85,24 @@ async def _check_files(files: Sequence[str], folders: Sequence[Path]) -> list[Ch
             if first.setdefault(spec.dag_id, file) != file:
                 duplicate = DuplicateDag(spec.dag_id, first[spec.dag_id])
                 problems.append(DagFailure(duplicate.code, str(duplicate), spec.line))
-        if not problems and not result.dags:
-            problems.append(DagFailure("dag.none", "the file defines no DAG", 0))
         dags = [spec.dag_id for spec in result.dags]
         found.append(Checked(file=file, dags=dags, problems=problems, warnings=list(result.odd)))
     return found
+
+
+def _files_of(path: str) -> Sequence[str]:
+    """Return what a path stands for: of a folder all that a daemon would take for DAG files.
+
+    What nobody can look at, and a folder without any, stands for itself.
+    """
+    if not Path(path).is_dir():
+        return (path,)
+    folder = Path(path).absolute()
+    found = scan([folder], {})
+    files = [name for name, seen in found.files.items() if seen.has_dags and not seen.is_ignored]
+    paths = [*(folder / name for name in files), *found.causes.values()]
+    shown = [str(Path(path) / seen.relative_to(folder)) for seen in sorted(paths)]
+    return shown or (path,)
 
 
 async def parse_files(files: Iterable[Path], folders: Sequence[Path]) -> list[Parsed]:
@@ -97,7 +120,7 @@ async def _parse(parser: Parser, file: Path, folders: Sequence[Path]) -> Parsed:
     path = anyio.Path(file)
     if not await path.is_file():
         is_folder = await path.is_dir()
-        why = "it is a folder; name the files in it" if is_folder else "there is no such file"
+        why = "no DAG file can be found in it" if is_folder else "there is no such file"
         return Parsed((), (DagFailure("file.missing", why, 0),), ())
     folder, name = place_of(file, folders)
     return await parser.parse(folder, name)

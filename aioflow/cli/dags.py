@@ -81,10 +81,10 @@ def _add_files(verbs: Nouns) -> None:
         "check",
         _check,
         text="parse and validate DAG files, without a daemon",
-        example="aioflow dags check dags/*.py",
+        example="aioflow dags check dags",
         remote=False,
     )
-    check.add_argument("files", nargs="+", metavar="FILE")
+    check.add_argument("files", nargs="+", metavar="FILE", help="or a folder of them")
     check.add_argument("--dags", metavar="DIR", help="the DAG folder the files belong to")
     test = add_command(
         verbs,

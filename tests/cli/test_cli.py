@@ -775,6 +775,25 @@ def test_check_names_file_line_and_code(tmp_path):
     ]
 
 
+def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
+    dags = tmp_path / "dags"
+    (dags / "team").mkdir(parents=True)
+    (dags / "team" / "good.py").write_text("from rates import RATE\n" + DAGS)
+    (dags / "wrong.py").write_text("from aioflow import dag\n\n\ndef f(:\n")
+    (dags / "rates.py").write_text("import aioflow\n\nRATE = 2\n")
+    (dags / "draft.py").write_text("from aioflow import oh no")
+    (dags / "plain.py").write_text("raise RuntimeError")
+    (dags / ".aioflowignore").write_text("draft.py\n")
+
+    done = run("dags", "check", dags, "--json")
+
+    assert done.status == 1
+    found = {
+        checked["file"]: [said["code"] for said in checked["problems"]] for checked in done.json
+    }
+    assert found == {f"{dags}/team/good.py": [], f"{dags}/wrong.py": ["syntax_error"]}
+
+
 def test_check_sees_a_name_that_two_files_give(tmp_path):
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(DAGS)

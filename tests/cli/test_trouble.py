@@ -126,7 +126,7 @@ def test_a_folder_and_a_file_that_is_not_there_are_told_apart(tmp_path):
     folder = run("dags", "check", tmp_path)
     nothing = run("dags", "test", tmp_path / "nothing.py")
 
-    assert (folder.status, "it is a folder" in folder.out) == (1, True)
+    assert (folder.status, "no DAG file can be found in it" in folder.out) == (1, True)
     assert nothing.err == (
         f"aioflow: {tmp_path}/nothing.py cannot be tested: there is no such file [dag]\n"
     )
