@@ -14,6 +14,7 @@ import anyio
 
 from aioflow.author.notifiers import Notification
 from aioflow.clock import SystemClock
+from aioflow.errors import DaemonStopping
 from aioflow.host.code import CodeShelf
 from aioflow.model import Instant
 from aioflow.rows import Batch
@@ -126,8 +127,9 @@ class World:
             dying = asyncio.ensure_future(self._died.wait())
             try:
                 await asyncio.wait({asking, dying}, return_when=asyncio.FIRST_COMPLETED)
-                if asking.done():
+                if asking.done() and not isinstance(asking.exception(), DaemonStopping):
                     return asking.result()
+                await dying
             finally:
                 asking.cancel()
                 dying.cancel()

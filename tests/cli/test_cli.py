@@ -578,8 +578,8 @@ def test_a_message_cannot_steer_the_terminal(daemon):
         (("runs", "mark", "nobody", "--state", "failed"), "request.unknown_run"),
         (("dags", "trigger", "nobody"), "request.unknown_dag"),
         (("dags", "trigger", "sums", "--conf", '{"x": 1}'), "request.conf"),
-        (("triggers", "show", "7"), "request"),
-        (("triggers", "unquarantine", "flows:Typo"), "request"),
+        (("triggers", "show", "7"), "request.unknown_trigger"),
+        (("triggers", "unquarantine", "flows:Typo"), "request.unknown_class"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_with_a_code(daemon, words, code):
