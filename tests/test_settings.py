@@ -105,7 +105,16 @@ def test_no_variable_that_is_ours_is_told_of(home, monkeypatch):
     for name in before.values:
         if name != "home":
             monkeypatch.setenv(f"AIOFLOW_{name.upper().replace('.', '__')}", "")
-    for name in ("TOKEN", "DEBUG", "CHILD_ENV", "CHILD_OF", "LINK_FD", "BLACKBOX_FD", "LOG_NONCE"):
+    for name in (
+        "TOKEN",
+        "DEBUG",
+        "CHILD_ENV",
+        "CHILD_OF",
+        "LINK_FD",
+        "BLACKBOX_FD",
+        "LOG_NONCE",
+        "TEST_X",
+    ):
         monkeypatch.setenv(f"AIOFLOW_{name}", "1")
     monkeypatch.setenv("AIOFLOW_SLOTS", '{"cpu": 3}')
 

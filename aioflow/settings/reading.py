@@ -29,6 +29,9 @@ _OF_CHILDREN = frozenset(
 )
 """What a daemon gives its children, and they to what they start: a daemon, say."""
 
+_OF_TESTS = "AIOFLOW_TEST_"
+"""What begins so is for tests, ours and those of others, and no misspelt setting."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -316,7 +319,8 @@ def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
     known = {_variable(name) for name in settings} | _NO_SETTINGS
     sections = {_variable(name) for name in _Document.model_fields}
     ours = known | sections | _OF_CHILDREN
-    odd = [name for name in sorted(os.environ) if name.startswith(_PREFIX) and name not in ours]
+    named = (name for name in sorted(os.environ) if name.startswith(_PREFIX))
+    odd = (name for name in named if name not in ours and not name.startswith(_OF_TESTS))
     return {name: _nearest(name, known) for name in odd}
 
 
