@@ -103,9 +103,8 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
     if any(True for _ in cleared_places(run)):
         draft.put_off(run)
         return
-    if state is TaskState.SUCCESS:
-        for position in range(len(run.spec.tasks)):
-            draft.task_over(run, position)
+    for position in range(len(run.spec.tasks)):
+        draft.task_over(run, position)  # some may have ended well while others were stopped
     draft.change_run(run, ended_at=draft.now)
     draft.memory.drop_run(run)
     draft.held_dags.add(run.row.dag_id)  # another run may be the first of its line now

@@ -156,11 +156,22 @@ def ended_as(row: RunRow, graph: Graph, states: bytearray, groups: Iterable[Grou
     """Return what is kept of a run that has ended in memory."""
     absent = _absent(row)
     found = [TaskState(state) for state in states]
-    for group in groups:  # one that was cut short has ended as its worst child has
-        if found[group.position].is_live and not group.is_loop:
-            ends = [state for state in _WORST if group.counts[state] or group.cut is state]
-            found[group.position] = ends[0] if ends else absent
-    return _ended(row, graph.spec, [absent if state.is_live else state for state in found])
+    cut_short = {group.position: group for group in groups if found[group.position].is_live}
+    for position, group in cut_short.items():
+        found[position] = _cut_short(group, absent)
+    found = [absent if state.is_live else state for state in found]
+    _lack_items(graph.spec, cut_short, found)
+    return _ended(row, graph.spec, found)
+
+
+def _cut_short(group: Group, absent: TaskState) -> TaskState:
+    """Return what a fan-out comes to whose run was cut short; its last children may end so late."""
+    if group.is_loop:
+        return absent if group.is_open or not group.width else TaskState(group.states[-1])
+    ends = [state for state in _WORST if group.counts[state] or group.cut is state]
+    if ends:
+        return ends[0]
+    return group.outcome() if group.ended == group.width else absent
 
 
 def _absent(row: RunRow) -> TaskState:
@@ -191,12 +202,17 @@ def stored_as(
     cut_short = {row.position for row in expansions if row.is_open}
     for last in last_rounds:
         states[last.position] = absent if last.position in cut_short else last.state
-    for position, task in enumerate(spec.tasks):
-        source = -1 if task.mapped is None else task.mapped.sources[0].position
-        is_fan_out = position in widths and source >= 0
-        if is_fan_out and spec.tasks[source].streams and states[source] not in GOOD:
-            states[position] = TaskState.UPSTREAM_FAILED  # it had not all its items
+    _lack_items(spec, widths, states)
     return _ended(row, spec, states)
+
+
+def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
+    """Have those that took the items of a stream which did not end well end no better."""
+    for position in expanded:
+        mapped = spec.tasks[position].mapped
+        source = -1 if mapped is None else mapped.sources[0].position
+        if source >= 0 and spec.tasks[source].streams and states[source] not in GOOD:
+            states[position] = TaskState.UPSTREAM_FAILED
 
 
 def last_rounds(spec: DagSpec, expansions: list[ExpansionRow]) -> list[TaskNo]:

@@ -117,6 +117,8 @@ def end(
             follows += _skip(run, position, live.map_index, draft)
         _step(run, follows, draft, slots)
         slots.unblock(live)
+    elif live.map_index < 0:  # it is cut short: nothing follows but in the run behind
+        run.states[live.position] = state
 
 
 def _skip(run: Run, position: int, map_index: int, draft: Draft) -> list[Entry]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from aioflow.core.line import NEXT, Ended, Line, Unknown
+from aioflow.effects import Again
 from aioflow.errors import RequestError
-from aioflow.inputs import LookBack
+from aioflow.inputs import Asked, LookBack
 from aioflow.messages import Item, Succeeded
 from aioflow.model import (
     Body,
@@ -299,6 +301,117 @@ def test_a_cancelled_run_holds_its_next_up():
     assert states(world, second) == ["pending"]
     world.restart()
     assert why(world, second, 1).detail.endswith("which is cancelled")
+
+
+def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
+    """Have a run be over in more than one turn, and reports of it come between these."""
+    again = [e for e in world._turn([Asked(-1, request)]) if isinstance(e, Again)]
+    assert again
+    reports()
+    world.turn(*again)
+
+
+@pytest.mark.parametrize("is_made_before", [True, False])
+def test_what_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypatch, is_made_before):
+    world = loaded(after("other"), task())
+    first = day(world, 1)
+    second = day(world, 2) if is_made_before else 0
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    request = CancelRun(run_id=world.rows.runs[first].run_id)
+    cut_short(world, request, lambda: report(world, first, "load"))
+    monkeypatch.undo()
+    second = second or day(world, 2)
+
+    assert world.run_state(first) == "cancelled"
+    assert states(world, first, second) == ["success", "running"]
+    assert states(world, first, name="other") == ["cancelled"]
+
+
+def test_what_fails_while_its_run_is_marked_holds_its_next_up(monkeypatch):
+    world = loaded(after("other"), task())
+    first, second = day(world, 1), day(world, 2)
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    request = Mark(run_id=world.rows.runs[first].run_id, tasks=(), state=TaskState.SUCCESS)
+    cut_short(world, request, lambda: report(world, first, "load", "fail"))
+    monkeypatch.undo()
+
+    assert world.run_state(first) == "success"
+    assert states(world, first, second) == ["failed", "pending"]
+    assert why(world, second, 1).detail.endswith("which is failed")
+
+
+@pytest.mark.parametrize("ended", [(0, 1), (0,)])
+def test_children_that_end_well_while_their_run_is_cancelled_count_once_all_have(
+    monkeypatch, ended
+):
+    mapped = MapSpec((MapSource("n", -1, 2),))
+    world = loaded(after("other"), task(mapped=mapped))
+    first, second = day(world, 1), day(world, 2)
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    request = CancelRun(run_id=world.rows.runs[first].run_id)
+
+    def end_children() -> None:
+        for index in ended:
+            report(world, first, "load", index=index)
+
+    cut_short(world, request, end_children)
+    monkeypatch.undo()
+
+    expected = "running" if len(ended) == 2 else "pending"
+    assert world.state(second, "load", 0) == expected
+    world.restart()
+    assert world.state(day(world, 3), "load", 0) == "pending"
+    assert world.state(second, "load", 0) == expected
+
+
+def test_a_last_round_that_ends_well_while_its_run_is_cancelled_lets_its_next_go_on(monkeypatch):
+    source = (MapSource("", -1, 1),)
+    world = loaded(
+        after("other"),
+        task(mapped=MapSpec(source, (2,), 2), map_limit=5),
+        after("until", mapped=MapSpec(source, (1,), 2), map_limit=5, chooses=Chooses.ROUNDS),
+    )
+    first, second = day(world, 1), day(world, 2)
+    report(world, first, "until", index=0)
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    request = CancelRun(run_id=world.rows.runs[first].run_id)
+    cut_short(world, request, lambda: report(world, first, "load", index=0))
+    monkeypatch.undo()
+
+    assert world.run_state(first) == "cancelled"
+    assert world.state(second, "load", 0) == "running"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_took_a_stream_counts_if_that_ended_well_while_its_run_was_cancelled(
+    monkeypatch, is_whole
+):
+    pages = after("pages", body=Body.COROUTINE, streams=True, feeds_limit=9)
+    over = MapSpec((MapSource("page", 1, -1),))
+    world = loaded(after("other"), pages, after("load", 1, mapped=over, depends_on_past=True))
+    first, second = day(world, 1), day(world, 2)
+    for number in (first, second):
+        start = next(
+            effect.start
+            for effect in world.starts.values()
+            if effect.info.run_no == number and effect.start.position == 1
+        )
+        world.turn(Item(start.task_no, start.start_no, 0, b"\x01"))
+    report(world, first, "load", index=0)
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", 1)
+    request = CancelRun(run_id=world.rows.runs[first].run_id)
+
+    def end_stream() -> None:
+        if is_whole:
+            report(world, first, "pages")
+
+    cut_short(world, request, end_stream)
+    monkeypatch.undo()
+
+    expected = "running" if is_whole else "pending"
+    assert world.state(second, "load", 0) == expected
+    world.restart()
+    assert world.state(second, "load", 0) == expected
 
 
 def mark(world: World, run_no: int, *tasks: str, state: TaskState = TaskState.SUCCESS) -> None:
