@@ -31,7 +31,8 @@ _BADLY = (
     "foreign", "odd key", "no msgpack", "stubborn", "slow to close",
 )  # fmt: skip
 _FOR_EVER = ("hang", "swallow")
-_ELSEWHERE = ("Returns", "Refuses", "Missing", "NoTrigger")
+_ELSEWHERE = ("Returns", "Refuses", "RAISED", "NoTrigger")
+"""Not one that is missing: that is waited for, and here nobody can restore it."""
 _FORMS = ("Misbehaving", "Together", "Quietly")
 """With a coroutine of its own; in a watch, with something to do at its end; without."""
 _ENDINGS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}

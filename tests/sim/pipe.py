@@ -298,6 +298,7 @@ class InlineChild:
         """Close what outlived its cancellation, while a loop still runs."""
         for guest in self._guests:
             if guest.task is not None:
+                guest.abandoned = True  # its task may step it once more, and finds it closed
                 _close(guest.task.get_coro())
 
     def _end(self, last: list[bytes]) -> None:
