@@ -21,7 +21,7 @@ from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
 from aioflow.host.link import BlockingLink
-from aioflow.host.process import die_with_parent, take_socket
+from aioflow.host.process import die_before_parent, die_with_parent, take_socket
 from aioflow.orders import Order, Welcome
 
 __all__ = ("main",)
@@ -47,6 +47,7 @@ def main() -> int:
 
 
 def _play(welcome: Welcome, first: list[Order], link: BlockingLink, sock: socket.socket) -> int:
+    die_before_parent(welcome.role)
     airflow.install()
     set_default_deferrable(value=welcome.default_deferrable)
     set_default_tries(welcome.default_tries)

@@ -10,11 +10,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from aioflow.children.leftovers import Record
 from benchmarks.daemon import DaemonProcess, eventually
 
 HERE = Path(__file__).parent
@@ -211,11 +213,33 @@ def test_a_task_killed_by_a_memory_cgroup_fails_as_out_of_memory(tmp_path):
         daemon._command = ["sh", "-c", enter, "sh", *daemon._command]
         with daemon:
             state, tasks, _ = finish(daemon, "out_of_memory")
+            assert daemon.process.poll() is None
 
     assert state == "failed"
     assert reason(tasks["hungry", -1]) == "oom"
     innocents = [t for (name, _), t in tasks.items() if name == "healthy"]
     assert {(t["state"], t["try_number"]) for t in innocents} == {("success", 1)}
+
+
+def oom_scores(daemon: DaemonProcess) -> dict[str, int]:
+    """Say for a process of each role how much larger than the daemon the kernel takes it for."""
+    scores = {}
+    for path in (daemon.home / "run" / "children").iterdir():
+        with suppress(FileNotFoundError, msgspec.DecodeError):  # it ends, or begins
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            scores[record.role] = oom_score(record.pid) - oom_score(daemon.process.pid)
+    return scores
+
+
+def oom_score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_where_memory_runs_out_a_worker_goes_before_a_host_and_the_daemon_goes_last(daemon):
+    daemon.trigger("segfaulting_async")
+
+    wanted = {"slot": 400, "async": 300, "triggers": 300}.items()
+    eventually(lambda: oom_scores(daemon).items() >= wanted, 30.0, lambda: str(oom_scores(daemon)))
 
 
 # ── DAG files ───────────────────────────────────────────────────────────────────────────
