@@ -56,8 +56,10 @@ PATIENCE_SECONDS = 0.5
 """How long people wait for what a host says of its triggers: its loop may stand still."""
 
 _SHOWN_BYTES = 2_000
-_PLACES_KEPT = 64
 """Of what is printed and belongs to no task."""
+
+_PLACES_KEPT = 64
+"""In the order of those that wait, besides twice as many as wait."""
 
 _logger = logging.getLogger(__name__)
 

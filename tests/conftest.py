@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,8 @@ def postgres_server() -> str:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """Return the URL of an empty database that lives as long as the test."""
-    name = f"test_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name}")
-    yield make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    with _database(postgres_server) as url:
+        yield url.render_as_string(hide_password=False)
 
 
 # Migrating an empty database takes longer than most tests of what is in it: it is done once.
@@ -123,21 +122,16 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> Iterator[URL]:
     """Return the URL of such a database; nobody may be connected while it is copied."""
-    name = f"migrated_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name}")
-    url = make_url(postgres_server).set(database=name)
-    _in_thread(postgres_schema.prepare(url, migrate=True))
-    yield url
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    with _database(postgres_server) as url:
+        _in_thread(postgres_schema.prepare(url, migrate=True))
+        yield url
 
 
 @pytest.fixture
 def copied_postgres_url(postgres_server: str, migrated_postgres: URL) -> Iterator[str]:
     """Return the URL of a database with its schema that lives as long as the test."""
-    name = f"test_{uuid.uuid4().hex}"
-    _execute(postgres_server, f"CREATE DATABASE {name} TEMPLATE {migrated_postgres.database}")
-    yield migrated_postgres.set(database=name).render_as_string(hide_password=False)
-    _execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    with _database(postgres_server, f"TEMPLATE {migrated_postgres.database}") as url:
+        yield url.render_as_string(hide_password=False)
 
 
 DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
@@ -161,6 +155,14 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{path}"
     url: str = request.getfixturevalue("copied_postgres_url")
     return url
+
+
+@contextmanager
+def _database(server: str, made_of: str = "") -> Iterator[URL]:
+    name = f"test_{uuid.uuid4().hex}"
+    _execute(server, f"CREATE DATABASE {name} {made_of}")
+    yield make_url(server).set(database=name)
+    _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _execute(url: str, statement: str) -> None:

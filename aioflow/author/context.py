@@ -28,7 +28,6 @@ __all__ = (
     "resolve",
 )
 
-
 _INSTANTS_KEPT = 128
 """What is worked out of the instant of a run is the same for all its tasks."""
 
@@ -96,9 +95,7 @@ class RunContext:
         return f"{self.run_id}/{self.task_id}{index}"
 
 
-@lru_cache(maxsize=_INSTANTS_KEPT)
-def _instant(at: Instant) -> datetime:
-    return as_datetime(at)
+_instant = lru_cache(maxsize=_INSTANTS_KEPT)(as_datetime)
 
 
 @lru_cache(maxsize=_INSTANTS_KEPT)

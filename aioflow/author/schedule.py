@@ -25,7 +25,6 @@ __all__ = (
     "zone",
 )
 
-
 ONCE, CONTINUOUS = "@once", "@continuous"
 
 _DATES_AT_MOST = 10_000

@@ -18,7 +18,14 @@ from aioflow.errors import BadSchedule
 from aioflow.instants import as_datetime, as_instant
 from aioflow.model import Instant
 
-__all__ = ("SlotTrigger", "Timetable", "is_timetable", "is_timetable_class", "slot_trigger")
+__all__ = (
+    "SlotTrigger",
+    "Timetable",
+    "is_timetable",
+    "is_timetable_class",
+    "slot_trigger",
+    "until",
+)
 
 _LONGEST_SLEEP_SECONDS = 60.0
 _AT_ONCE = 100
@@ -123,7 +130,7 @@ class SlotTrigger(Trigger[None]):
         after = self._begins_after()
         while (slot := await self._next(after)) is not None:
             self._tell(slot)
-            await _until(slot)
+            await until(slot)
             after = slot
             yield TriggerEvent(None, key=str(as_instant(slot)))
         self._tell(None)
@@ -167,10 +174,9 @@ def _nobody(_slot: datetime | None) -> None:
     """Who is told where nobody asked."""
 
 
-async def _until(moment: datetime) -> None:
-    """Return when a moment has come."""
+async def until(moment: datetime) -> None:
+    """Return when a moment has come; a clock that is set meanwhile costs a minute at most."""
     while (left := (moment - _now()) / timedelta(seconds=1)) > 0:
-        # A clock that is set while we sleep must not cost more than a minute.
         await _rest(min(left, _LONGEST_SLEEP_SECONDS))
 
 

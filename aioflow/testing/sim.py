@@ -36,7 +36,6 @@ __all__ = ("BEGINS_AT", "RunStuck", "Sim")
 BEGINS_AT = datetime(2026, 1, 1, tzinfo=UTC)
 """What the clock shows when a test begins, unless it says otherwise."""
 
-
 T = TypeVar("T")
 
 

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from aioflow.access import HOME, Actor, Role
-from aioflow.tasklog import LogKey
+from aioflow.executors.printing import log_key
 from aioflow.web import held
 from aioflow.web.app import create_app
 from aioflow.web.held import IN_ALL, OF_ONE, Held, Room
@@ -76,15 +76,7 @@ async def app(tmp_path):
         await n.api.set_paused("chain", paused=False)
         await n.api.trigger("chain", run_id="r")
         start = (await n.outlets.next_start()).start
-        key = LogKey(
-            run_no=start.run_no,
-            position=0,
-            map_index=-1,
-            task_no=start.task_no,
-            start_no=start.start_no,
-            try_number=1,
-        )
-        log = n.api._tasklog.open(key)
+        log = n.api._tasklog.open(log_key(start))
         for _ in range(9):
             await log.write(b"a line that is long enough\n" * (MIB // 27))
         yield n, create_app(n.api, TOKEN)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from aioflow.tasklog import LogKey
+from aioflow.executors.printing import log_key
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -82,16 +82,7 @@ def targets(described, text):
 async def printed(n: Node, text: bytes) -> None:
     """Have the first task of the run print something, and wait until it can be read."""
     start = (await n.outlets.next_start()).start
-    run = await n.api.run("r")
-    key = LogKey(
-        run_no=run.run_no,
-        position=0,
-        map_index=-1,
-        task_no=start.task_no,
-        start_no=start.start_no,
-        try_number=1,
-    )
-    log = n.api._tasklog.open(key)
+    log = n.api._tasklog.open(log_key(start))
     await log.write(text)
     log.close()
     while not await n.api.logs("r", "first"):

@@ -18,9 +18,9 @@ from aioflow.api import commits as telling
 from aioflow.api import history, missed
 from aioflow.api.commits import CLIENTS, OF_ONE, QUEUED, Commits, News, Sorted, Wanted
 from aioflow.clock import SystemClock
+from aioflow.executors.printing import log_key
 from aioflow.model import TaskState
 from aioflow.store.journal import Entry, decode
-from aioflow.tasklog import LogKey
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -457,16 +457,7 @@ async def test_a_log_is_followed_until_its_task_has_ended(tmp_path):
     async with app(tmp_path) as (n, watch):
         await n.api.trigger("chain", run_id="r")
         start = (await n.outlets.next_start()).start
-        run = await n.api.run("r")
-        key = LogKey(
-            run_no=run.run_no,
-            position=0,
-            map_index=-1,
-            task_no=start.task_no,
-            start_no=start.start_no,
-            try_number=1,
-        )
-        log = n.api._tasklog.open(key)
+        log = n.api._tasklog.open(log_key(start))
         await log.write("häl".encode())
         client = watch("/runs/r/tasks/first/logs/stream")
         (first,) = await client.until("log")

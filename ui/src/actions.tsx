@@ -18,6 +18,17 @@ interface Answer {
   marked?: number;
 }
 
+const ENDS: Option[] = [
+  ["success", "success"],
+  ["failed", "failed"],
+];
+
+const REPROCESS: Option[] = [
+  ["none", "stay as they are"],
+  ["failed", "run again if it failed"],
+  ["all", "run again"],
+];
+
 export const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
 export async function trigger(dagId: string): Promise<void> {
@@ -131,13 +142,7 @@ export function mark(which: Which): void {
           It counts as ended the way you say; what goes on of it is stopped. It has no result.
           {which.task ? " What comes after it is decided anew." : ""}
         </p>
-        <label>
-          <span>State</span>
-          <select onChange={(event) => (wanted.state = event.currentTarget.value)}>
-            <option value="success">success</option>
-            <option value="failed">failed</option>
-          </select>
-        </label>
+        <Select label="State" value={wanted.state} options={ENDS} onValue={(state) => (wanted.state = state)} />
       </>
     ),
     act: async () => {
@@ -360,14 +365,7 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
       <p>Each slot of its schedule in the range gets a run, both ends included.</p>
       <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
       <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
-      <label>
-        <span>Slots that have a run</span>
-        <select onChange={(event) => (wanted.reprocess = event.currentTarget.value)}>
-          <option value="none">stay as they are</option>
-          <option value="failed">run again if it failed</option>
-          <option value="all">run again</option>
-        </select>
-      </label>
+      <Select label="Slots that have a run" value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
       <label>
         <span>At once</span>
         <input type="number" min={0} max={1000} placeholder="as its DAG says" onInput={(event) => (wanted.max_active = event.currentTarget.valueAsNumber || 0)} />
@@ -419,6 +417,24 @@ export function Text({ label, hint, value, isRequired, isSecret, onValue }: Text
         spellcheck={false}
         onInput={(event) => onValue(event.currentTarget.value)}
       />
+    </label>
+  );
+}
+
+/** A value, and what it is called. */
+export type Option = [string, string];
+
+export function Select({ label, value, options, onValue }: { label: string; value: string; options: Option[]; onValue: (value: string) => void }) {
+  return (
+    <label>
+      <span>{label}</span>
+      <select onChange={(event) => onValue(event.currentTarget.value)}>
+        {options.map(([one, name]) => (
+          <option key={one} value={one} selected={one === value}>
+            {name}
+          </option>
+        ))}
+      </select>
     </label>
   );
 }

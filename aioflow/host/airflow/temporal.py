@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from aioflow.author.timetables import until
 from aioflow.host.airflow import timezone
 from aioflow.host.airflow.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 __all__ = ("DateTimeTrigger", "TimeDeltaTrigger")
-
-_LONGEST_SLEEP_SECONDS = 60.0
 
 
 class DateTimeTrigger(BaseTrigger):
@@ -38,9 +36,8 @@ class DateTimeTrigger(BaseTrigger):
         return (f"{DateTimeTrigger.__module__}.DateTimeTrigger", kwargs)
 
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
-        """Sleep until then, a minute at a time, as the clock may be set."""
-        while (left := (self.moment - timezone.utcnow()).total_seconds()) > 0:
-            await asyncio.sleep(min(left, _LONGEST_SLEEP_SECONDS))
+        """Sleep until then."""
+        await until(self.moment)
         kind = TaskSuccessEvent if self.end_from_trigger else TriggerEvent
         yield kind(self.moment)
 

@@ -1,10 +1,11 @@
 // Who is let in: people, their sessions, and the tokens of programs.
 
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { Text } from "../actions";
+import { type Option, Select, Text } from "../actions";
 import { enc, send } from "../api";
-import { useData } from "../data";
+import { type Data, useData } from "../data";
 import { ask, tell } from "../dialog";
 import { Empty, Head, Panel, Shown } from "../parts";
 import { At, When } from "../time";
@@ -41,14 +42,14 @@ interface Token {
 
 type Made = Token & { token: string };
 
-const ROLES: [string, string][] = [
+const ROLES: Option[] = [
   ["viewer", "viewer: reads"],
   ["operator", "operator: acts on runs, DAGs, triggers, pools"],
   ["admin", "admin: everything"],
 ];
 
 const DAY_MS = 86_400_000;
-const LIVES: [string, string][] = [
+const LIVES: Option[] = [
   ["30", "30 days"],
   ["90", "90 days"],
   ["365", "a year"],
@@ -71,52 +72,31 @@ export function Access({ me }: { me: Me | undefined }) {
         </button>
       </Head>
       {made && <Once made={made} done={() => setMade(null)} />}
-      <Panel title="Users">
-        <Shown of={users}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>Nobody has a password. Who opens the link of the daemon's banner may do everything.</Empty>
-            ) : (
-              <ul class="rows">
-                {rows.map((user) => (
-                  <UserRow key={user.name} user={user} me={me} sessions={sessions.data?.filter((one) => one.name === user.name)} />
-                ))}
-              </ul>
-            )
-          }
-        </Shown>
-      </Panel>
-      <Panel title="Tokens">
-        <Shown of={tokens}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>Programs have no token but that of the home.</Empty>
-            ) : (
-              <ul class="rows">
-                {rows.map((token) => (
-                  <TokenRow key={token.token_id} token={token} />
-                ))}
-              </ul>
-            )
-          }
-        </Shown>
-      </Panel>
-      <Panel title="Sessions">
-        <Shown of={sessions}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>Nobody is signed in.</Empty>
-            ) : (
-              <ul class="rows">
-                {rows.map((session) => (
-                  <SessionRow key={session.session_id} session={session} isNamed />
-                ))}
-              </ul>
-            )
-          }
-        </Shown>
-      </Panel>
+      <Rows title="Users" of={users} none="Nobody has a password. Who opens the link of the daemon's banner may do everything.">
+        {(user) => <UserRow key={user.name} user={user} me={me} sessions={sessions.data?.filter((one) => one.name === user.name)} />}
+      </Rows>
+      <Rows title="Tokens" of={tokens} none="Programs have no token but that of the home.">
+        {(token) => <TokenRow key={token.token_id} token={token} />}
+      </Rows>
+      <Rows title="Sessions" of={sessions} none="Nobody is signed in.">
+        {(session) => <SessionRow key={session.session_id} session={session} isNamed />}
+      </Rows>
     </>
+  );
+}
+
+interface RowsProps<T> {
+  title: string;
+  of: Data<T[]>;
+  none: string;
+  children: (row: T) => ComponentChildren;
+}
+
+function Rows<T>({ title, of, none, children }: RowsProps<T>) {
+  return (
+    <Panel title={title}>
+      <Shown of={of}>{(rows) => (rows.length === 0 ? <Empty>{none}</Empty> : <ul class="rows">{rows.map(children)}</ul>)}</Shown>
+    </Panel>
   );
 }
 
@@ -265,21 +245,6 @@ function TokenRow({ token }: { token: Token }) {
 
 function Roles({ value, onValue }: { value: string; onValue: (role: string) => void }) {
   return <Select label="Role" value={value} options={ROLES} onValue={onValue} />;
-}
-
-function Select(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {
-  return (
-    <label>
-      <span>{props.label}</span>
-      <select onChange={(event) => props.onValue(event.currentTarget.value)}>
-        {props.options.map(([value, name]) => (
-          <option key={value} value={value} selected={value === props.value}>
-            {name}
-          </option>
-        ))}
-      </select>
-    </label>
-  );
 }
 
 function addUser(): void {
