@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 import anyio
 from anyio.abc import TaskStatus
@@ -90,6 +89,7 @@ class AsyncExecutor:
             health_seconds=health_seconds,
         )
         self._told: dict[RunNo, RunInfo] = {}
+        # Of the starts something may still be printed by.
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -128,11 +128,6 @@ class AsyncExecutor:
     def load(self) -> HostLoad:
         """How the host fares."""
         return self._host.load
-
-    @property
-    def open_logs(self) -> AbstractSet[tuple[TaskNo, StartNo]]:
-        """The starts something may still be printed by."""
-        return self._logs.keys()
 
     def _close_log(self, task_no: TaskNo, start_no: StartNo) -> None:
         log = self._logs.pop((task_no, start_no), None)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 
 from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
-from aioflow.dag_triggers import DagEventRow, DagTriggerRow
+from aioflow.dag_triggers import DagTriggerRow
 from aioflow.errors import SettingsError
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
@@ -179,15 +179,10 @@ class Store(Browsed, Protocol):
     ) -> list[RunRow]:
         """Return runs, the newest first; ``before`` is the last number of the page before."""
 
-    async def list_tasks(
-        self, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
-    ) -> list[TaskRow]:
-        """Return task rows of a run by number; a task without a row is pending."""
-
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
     ) -> list[TaskRow]:
-        """Return task rows by number, ``end`` excluded."""
+        """Return task rows by number, ``end`` excluded; a task without a row is pending."""
 
     async def find_tasks(self, task_nos: Collection[TaskNo]) -> list[TaskRow]:
         """Return those that there are of many tasks, in no order; 500 with one statement."""
@@ -273,11 +268,6 @@ class Store(Browsed, Protocol):
 
     async def find_dag_trigger(self, dag_id: str) -> DagTriggerRow | None:
         """Return the trigger that starts runs of a DAG, if it has one, fields unsealed."""
-
-    async def list_dag_events(
-        self, trigger_no: int, *, before: int, limit: int
-    ) -> list[DagEventRow]:
-        """Return events of a DAG's trigger below a sequence, the latest first."""
 
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]

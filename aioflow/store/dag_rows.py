@@ -50,15 +50,6 @@ _TRIGGERS_BETWEEN = (
 )
 _TRIGGER_OF_DAG = select(tables.dag_trigger).where(tables.dag_trigger.c.dag_id == text("dag_id"))
 HELD_EVENTS = select(_event).where(_event.c.fate == literal_column("1")).order_by(_event.c.event_no)
-_EVENTS = (
-    select(_event)
-    .where(
-        _event.c.trigger_no == number("trigger_no"),
-        _event.c.sequence < number("before"),
-    )
-    .order_by(_event.c.sequence.desc())
-    .limit(number("limit"))
-)
 
 _held = msgspec.msgpack.Decoder(Held)
 
@@ -174,14 +165,6 @@ class DagTriggerReader(Asking):
 
     def _unsealed(self, values: Values) -> DagTriggerRow:
         return dag_trigger_row(values, self._vault)
-
-    async def list_dag_events(
-        self, trigger_no: int, *, before: int, limit: int
-    ) -> list[DagEventRow]:
-        """See ``Store``."""
-        return await self._all(
-            dag_event_row, _EVENTS, trigger_no=trigger_no, before=before, limit=limit
-        )
 
     async def find_event_keys(
         self, wanted: Mapping[TriggerNo, Collection[str]]

@@ -313,14 +313,6 @@ class Reading(
 
     # ── of one run ──────────────────────────────────────────────────────────────────────
 
-    async def list_tasks(
-        self, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
-    ) -> list[TaskRow]:
-        """See ``Store``."""
-        return await self._all(
-            rows.task_row, selects.TASKS_PAGE, run_no=run_no, after=after, limit=limit
-        )
-
     async def list_tasks_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1000
     ) -> list[TaskRow]:

@@ -62,7 +62,6 @@ __all__ = (
     "STATE_COUNTS",
     "TASKS_BETWEEN",
     "TASKS_OF_RUN",
-    "TASKS_PAGE",
     "TRIES",
     "TRIGGERS_OF_RUN",
     "TRIGGERS_PAGE",
@@ -291,7 +290,6 @@ CLEAR_BY_KEY = select(tables.clear_request).where(
     tables.clear_request.c.key == text("key"),
 )
 TASKS_OF_RUN = select(_task).where(_task.c.run_no == number("run_no")).order_by(_task.c.task_no)
-TASKS_PAGE = TASKS_OF_RUN.where(_task.c.task_no > number("after")).limit(number("limit"))
 TASKS_BETWEEN = (
     select(_task)
     .where(and_(_task.c.task_no >= number("first"), _task.c.task_no < number("end")))
