@@ -16,6 +16,7 @@ __all__ = (
     "DagPresent",
     "DagRunning",
     "Forbidden",
+    "KeyNotTaken",
     "LoginFailed",
     "NoSuchValue",
     "OutOfScope",
@@ -321,6 +322,18 @@ class TimetableSilent(RequestError):
         )
         self.dag_id = dag_id
         self.reason = reason
+
+
+class KeyNotTaken(RequestError):
+    """A request came with an idempotency key where none is taken."""
+
+    code = "request.key_not_taken"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no Idempotency-Key is taken here: of a secret a digest alone is kept, so the same "
+            "answer cannot be given again; leave it away, a name that is taken is refused anyway"
+        )
 
 
 class AccountRefused(RequestError):
