@@ -143,15 +143,15 @@ class UnknownRun(RequestError):
 
 
 class UnknownTask(RequestError):
-    """The run's DAG has no such task, or the task has no such map index."""
+    """The run's DAG has no such task, or the task has no such child or round."""
 
     code = "request.unknown_task"
 
     def __init__(self, run_id: str, task_id: str, map_index: int = -1) -> None:
-        index = "" if map_index < 0 else f"[{map_index}]"
-        super().__init__(
-            f"run {run_id!r} has no task {task_id + index!r}; see `aioflow runs show {run_id}`"
-        )
+        what = f"run {run_id!r} has no task {task_id!r}"
+        if map_index >= 0:
+            what = f"task {task_id!r} of run {run_id!r} has no child or round {map_index}"
+        super().__init__(f"{what}; see `aioflow runs show {run_id}`")
         self.run_id = run_id
         self.task_id = task_id
         self.map_index = map_index
