@@ -24,12 +24,13 @@ from aioflow.errors import (
     RequestError,
     RunExists,
     UnknownDag,
+    UnknownRound,
     UnknownRun,
     UnknownTask,
 )
 from aioflow.inputs import Stalled
 from aioflow.messages import Item, Succeeded
-from aioflow.model import DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.model import Chooses, DagSpec, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.results import result_path, write_list
 from aioflow.rows import ExpansionRow, RunRow
 from aioflow.secrets import Vault
@@ -47,6 +48,20 @@ PAIRED = DagSpec(
             task_id="each",
             parents=(0, 1),
             mapped=MapSpec((MapSource("number", 0, -1), MapSource("word", 1, -1))),
+        ),
+    ),
+)
+LOOP = DagSpec(
+    dag_id="loop",
+    file="loop.py",
+    tasks=(
+        TaskSpec(task_id="first"),
+        TaskSpec(task_id="improve", parents=(0,), mapped=MapSpec((MapSource("", -1, 1),), (2,), 2)),
+        TaskSpec(
+            task_id="until",
+            parents=(1,),
+            mapped=MapSpec((MapSource("", -1, 1),), (1,), 2),
+            chooses=Chooses.ROUNDS,
         ),
     ),
 )
@@ -432,6 +447,27 @@ async def test_a_task_nobody_wrote_is_unknown(tmp_path):
             await n.api.why("r", "nobody")
         with pytest.raises(UnknownTask):
             await n.api.logs("r", "each", map_index=7)
+
+
+async def test_a_round_that_has_not_begun_is_refused_with_those_that_have(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(LOOP)
+        await n.api.trigger("loop", run_id="r")
+        to_come = await n.api.why("r", "improve", map_index=0)
+        with pytest.raises(UnknownRound, match="has not begun round 1; its last one is 0"):
+            await n.api.why("r", "improve", map_index=1)
+        await n.succeed()
+        await n.succeed()
+        await n.succeed(again=True)
+        await n.outlets.next_start()
+        begun = await n.api.why("r", "improve", map_index=1)
+        with pytest.raises(UnknownRound, match="has not begun round 7; its last one is 1"):
+            await n.api.logs("r", "improve", map_index=7)
+        with pytest.raises(UnknownTask, match="'first' of run 'r' has no child or round 7"):
+            await n.api.why("r", "first", map_index=7)
+
+    assert [(task.task_id, task.round) for task in to_come.causes] == [("improve", 0), ("first", 0)]
+    assert [(task.task_id, task.round) for task in begun.causes] == [("improve", 1)]
 
 
 async def test_what_is_parked_is_listed_with_its_fields_only_where_they_hold_no_secrets(tmp_path):

@@ -361,3 +361,12 @@ def test_the_picture_is_drawn_for_light_and_dark():
 
     assert "prefers-color-scheme: dark" in picture
     assert os.fsencode(picture).isascii()
+
+
+def test_every_change_stands_under_what_it_is_about():
+    kinds = (ROOT / "CHANGELOG.md").read_text().split("\n### ")[1:]
+
+    for kind in kinds:
+        unsorted, *subjects = kind.split("\n#### ")
+        assert "\n- " not in unsorted
+        assert all("\n- " in subject for subject in subjects)

@@ -55,16 +55,34 @@ class Layout:
 
     def shown(self, place: Place) -> tuple[int, int]:
         """Return the map index and the round of a place, as people are told them."""
-        mapped = self.spec.tasks[place.position].mapped
-        if mapped is None or mapped.until < 0:
+        if not self.is_in_loop(place.position):
             return place.map_index, 0
         return -1, max(place.map_index, 0)
 
+    def is_in_loop(self, position: int) -> bool:
+        """Return whether a task goes round; its ``width`` is how many rounds have begun."""
+        mapped = self.spec.tasks[position].mapped
+        return mapped is not None and mapped.until >= 0
+
     def last_round(self, position: int) -> int:
         """Return the index of the last round of a task that has begun; -1 if it is in no loop."""
-        mapped = self.spec.tasks[position].mapped
-        is_round = mapped is not None and mapped.until >= 0 and self.is_expanded(position)
+        is_round = self.is_in_loop(position) and self.is_expanded(position)
         return self.width(position) - 1 if is_round else -1
+
+    def place(self, position: int, map_index: int) -> Place | None:
+        """Return where one task lies, ``None`` if it has no such child or round.
+
+        Args:
+            map_index: Of one in a loop the round; -1 for the last one there is, and of a mapped
+                task for that as a whole.
+        """
+        is_to_come = self.is_in_loop(position) and not self.is_expanded(position)
+        if map_index < 0 or (map_index == 0 and is_to_come):
+            map_index = self.last_round(position)
+        if map_index < 0:
+            return Place(position, -1, self._first + position)
+        task_no = self.task_no(position, map_index)
+        return None if task_no is None else Place(position, map_index, task_no)
 
     def task_no(self, position: int, map_index: int) -> TaskNo | None:
         """Return the row's number, ``None`` if the task has no such index."""

@@ -26,7 +26,7 @@ from aioflow.api.views import (
     summary,
     wait_view,
 )
-from aioflow.errors import RequestError, UnknownDag, UnknownRun, UnknownTask
+from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TaskSpec, TaskState, Wait
 from aioflow.requests import OF_RUN
 from aioflow.results import read_items, read_one_item, result_path
@@ -402,19 +402,19 @@ class RunReader:
             map_index: Of one in a loop the round; -1 for the last one there is.
 
         Raises:
-            UnknownTask: If the run has no such task, or the task no such index.
+            UnknownTask: If the run has no such task, or the task no such child.
+            UnknownRound: If its loop has not begun that round.
         """
         layout = await self.layout(run)
         for position, task in enumerate(layout.spec.tasks):
             if task.task_id == task_id:
-                if map_index < 0:
-                    map_index = layout.last_round(position)
-                task_no = layout.task_no(position, map_index)
-                if task_no is not None:
-                    return Place(position, map_index, task_no)
-                if map_index < 0:  # of a mapped task as a whole
-                    return Place(position, -1, run.first_task_no + position)
-        raise UnknownTask(run.run_id, task_id, map_index)
+                place = layout.place(position, map_index)
+                if place is not None:
+                    return place
+                if layout.is_in_loop(position):
+                    raise UnknownRound(run.run_id, task_id, map_index, layout.width(position))
+                raise UnknownTask(run.run_id, task_id, map_index)
+        raise UnknownTask(run.run_id, task_id)
 
 
 def _make_room(kept: dict[Any, Any], limit: int) -> None:

@@ -11,6 +11,7 @@ from aioflow.author.dag import DAG
 from aioflow.author.event_schedule import clock_schedule, dag_trigger_spec
 from aioflow.author.fitting import misfits
 from aioflow.author.node import CHOOSING, Node, Part, Source
+from aioflow.author.operator import missing_method
 from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
@@ -109,6 +110,7 @@ def _feeds_limits(dag: DAG) -> dict[int, int]:
 
 def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
     settings = node.settings
+    _check_work(node)
     return TaskSpec(
         task_id=node.task_id,
         body=node.body,
@@ -146,6 +148,15 @@ def _task_spec(dag: DAG, node: Node, feeds_limit: int | None) -> TaskSpec:
         doc=settings.doc or node.doc,
         line=_line(dag, node),
     )
+
+
+def _check_work(node: Node) -> None:
+    """Refuse a class that has nothing to run; one that waits from its start may need nothing."""
+    if node.operator is None or node.starts_from_trigger:
+        return
+    missing = missing_method(node.owner)
+    if missing:
+        raise DagError(f"{node.operator.__name__} needs a method {missing}()")
 
 
 def _map_spec(node: Node) -> MapSpec | None:

@@ -28,7 +28,7 @@ from aioflow.author.task import PartialTask
 from aioflow.author.trigger import Trigger
 from aioflow.model import Body
 
-__all__ = ("Context", "Operator", "Sensor", "looks_by_poke")
+__all__ = ("Context", "Operator", "Sensor", "looks_by_poke", "missing_method")
 
 Context: TypeAlias = dict[str, Any]
 """What ``execute`` and ``poke`` are given: everything a run knows of itself, by name."""
@@ -193,6 +193,23 @@ class Sensor(Operator):
 def looks_by_poke(cls: type[Operator]) -> bool:
     """Return whether a sensor is run by its ``poke``, having no ``execute`` of its own."""
     return cls.execute is Sensor.execute
+
+
+def missing_method(owner: Any) -> str:
+    """Return the name of the method that does the work where nobody has written it, else "".
+
+    Args:
+        owner: An operator, or its class where it is mapped.
+    """
+    cls = owner if isinstance(owner, type) else type(owner)
+    if issubclass(cls, Sensor) and looks_by_poke(cls):
+        return "poke" if _is_of(Sensor, owner, "poke") else ""
+    return "execute" if _is_of(Operator, owner, "execute") else ""
+
+
+def _is_of(cls: type[Operator], owner: Any, name: str) -> bool:
+    found = getattr(owner, name)  # an instance may have been given one
+    return getattr(found, "__func__", found) is getattr(cls, name)
 
 
 async def _looked(seen: Awaitable[bool | PokeReturnValue[Any]]) -> Any:

@@ -13,6 +13,7 @@ __all__ = (
     "Command",
     "Nouns",
     "add_command",
+    "add_group",
     "conf",
     "from_zero",
     "index",
@@ -42,13 +43,7 @@ def add_command(
         example: How it is used.
         remote: Whether it speaks to a daemon, which may be on another machine.
     """
-    parser = nouns.add_parser(
-        name,
-        help=text,
-        description=f"{text[:1].upper()}{text[1:]}.",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _add(nouns, name, text, example)
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
     parser.add_argument(
         "--home", metavar="DIR", help="home of the daemon (AIOFLOW_HOME, default ~/.aioflow)"
@@ -59,6 +54,21 @@ def add_command(
         )
     parser.set_defaults(run=run)
     return parser
+
+
+def add_group(nouns: Nouns, name: str, *, text: str, example: str) -> Nouns:
+    """Declare a noun, and return where its commands belong; ``example`` is one of these."""
+    return _add(nouns, name, text, example).add_subparsers(required=True, metavar="COMMAND")
+
+
+def _add(nouns: Nouns, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    return nouns.add_parser(
+        name,
+        help=text,
+        description=f"{text[:1].upper()}{text[1:]}.",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def conf(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command, from_zero, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, positive
 from aioflow.cli.output import print_json, print_table
 from aioflow.cli.reading import read
 
@@ -13,8 +13,9 @@ __all__ = ("add_parser",)
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
-    noun = nouns.add_parser("audit", help="see who has changed what")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns, "audit", text="see who has changed what", example="aioflow audit list --limit 1"
+    )
     listing = add_command(
         verbs,
         "list",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, conf, from_zero, moment, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, conf, from_zero, moment, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -48,8 +48,9 @@ def add_start(verbs: Nouns) -> None:
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("backfills", help="follow and cancel backfills")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns, "backfills", text="follow and cancel backfills", example="aioflow backfills list"
+    )
     listing = add_command(
         verbs,
         "list",

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from aioflow.cli.arguments import Nouns, add_command, positive, seconds
+from aioflow.cli.arguments import Nouns, add_command, add_group, positive, seconds
 from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
@@ -17,8 +17,12 @@ _SHAPES = ("wide", "runs")
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("bench", help="measure what it costs on this machine")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "bench",
+        text="measure what it costs on this machine",
+        example="aioflow bench density --triggers 100 --kind time --seconds 1",
+    )
     density = add_command(
         verbs,
         "density",

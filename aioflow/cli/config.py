@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.arguments import Nouns, add_command, add_group
 from aioflow.cli.output import hint, print_json, print_table
 
 __all__ = ("add_parser",)
@@ -13,8 +13,7 @@ __all__ = ("add_parser",)
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
-    noun = nouns.add_parser("config", help="show settings")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(nouns, "config", text="show settings", example="aioflow config show")
     add_command(
         verbs,
         "show",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command, conf, moment, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, conf, moment, positive
 from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
@@ -15,8 +15,12 @@ __all__ = ("add_parser",)
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("dags", help="list, show, check, test, trigger, pause DAGs")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "dags",
+        text="list, show, check, test, trigger, pause DAGs",
+        example='aioflow dags trigger daily --run-id monday --conf \'{"day": "2026-01-05"}\'',
+    )
     add_command(verbs, "list", _list, text="list every DAG", example="aioflow dags list")
     show = add_command(
         verbs, "show", _show, text="show a DAG with its tasks", example="aioflow dags show daily"

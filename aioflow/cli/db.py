@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.arguments import Nouns, add_command, add_group
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, safe
 from aioflow.errors import StoreError
@@ -24,8 +24,7 @@ _KINDS = {
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the command."""
-    noun = nouns.add_parser("db", help="look after the database")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(nouns, "db", text="look after the database", example="aioflow db check")
     add_command(
         verbs,
         "check",

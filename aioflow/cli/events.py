@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, json_value, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, json_value, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, safe
 from aioflow.cli.reading import Source, read
@@ -19,8 +19,12 @@ _DATA_SHOWN = 60
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("events", help="emit named events, and list them")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "events",
+        text="emit named events, and list them",
+        example='aioflow events emit approved --data \'{"by": "mia"}\'',
+    )
     emit = add_command(
         verbs,
         "emit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, say
 from aioflow.cli.reading import read
@@ -14,8 +14,12 @@ __all__ = ("add_parser",)
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("nodes", help="see which daemons there are, and have one rest")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "nodes",
+        text="see which daemons there are, and have one rest",
+        example="aioflow nodes list",
+    )
     add_command(
         verbs,
         "list",

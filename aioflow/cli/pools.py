@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from aioflow.cli.arguments import Nouns, add_command, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, say
 from aioflow.cli.reading import read
@@ -17,8 +17,12 @@ _COUNTED = {False: "not counted", True: "counted"}
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("pools", help="limit what runs at once, by name")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "pools",
+        text="limit what runs at once, by name",
+        example="aioflow pools set ledger 4",
+    )
     add_command(
         verbs,
         "list",

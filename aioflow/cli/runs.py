@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, from_zero, index, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
 from aioflow.cli.client import connect
 from aioflow.cli.finding import named_run
 from aioflow.cli.logs import add_logs
@@ -37,8 +37,12 @@ _FEW = 10
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("runs", help="list, watch, explain, cancel, clear, mark, delete runs")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "runs",
+        text="list, watch, explain, cancel, clear, mark, delete runs",
+        example="aioflow runs why monday",
+    )
     listing = add_command(
         verbs,
         "list",

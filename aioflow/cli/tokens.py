@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime, timedelta
 
-from aioflow.cli.arguments import Nouns, add_command, from_zero, moment, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, moment, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -18,8 +18,12 @@ _ROLES = ("viewer", "operator", "admin")
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("tokens", help="let programs in")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "tokens",
+        text="let programs in",
+        example="aioflow tokens create ci --role operator --dag daily --days 90",
+    )
     making = add_command(
         verbs,
         "create",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from aioflow.cli.arguments import Nouns, add_command, from_zero, json_value, positive
+from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, json_value, positive
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe, task_name
 from aioflow.cli.reading import Source, read
@@ -18,8 +18,7 @@ _PAGE = 1_000
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
     text = "list, show and fire what is parked, and what holds up others"
-    noun = nouns.add_parser("triggers", help=text)
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(nouns, "triggers", text=text, example="aioflow triggers list")
     listing = add_command(
         verbs,
         "list",

@@ -6,7 +6,7 @@ import argparse
 import getpass
 import sys
 
-from aioflow.cli.arguments import Nouns, add_command
+from aioflow.cli.arguments import Nouns, add_command, add_group
 from aioflow.cli.client import connect
 from aioflow.cli.output import print_json, print_table, safe, say
 from aioflow.cli.reading import read
@@ -19,8 +19,12 @@ _ROLES = ("viewer", "operator", "admin")
 
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
-    noun = nouns.add_parser("users", help="let people log in")
-    verbs = noun.add_subparsers(required=True, metavar="COMMAND")
+    verbs = add_group(
+        nouns,
+        "users",
+        text="let people log in",
+        example="aioflow users create anna --role operator",
+    )
     making = add_command(
         verbs,
         "create",

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aioflow.cli.arguments import Nouns, add_command, parsed_json
+from aioflow.cli.arguments import Nouns, add_command, add_group, parsed_json
 from aioflow.cli.client import connect
 from aioflow.cli.output import hint, print_json, print_table, safe
 from aioflow.cli.reading import read
@@ -47,9 +47,8 @@ _NOUNS = (
 def add_parser(nouns: Nouns) -> None:
     """Declare the commands."""
     for noun in _NOUNS:
-        verbs = nouns.add_parser(f"{noun.kind}s", help=noun.text).add_subparsers(
-            required=True, metavar="COMMAND"
-        )
+        words = f"{noun.kind}s"
+        verbs = add_group(nouns, words, text=noun.text, example=f"aioflow {words} list")
         _add_verbs(verbs, noun)
         if noun.kind == "secret":
             add_command(

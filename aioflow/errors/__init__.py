@@ -39,6 +39,7 @@
     │   ├── TimetableAway
     │   ├── TimetableFailed
     │   ├── TimetableSilent
+    │   ├── KeyNotTaken
     │   ├── AccountRefused
     │   ├── AccountExists
     │   ├── UnknownAccount
@@ -117,6 +118,7 @@ from aioflow.errors.requests import (
     DagPresent,
     DagRunning,
     Forbidden,
+    KeyNotTaken,
     LoginFailed,
     NoSuchValue,
     OutOfScope,
@@ -198,6 +200,7 @@ __all__ = (
     "ForeignDatabase",
     "HomeBusy",
     "HomeUnusable",
+    "KeyNotTaken",
     "LinkClosed",
     "LoginFailed",
     "NoSuchValue",

@@ -16,6 +16,7 @@ __all__ = (
     "DagPresent",
     "DagRunning",
     "Forbidden",
+    "KeyNotTaken",
     "LoginFailed",
     "NoSuchValue",
     "OutOfScope",
@@ -142,15 +143,15 @@ class UnknownRun(RequestError):
 
 
 class UnknownTask(RequestError):
-    """The run's DAG has no such task, or the task has no such map index."""
+    """The run's DAG has no such task, or the task has no such child or round."""
 
     code = "request.unknown_task"
 
     def __init__(self, run_id: str, task_id: str, map_index: int = -1) -> None:
-        index = "" if map_index < 0 else f"[{map_index}]"
-        super().__init__(
-            f"run {run_id!r} has no task {task_id + index!r}; see `aioflow runs show {run_id}`"
-        )
+        what = f"run {run_id!r} has no task {task_id!r}"
+        if map_index >= 0:
+            what = f"task {task_id!r} of run {run_id!r} has no child or round {map_index}"
+        super().__init__(f"{what}; see `aioflow runs show {run_id}`")
         self.run_id = run_id
         self.task_id = task_id
         self.map_index = map_index
@@ -321,6 +322,18 @@ class TimetableSilent(RequestError):
         )
         self.dag_id = dag_id
         self.reason = reason
+
+
+class KeyNotTaken(RequestError):
+    """A request came with an idempotency key where none is taken."""
+
+    code = "request.key_not_taken"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no Idempotency-Key is taken here: of a secret a digest alone is kept, so the same "
+            "answer cannot be given again; leave it away, a name that is taken is refused anyway"
+        )
 
 
 class AccountRefused(RequestError):

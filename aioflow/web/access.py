@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.access import HOME, Role
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
-from aioflow.errors import LoginFailed, RequestError, WrongPassword
+from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
 from aioflow.web.asking import Asking
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
@@ -173,6 +173,12 @@ def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
         return json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
 
 
+async def _no_key(request: Request) -> None:
+    """Refuse what cannot be kept: of a token or a password a digest alone is there."""
+    if "idempotency-key" in request.headers:
+        raise KeyNotTaken
+
+
 def _own(name: str, role: Role) -> str | None:
     return None if role is Role.ADMIN else name
 
@@ -183,7 +189,7 @@ def _add_users(router: APIRouter, api: Api, json: _Answer) -> None:
         """List who may log in."""
         return json(await api.access.list_users())
 
-    @router.post("/users", status_code=201, dependencies=[admin()])
+    @router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
     async def create_user(body: NewUserBody, by: By) -> Response:
         """Let somebody log in."""
         made = await api.access.create_user(by, body.name, body.password, body.role)
@@ -210,7 +216,7 @@ def _add_tokens(router: APIRouter, api: Api, json: _Answer) -> None:
         """List the tokens, without what they are."""
         return json(await api.access.list_tokens())
 
-    @router.post("/tokens", status_code=201, dependencies=[admin()])
+    @router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
     async def create_token(body: NewTokenBody, by: By) -> Response:
         """Make a token; the answer is the only one that tells what it is."""
         made = await api.access.create_token(

@@ -21,6 +21,7 @@ from aioflow import (
     PokeReturnValue,
     Retry,
     Sensor,
+    StartTriggerArgs,
     TriggerRule,
     chain,
     current,
@@ -367,6 +368,51 @@ def test_a_mapped_operator_has_an_output_as_any_other():
         one(copies.output)
 
     assert spec_of(made).tasks[1].parents == (0,)
+
+
+class Idle(Operator):
+    """Says nothing of what it does."""
+
+    def __init__(self, number: int = 0, **options: Any) -> None:
+        super().__init__(**options)
+
+
+class Blind(Sensor):
+    """Says nothing of how it looks."""
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        pytest.param(lambda: Idle(task_id="t"), "Idle needs a method execute()", id="operator"),
+        pytest.param(lambda: Blind(task_id="t"), "Blind needs a method poke()", id="sensor"),
+        pytest.param(
+            lambda: Idle.partial(task_id="t").expand(number=[1]),
+            "Idle needs a method execute()",
+            id="mapped",
+        ),
+    ],
+)
+def test_a_class_that_does_nothing_is_said_with_its_line(write, words):
+    with DAG("made") as made:
+        write()
+
+    spec, failures = describe(made)
+
+    assert spec is None
+    assert [(said.reason, said.message) for said in failures] == [("dag", f"task 't': {words}")]
+    assert failures[0].line > 0
+
+
+def test_a_class_that_waits_from_its_start_need_do_nothing():
+    class Waits(Operator):
+        start_from_trigger = True
+        start_trigger_args = StartTriggerArgs(trigger_cls="m:T")
+
+    with DAG("made") as made:
+        Waits(task_id="t")
+
+    assert spec_of(made).tasks[0].start_trigger is not None
 
 
 def test_an_operator_that_never_reaches_our_init_is_said():

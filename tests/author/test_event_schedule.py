@@ -23,6 +23,25 @@ class Ticks(Trigger[int]):
         yield TriggerEvent(1)
 
 
+class Returns(Trigger[int]):
+    async def run(self):  # type: ignore[override]  # the mistake in question
+        return TriggerEvent(1)
+
+
+class Blocks(Trigger[int]):
+    def run(self):
+        yield TriggerEvent(1)
+
+
+class Idle(Trigger[int]):
+    """Says nothing of what it waits for."""
+
+
+class Passes(Trigger[int]):
+    def run(self):
+        return Ticks().run()
+
+
 @task
 def work(n: int) -> None: ...
 
@@ -47,6 +66,10 @@ def test_a_trigger_is_described_with_its_fields():
     assert (trigger.if_running, trigger.debounce_us) == ("skip", 10_000_000)
 
 
+def test_a_run_that_is_a_plain_function_may_return_who_yields():
+    assert described(schedule=Passes())[1] == []
+
+
 def test_its_runs_may_need_parameters():
     assert described(schedule=Ticks())[1] == []
 
@@ -61,6 +84,9 @@ def test_its_runs_may_need_parameters():
         ({"schedule": Ticks(), "debounce": "soon"}, "debounce"),
         ({"schedule": A, "debounce": "1s"}, "debounce goes with a trigger"),
         ({"schedule": [A, "b"]}, "is no asset"),
+        ({"schedule": Returns()}, "Returns.run must be `async def` with a yield"),
+        ({"schedule": Blocks()}, "Blocks.run must be `async def` with a yield"),
+        ({"schedule": Idle()}, "the schedule Idle needs a method run()"),
     ],
 )
 def test_what_makes_no_sense_is_said(options, said):

@@ -78,6 +78,9 @@ def test_any_other_class_resumes_from_the_first_event():
 
 def test_a_handler_without_execute_says_where_its_operator_runs():
     class Hosted(Operator):
+        start_from_trigger = True
+        start_trigger_args = StartTriggerArgs(trigger_cls="m:T")
+
         async def handle_trigger_events(self, events, context): ...
 
     assert described(lambda: Hosted(task_id="h")).tasks[0].body is Body.COROUTINE

@@ -775,6 +775,45 @@ def test_check_names_file_line_and_code(tmp_path):
     ]
 
 
+NOTHING = """\
+from aioflow import DAG, Operator, Trigger, TriggerEvent, dag, task
+
+class Hourly(Trigger[int]):
+    async def run(self):
+        return TriggerEvent(1)
+
+class Idle(Operator):
+    pass
+
+@task
+def work() -> None: ...
+
+@dag(schedule=Hourly())
+def by_event() -> None:
+    work()
+
+with DAG("by_class"):
+    Idle(task_id="idle")
+"""
+
+
+def test_check_finds_what_can_never_fire_and_what_can_never_run(tmp_path):
+    file = tmp_path / "nothing.py"
+    file.write_text(NOTHING)
+
+    done = run("dags", "check", file)
+
+    lines = NOTHING.splitlines()
+    schedule = lines.index("@dag(schedule=Hourly())") + 1
+    idle = lines.index('    Idle(task_id="idle")') + 1
+    never = "the schedule's Hourly.run must be `async def` with a yield"
+    assert done.status == 1
+    assert done.out.splitlines() == [
+        f"{file}:{schedule}: dag.schedule {never}",
+        f"{file}:{idle}: dag task 'idle': Idle needs a method execute()",
+    ]
+
+
 def test_of_a_folder_check_reads_what_a_daemon_would(tmp_path):
     dags = tmp_path / "dags"
     (dags / "team").mkdir(parents=True)

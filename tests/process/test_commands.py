@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -106,3 +107,23 @@ def test_every_command_has_an_example():
     missing = {name for name in leaves if not re.search(rf"\b{name}\b", shown)}
 
     assert missing == set()
+
+
+def groups() -> dict[str, argparse.ArgumentParser]:
+    """What is followed by one of its own commands."""
+    (nouns,) = (a for a in command_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return {
+        name: noun
+        for name, noun in nouns.choices.items()
+        if any(isinstance(action, argparse._SubParsersAction) for action in noun._actions)
+    }
+
+
+@pytest.mark.parametrize("name", groups())
+def test_the_help_of_every_group_shows_one_of_these_examples(name):
+    text = groups()[name].format_help()
+
+    shown = re.search(r"^example:\n  (.+)$", text, re.MULTILINE)
+    assert shown is not None, text
+    assert shown[1].startswith(f"aioflow {name} ")
+    assert any(shown[1] in command for command, _ in examples())

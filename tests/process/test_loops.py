@@ -87,13 +87,16 @@ def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(tmp_path: P
         log = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "2")
         command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
         refused = subprocess.run([*command, "--round", "4"], capture_output=True, text=True)
+        command[3:] = ["runs", "why", "loop", "rounds.add", "--home", str(daemon.home)]
+        unseen = subprocess.run([*command, "--round", "4"], capture_output=True, text=True)
 
     assert cleared["cleared"] == 2 * 3 + 1
     assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3", "2", "3"]
     assert results["told"] == [50, 20, 30, 40, 50]
     assert log == "round 2 adds to 30\n" * 2
-    assert refused.returncode == 1
-    assert "has not begun round 4; its last one is 3 [request.unknown_round]" in refused.stderr
+    for said in (refused, unseen):
+        assert said.returncode == 1
+        assert "has not begun round 4; its last one is 3 [request.unknown_round]" in said.stderr
 
 
 def test_a_loop_goes_on_with_its_round_after_a_kill(tmp_path: Path):

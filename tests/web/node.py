@@ -112,13 +112,16 @@ class Node(NamedTuple):
     def break_file(self, file: str) -> None:
         self.engine.report([FileBroken(file=file, reason="syntax_error", message="line 3: what")])
 
-    async def succeed(self, value: object = None, *, width: int | None = None) -> StartTry:
+    async def succeed(
+        self, value: object = None, *, width: int | None = None, again: bool = False
+    ) -> StartTry:
         effect = await self.outlets.next_start()
         start, now = effect.start, SystemClock().now()
         body = None if value is None or width is not None else encode(value, "the result")
         size = 0 if body is None else len(body)
+        number, count = start.start_no, size or width or 0
         self.engine.report(
-            [Succeeded(start.task_no, start.start_no, now, now, body, size or width or 0, width)]
+            [Succeeded(start.task_no, number, now, now, body, count, width, again=again)]
         )
         return effect
 

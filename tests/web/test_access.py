@@ -301,6 +301,26 @@ async def test_a_user_that_cannot_be_is_not_made(tmp_path, body, status, code):
     assert b"long enough" not in answer.body
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/tokens", b'{"name": "ci"}'),
+        ("/api/v1/users", b'{"name": "bob", "password": "long enough"}'),
+    ],
+    ids=["token", "user"],
+)
+async def test_what_cannot_be_told_again_takes_no_idempotency_key(tmp_path, path, body):
+    async with app(tmp_path) as (n, web):
+        keyed = {**HOME_BEARER, **JSON, "idempotency-key": "k"}
+        refused = await ask(web, "POST", path, body=body, headers=keyed)
+        tokens, users = await n.api.access.list_tokens(), await n.api.access.list_users()
+        made = await ask(web, "POST", path, body=body, headers={**HOME_BEARER, **JSON})
+
+    assert (refused.status, refused.json["code"]) == (400, "request.key_not_taken")
+    assert (tokens, [user.name for user in users]) == ([], ["anna"])
+    assert made.status == 201
+
+
 # ── a password of one's own ─────────────────────────────────────────────────────────────
 
 ANOTHER = "a cart, a lamp"
