@@ -6,15 +6,18 @@ import random
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
+from aioflow.dag_triggers import ASSETS, DagTriggerSpec
 from aioflow.inputs import Due
 from aioflow.messages import Failed
-from aioflow.model import Failure
+from aioflow.model import DagSpec, Failure
 from aioflow.rows import Batch, OutboxRow
 from aioflow.store.changes import Kind
 from tests.sim import loop_model
 from tests.sim.broken import Broken
 from tests.sim.faults import Fault
+from tests.sim.incarnation import small_capacity
 from tests.sim.judge import Unusable, judge
 from tests.sim.lengths import Lengths
 from tests.sim.loop_faults import LoopFaults
@@ -181,6 +184,19 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
         _, fields = draw(random.Random(seed), b"\x80", badly=True, has_timeout=False)
         assert b"hang" not in fields.partition(b"leaving")[0]
         assert b"swallow" not in fields.partition(b"leaving")[0]
+
+
+def test_a_small_host_has_room_beside_the_triggers_that_start_runs_and_stay():
+    ticks = DagTriggerSpec(class_path="sim:Ticks", kwargs=b"\x80", name="Ticks")
+    assets = replace(ticks, class_path=ASSETS)
+    plain, ticking, by_assets = (
+        DagSpec(dag_id="d", file="d.py", tasks=(), trigger=trigger)
+        for trigger in (None, ticks, assets)
+    )
+
+    assert small_capacity([plain, by_assets, by_assets]) == 2
+    assert small_capacity([ticking, by_assets]) == 2
+    assert small_capacity([ticking, ticking, plain]) == 3
 
 
 @pytest.mark.parametrize("text", [EMPTY, ELSEWHERE, ""], ids=["no-change", "elsewhere", "empty"])
