@@ -47,7 +47,7 @@ from tests.sim.lengths import Lengths
 from tests.sim.pipe import InlineChildren
 from tests.sim.workload import SECOND
 
-__all__ = ("Incarnation", "small_capacity")
+__all__ = ("Incarnation", "small_capacity", "starving")
 
 CPU_SLOTS, ASYNC_SLOTS = 3, 4
 SMALL_CAPACITY = 2
@@ -65,6 +65,21 @@ def small_capacity(dags: Iterable[DagSpec]) -> int:
     """
     stay = sum(dag.trigger is not None and dag.trigger.class_path != ASSETS for dag in dags)
     return max(SMALL_CAPACITY, stay + 1)
+
+
+def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
+    """Return the runs that fill a host with streams while they wait for one more place in it.
+
+    But for what starts runs they are alone there, so that none of them ever goes on.
+    """
+    triggers, found = tables.triggers, set[int]()
+    for triggerer in triggerers:
+        waiting = {triggers[no].task_no for no in triggerer._waiting if no in triggers}
+        hosted = [triggers.get(no) for no in triggerer._hosted if no not in tables.dag_triggers]
+        held = [row for row in hosted if row and row.window and row.task_no in waiting]
+        if len(held) == len(hosted):
+            found |= {row.run_no for row in held}
+    return found
 
 
 class _SlowClock:
