@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ from aioflow.rows import (
 )
 from aioflow.unfinished import LiveRun, Progress
 
-__all__ = ("Rows", "recall")
+__all__ = ("Rows", "recall", "rows_of")
 
 
 class Rows:
@@ -51,6 +51,7 @@ class Rows:
         self.named_events: dict[int, NamedEventRow] = {}
         self.items: dict[tuple[int, int], ItemRow] = {}
         self.tries: list[Any] = []
+        self._tried: set[tuple[int, int]] = set()
         self.labels: dict[int, str] = {}
         self.dags: dict[str, Any] = {}
         self.files: dict[str, Any] = {}
@@ -133,6 +134,7 @@ class Rows:
         """Delete rows by their keys."""
         if table == "try":
             self.tries = [row for row in self.tries if (row.task_no, row.start_no) not in gone]
+            self._tried = {(row.task_no, row.start_no) for row in self.tries}
             return
         rows = self.by_key(table)
         for key in gone:
@@ -219,9 +221,10 @@ class Rows:
         for result in batch.results:
             self.results[result.task_no] = result
         self.tries.extend(batch.new_tries)
-        if batch.new_tries:
-            keys = [(row.task_no, row.start_no) for row in self.tries]
-            assert len(set(keys)) == len(keys), "a start has a second row of its try"
+        for ended in batch.new_tries:
+            key = (ended.task_no, ended.start_no)
+            assert key not in self._tried, "a start has a second row of its try"
+            self._tried.add(key)
         for task_no, run_no, label in batch.labels:
             assert self.tasks[task_no].run_no == run_no
             self.labels[task_no] = label
@@ -316,6 +319,11 @@ class Rows:
 
     def unfinished(self) -> list[int]:
         return [run_no for run_no, run in self.runs.items() if run.ended_at is None]
+
+
+def rows_of(table: Mapping[Any, Any], run_no: int) -> list[Any]:
+    """Return the rows of a run in the order of their keys; the few are sorted, not the table."""
+    return [table[key] for key in sorted(key for key, row in table.items() if row.run_no == run_no)]
 
 
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:

@@ -6,7 +6,7 @@ see ``pipe``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from aioflow.clock import Clock
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
+from aioflow.dag_triggers import ASSETS
 from aioflow.deleting import Deleting
 from aioflow.effects import (
     ConfirmCall,
@@ -35,6 +36,7 @@ from aioflow.engine import Engine
 from aioflow.executors.pulse import HEALTH_SECONDS, Pulse
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Delivered, Drain, Input
+from aioflow.model import DagSpec
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import CAPACITY, Triggerer
 from tests.sim import invariants, misbehaving
@@ -45,7 +47,7 @@ from tests.sim.lengths import Lengths
 from tests.sim.pipe import InlineChildren
 from tests.sim.workload import SECOND
 
-__all__ = ("Incarnation",)
+__all__ = ("Incarnation", "small_capacity", "starving")
 
 CPU_SLOTS, ASYNC_SLOTS = 3, 4
 SMALL_CAPACITY = 2
@@ -53,6 +55,31 @@ GRACE_SECONDS = (0.0, 1.0, 30.0)
 LAST_WORDS_SECONDS = 2.0
 SLOWER_PULSE = 60.0
 """A host is asked for a sign of life this many times less often, or nothing else would happen."""
+
+
+def small_capacity(dags: Iterable[DagSpec]) -> int:
+    """Return how few triggers a host may take for each of them to find room at last.
+
+    What starts the runs of a DAG goes on for ever and gives no room back: one place is left
+    beside those, or what the tasks wait for would never be hosted.
+    """
+    stay = sum(dag.trigger is not None and dag.trigger.class_path != ASSETS for dag in dags)
+    return max(SMALL_CAPACITY, stay + 1)
+
+
+def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
+    """Return the runs that fill a host with streams while they wait for one more place in it.
+
+    But for what starts runs they are alone there, so that none of them ever goes on.
+    """
+    triggers, found = tables.triggers, set[int]()
+    for triggerer in triggerers:
+        waiting = {triggers[no].task_no for no in triggerer._waiting if no in triggers}
+        hosted = [triggers.get(no) for no in triggerer._hosted if no not in tables.dag_triggers]
+        held = [row for row in hosted if row and row.window and row.task_no in waiting]
+        if len(held) == len(hosted):
+            found |= {row.run_no for row in held}
+    return found
 
 
 class _SlowClock:
@@ -104,7 +131,7 @@ class Incarnation:
             clock=node.clock,
             ask=self._answers.ask,
         )
-        capacity = SMALL_CAPACITY if node.faults.happens("capacity") else CAPACITY
+        capacity = small_capacity(node.dags) if node.faults.happens("capacity") else CAPACITY
         triggerer = Triggerer(wiring, role=role, capacity=capacity)
         triggerer._host._pulse = Pulse(_SlowClock(node.clock), HEALTH_SECONDS)
         return triggerer

@@ -17,6 +17,8 @@ from tests.sim.broken import Broken
 
 __all__ = ("hold",)
 
+_MAY_WEIGH = frozenset({TaskState.RUNNING, TaskState.DEFERRED, TaskState.QUEUED, TaskState.SENSING})
+
 
 def hold(node: Any, batch: Batch, starts: list[StartTry]) -> None:
     """I4: slots, pools when something starts in them, and the limits of a run."""
@@ -71,6 +73,8 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
     for run_no in tables.unfinished():
         spec = tables.spec_of_run(run_no)
         for row in tables.tasks_of(run_no):
+            if row.state not in _MAY_WEIGH:
+                continue
             task = spec.tasks[row.position]
             if not _is_hosted_sensor(task) and _weighs(node, row, task):
                 weights[task.pool] += task.slots
@@ -156,18 +160,18 @@ def _active_runs(node: Any) -> None:
     Only the run that all others of its line wait for may begin past it.
     """
     beyond = node.tables.beyond
-    candidates = defaultdict(list)
-    for run_no in sorted(node.tables.may_be_beyond & set(node.tables.live_run_nos()) - beyond):
+    candidates, live = defaultdict(list), node.tables.live_run_nos()
+    for run_no in sorted(node.tables.may_be_beyond & set(live) - beyond):
         candidates[node.tables.runs[run_no].dag_id].append(run_no)
     active: Counter[str] = Counter()
     limits: Counter[str] = Counter()
-    for run_no in node.tables.live_run_nos():
+    for run_no in live:
         if node.tables.runs[run_no].backfill is not None:
             continue  # they have a limit of their own
         dag_id = node.tables.runs[run_no].dag_id
         active[dag_id] += 1
         limits[dag_id] = max(limits[dag_id], node.tables.spec_of_run(run_no).max_active_runs)
-    beyond &= set(node.tables.live_run_nos())
+    beyond &= set(live)
     for dag_id, count in active.items():
         count -= sum(node.tables.runs[run_no].dag_id == dag_id for run_no in beyond)
         limit = limits[dag_id]

@@ -39,7 +39,7 @@ from tests.sim.drawing import SECOND as MIX
 from tests.sim.drawing import draw, small_turns
 from tests.sim.faults import Fault
 from tests.sim.files import Files, without_threads
-from tests.sim.incarnation import Incarnation
+from tests.sim.incarnation import Incarnation, starving
 from tests.sim.invariants import Turn
 from tests.sim.ledger import Ledger
 from tests.sim.loop import SeededLoop, cancelled_in_order
@@ -290,7 +290,9 @@ class LoopNode:
             if self._loop.time() > until:
                 self.found(Broken("liveness", recovery.unfinished(self)))
                 return
-            waiting = stuck(self)
+            waiting = {*stuck(self)}
+            if self._loop.time() > until - LONGEST_SECONDS / 2:  # whatever ends has ended by then
+                waiting |= starving(self._incarnation.triggerers.values(), self.tables)
             for run_no in self.tables.unfinished():
                 run = self.tables.runs[run_no]
                 held = run.quarantine is not None or run_no in waiting

@@ -7,6 +7,7 @@ stored before anyone learns of it; an operator's events are consumed with the mo
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -230,13 +231,8 @@ def items_are_children(node: Any, turn: Any) -> None:
     tables = node.tables
     changed = [(row.run_no, row.position) for row in turn.batch.new_expansions]
     changed += [(row.run_no, row.position) for row in turn.batch.expansion_changes]
-    makers = {row.task_no for row in turn.batch.new_items}
-    changed += [
-        (run_no, position)
-        for run_no, position in tables.expansions
-        if tables.runs[run_no].first_task_no + source_of(tables.spec_of_run(run_no), position)
-        in makers
-    ]
+    for task_no in {row.task_no for row in turn.batch.new_items}:
+        changed += _expansions_over(tables, task_no)
     for run_no, position in sorted(set(changed)):
         source = source_of(tables.spec_of_run(run_no), position)
         if source < 0:
@@ -251,6 +247,15 @@ def items_are_children(node: Any, turn: Any) -> None:
             raise Broken("I19 items", f"{row}, and its stream is {state.label}")
         if row.width > node.tables.spec_of_run(run_no).tasks[position].map_limit:
             raise Broken("I8 widths", f"{row} is wider than it may be")
+
+
+def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
+    """Yield run and position of what expands over the stream of a task."""
+    run_no = tables.tasks[maker].run_no
+    spec, first = tables.spec_of_run(run_no), tables.runs[run_no].first_task_no
+    for position in range(len(spec.tasks)):
+        if (run_no, position) in tables.expansions and first + source_of(spec, position) == maker:
+            yield run_no, position
 
 
 def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:

@@ -29,7 +29,7 @@ from aioflow.rows import (
 )
 from aioflow.store.fence import confirm_applied
 from aioflow.unfinished import LiveRun
-from tests.core.stored_rows import Rows
+from tests.core.stored_rows import Rows, rows_of
 from tests.sim.script import UNSTORABLE
 
 __all__ = ("Numbers", "Tables", "changed_tasks", "check_content")
@@ -149,7 +149,7 @@ class Tables(Rows):
         self._plans: dict[int, tuple[str, str]] = {}
         self._kept: set[tuple[int, int]] = set()
         self._open: dict[int, None] = {}
-        self._task_nos: defaultdict[int, set[int]] = defaultdict(set)
+        self._task_nos: defaultdict[int, list[int]] = defaultdict(list)
 
     def claim(self) -> int:
         """Return a new epoch; whoever writes under an earlier one is fenced from now on."""
@@ -319,7 +319,7 @@ class Tables(Rows):
             if not ended.state.is_live:
                 self.ends[ended.run_no].add(ended.state)
         for row in batch.new_tasks:
-            self._task_nos[row.run_no].add(row.task_no)
+            bisect.insort(self._task_nos[row.run_no], row.task_no)
         for deletion in batch.new_deletions:
             assert self.runs[deletion.run_no].ended_at is not None, deletion
             self.deleted.add(deletion.run_no)
@@ -330,7 +330,7 @@ class Tables(Rows):
         assert not odd, f"{odd} of {table} are erased"
         if table == "task":
             for task_no in self.tasks.keys() & {key[0] for key in gone}:
-                self._task_nos[self.tasks[task_no].run_no].discard(task_no)
+                self._task_nos[self.tasks[task_no].run_no].remove(task_no)
         if table == "expansion":
             for key in gone:
                 self.widths.pop(key, None)
@@ -389,11 +389,11 @@ class Tables(Rows):
 
     def tasks_of(self, run_no: int) -> list[TaskRow]:
         """The task rows of a run by number."""
-        return [self.tasks[task_no] for task_no in sorted(self._task_nos[run_no])]
+        return [self.tasks[task_no] for task_no in self._task_nos[run_no]]
 
     def triggers_of(self, run_no: int) -> list[TriggerRow]:
         """The trigger rows of a run by number."""
-        return [row for _, row in sorted(self.triggers.items()) if row.run_no == run_no]
+        return rows_of(self.triggers, run_no)
 
     def live_run(self, run_no: int) -> LiveRun:
         """See ``Rows``."""
@@ -401,7 +401,7 @@ class Tables(Rows):
         return LiveRun(
             run=self.runs[run_no],
             tasks=tasks,
-            expansions=[e for (no, _), e in sorted(self.expansions.items()) if no == run_no],
+            expansions=rows_of(self.expansions, run_no),
             widths=[
                 (row.task_no, found.width)
                 for row in tasks
@@ -409,7 +409,7 @@ class Tables(Rows):
             ],
             triggers=self.triggers_of(run_no),
             progress=[self.progress(row.task_no) for row in tasks if self.records_of(row.task_no)],
-            events=[row for _, row in sorted(self.events.items()) if row.run_no == run_no],
+            events=rows_of(self.events, run_no),
             items=self.item_counts(run_no),
         )
 

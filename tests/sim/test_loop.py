@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
+from aioflow.dag_triggers import ASSETS, DagTriggerSpec
 from aioflow.inputs import Due
 from aioflow.messages import Failed
-from aioflow.model import Failure
+from aioflow.model import DagSpec, Failure
 from aioflow.rows import Batch, OutboxRow
 from aioflow.store.changes import Kind
 from tests.sim import loop_model
 from tests.sim.broken import Broken
 from tests.sim.faults import Fault
+from tests.sim.incarnation import small_capacity, starving
 from tests.sim.judge import Unusable, judge
 from tests.sim.lengths import Lengths
 from tests.sim.loop_faults import LoopFaults
@@ -38,6 +42,9 @@ LEAST = {
     "trigger host dies": 1,
     "trigger host hangs": 1,
 }
+
+_STARTS_RUNS = 1
+"""The number of a trigger of a DAG."""
 
 FEW_PEOPLE = 15
 """Each asks for one thing; the campaigns have more of them."""
@@ -181,6 +188,46 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
         _, fields = draw(random.Random(seed), b"\x80", badly=True, has_timeout=False)
         assert b"hang" not in fields.partition(b"leaving")[0]
         assert b"swallow" not in fields.partition(b"leaving")[0]
+
+
+def test_a_small_host_has_room_beside_the_triggers_that_start_runs_and_stay():
+    ticks = DagTriggerSpec(class_path="sim:Ticks", kwargs=b"\x80", name="Ticks")
+    assets = replace(ticks, class_path=ASSETS)
+    plain, ticking, by_assets = (
+        DagSpec(dag_id="d", file="d.py", tasks=(), trigger=trigger)
+        for trigger in (None, ticks, assets)
+    )
+
+    assert small_capacity([plain, by_assets, by_assets]) == 2
+    assert small_capacity([ticking, by_assets]) == 2
+    assert small_capacity([ticking, ticking, plain]) == 3
+
+
+@pytest.mark.parametrize(
+    ("hosted", "waiting", "runs"),
+    [
+        pytest.param([_STARTS_RUNS, 5], [6], {9}, id="it-holds-all-there-is"),
+        pytest.param([5, 7], [6], set(), id="another-will-make-room"),
+        pytest.param([5, 8], [6], set(), id="the-stream-of-another-goes-on"),
+        pytest.param([5], [8], set(), id="another-waits"),
+        pytest.param([_STARTS_RUNS, 5], [], set(), id="nobody-waits"),
+    ],
+)
+def test_a_run_starves_that_fills_a_host_with_streams_and_wants_one_more(hosted, waiting, runs):
+    triggers = {
+        number: SimpleNamespace(run_no=run_no, task_no=task_no, window=window)
+        for number, run_no, task_no, window in [
+            (5, 9, 1, 64),
+            (6, 9, 1, 64),
+            (7, 9, 2, 0),
+            (8, 4, 3, 64),
+        ]
+    }
+    tables = SimpleNamespace(triggers=triggers, dag_triggers={_STARTS_RUNS: None})
+
+    found = starving([SimpleNamespace(_hosted=hosted, _waiting=waiting)], tables)
+
+    assert found == runs
 
 
 @pytest.mark.parametrize("text", [EMPTY, ELSEWHERE, ""], ids=["no-change", "elsewhere", "empty"])
