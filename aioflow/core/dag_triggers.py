@@ -17,7 +17,7 @@ from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.effects import EndHosting, HostTrigger, RestoreCode
 from aioflow.messages import TriggerEnded
-from aioflow.model import CODE_MISSING, DagSpec, Failure
+from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant
 from aioflow.orders import End, Host
 
 __all__ = (
@@ -33,6 +33,7 @@ __all__ = (
     "place",
     "place_all",
     "place_of",
+    "retry",
     "spec_of",
 )
 
@@ -108,6 +109,17 @@ def place(one: DagTrigger, draft: Draft) -> None:
             _leave(one, _REASSIGNED, draft)
     elif one.retry_at is None or one.retry_at <= draft.now:
         _host(one, draft)
+
+
+def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:
+    """An instant of its DAG has come: if it is that of the next attempt, nothing waits for it now.
+
+    Whatever the clock says: it may have been set back since, and the instant comes once.
+    """
+    if one.retry_at == at:
+        draft.standing.note(one)
+        one.retry_at = None
+    place(one, draft)
 
 
 def host_all(role: str, draft: Draft) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.core import dag
 from aioflow.core.cancel import cancel
-from aioflow.core.dag_triggers import fail, place, spec_of
+from aioflow.core.dag_triggers import fail, retry, spec_of
 from aioflow.core.draft import Draft
 from aioflow.core.live import Fire
 from aioflow.core.memory import Memory
@@ -147,12 +147,12 @@ def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: D
         draft.wake_dag(one.row.dag_id, due_at, due_at)
 
 
-def due(dag_id: str, draft: Draft, slots: Slots) -> None:
+def due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
     """An instant of a DAG has come: that of its trigger to be hosted again, or of an event held."""
     one = draft.memory.standing.of(dag_id)
     if one is None:
         return
-    place(one, draft)
+    retry(one, at, draft)
     held = one.row.held
     if held is None:
         return

@@ -462,7 +462,7 @@ def _take_dag_trigger_report(
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     if due.dag_id:
         dag.slot_due(due.dag_id, due.at, draft, slots)
-        event_runs.due(due.dag_id, draft, slots)
+        event_runs.due(due.dag_id, due.at, draft, slots)
         return
     if due.run_no >= 0:
         run_due(due.run_no, due.at, draft, slots)

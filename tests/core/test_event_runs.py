@@ -13,7 +13,16 @@ from aioflow.core.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
 from aioflow.dag_triggers import DagTriggerSpec, Fate
 from aioflow.effects import EndHosting, HostTrigger, RestoreCode, TakeEvents, Warn
-from aioflow.inputs import CodeRestored, FileGone, FileParsed, HostLost, HostUp, MoveClass, Stalled
+from aioflow.inputs import (
+    CodeRestored,
+    Due,
+    FileGone,
+    FileParsed,
+    HostLost,
+    HostUp,
+    MoveClass,
+    Stalled,
+)
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import CODE_MISSING, DagSpec, Failure, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, DeleteDag, SetPaused
@@ -533,6 +542,23 @@ def test_a_trigger_that_fails_is_hosted_again_later_and_later_and_people_are_tol
     fire(world, {"n": 1})
     end(world, BROKEN)
     assert one(world).failures == 1
+
+
+@pytest.mark.parametrize("is_up", [True, False], ids=["host-there", "host-up-later"])
+def test_a_clock_set_back_as_it_is_to_be_hosted_again_puts_nothing_off(is_up):
+    world = waiting()
+    end(world, BROKEN)
+    if not is_up:
+        world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
+    came = Due(one(world).retry_at, dag_id="dag")
+
+    world.now -= 7_200 * SECOND
+    world.turn(came)
+    if not is_up:
+        assert explain_dag_trigger(one(world), world.memory).kind is WaitKind.HOST
+        world.turn(HostUp("triggers"))
+
+    assert hostings(world) == 2
 
 
 def test_one_whose_code_is_missing_is_hosted_again_when_it_is_back_and_nobody_is_told():
