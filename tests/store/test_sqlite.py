@@ -427,7 +427,8 @@ async def test_a_daemon_killed_while_it_commits_leaves_whole_batches(url):
         for _ in range(lines):
             acknowledged = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        rest = process.communicate()[0].split()
+        rest = process.stdout.read().split()  # what is buffered `communicate` passes over
+        process.communicate()
         acknowledged = int(rest[-1]) if rest else acknowledged
 
         async with open_store(url, VAULT) as store:
