@@ -233,10 +233,17 @@ def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
     if not is_chosen and run.groups[position].is_over:
         return False
     lists = _lists(position, run)
-    gone = {p for p in lists if p not in run.widths and not run.spec.tasks[p].streams}
+    gone = {p for p in lists if _is_gone(p, run.groups[position].width, run)}
     missing = (p for p in run.graph.indexed[position] if p not in run.groups)
     gone.update(p for p in missing if p in chosen.positions or run.states[p] < TaskState.SUCCESS)
     return bool(lists & chosen.positions) or bool(gone)
+
+
+def _is_gone(source: int, width: int, run: Run) -> bool:
+    """Whether a fan-out of this width has no items any more, as a cancel cut a clear short."""
+    if run.spec.tasks[source].streams:
+        return width > 0 and growing.given(run, source) == 0
+    return source not in run.widths
 
 
 def _loop_of(position: int, run: Run) -> set[int]:

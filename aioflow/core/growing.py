@@ -22,6 +22,7 @@ __all__ = (
     "close_left_open",
     "count",
     "cut_of",
+    "given",
     "grow",
     "has_begun",
     "open_group",
@@ -48,7 +49,7 @@ def takers(run: Run, position: int) -> list[int]:
 def has_begun(run: Run, position: int) -> bool:
     """Whether a task could expand already: its stream goes on, and an item has come."""
     source = source_of(run, position)
-    return source >= 0 and run.states[source] < TaskState.SUCCESS and _count(run, source) > 0
+    return source >= 0 and run.states[source] < TaskState.SUCCESS and given(run, source) > 0
 
 
 def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
@@ -58,7 +59,7 @@ def open_group(run: Run, position: int, draft: Draft, slots: Slots) -> None:
     row = ExpansionRow(
         run_no=run.run_no,
         position=position,
-        width=_count(run, source_of(run, position)),
+        width=given(run, source_of(run, position)),
         first_task_no=draft.numbers.take(limit),
         is_open=True,
     )
@@ -74,7 +75,7 @@ def grow(run: Run, position: int, draft: Draft, slots: Slots) -> None:
     group = run.groups[position]
     draft.change_group(group, group.width)
     had_fresh = group.has_fresh
-    more = _count(run, source_of(run, position)) - group.width
+    more = given(run, source_of(run, position)) - group.width
     for _ in range(more):
         group.grow()
     run.widen(position, more + 1)
@@ -155,6 +156,7 @@ def cut_of(run: Run, source: int, width: int) -> TaskState:
             return TaskState.UPSTREAM_FAILED
 
 
-def _count(run: Run, source: int) -> int:
-    given = run.items.get(run.task_no(source, -1))
-    return 0 if given is None else given.count
+def given(run: Run, source: int) -> int:
+    """Return how many items of a stream there are; none once it was cleared."""
+    items = run.items.get(run.task_no(source, -1))
+    return 0 if items is None else items.count

@@ -21,6 +21,7 @@ from aioflow.rows import ExpansionRow
 from tests.core.test_clear import ONCE, clear, fan_out, task
 from tests.core.test_past import after, day, loaded
 from tests.core.test_past import task as task_of_past
+from tests.core.test_streaming import give, run_of, streaming
 from tests.core.world import World
 
 WIDTH, SLICE = 7, 2
@@ -367,6 +368,34 @@ def test_what_a_stream_left_open_when_its_run_was_cancelled_is_closed_by_a_clear
 
     assert [row.is_open for row in world.rows.expansions.values()] == [False]
     assert world.rows.runs[run].ended_at is not None
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["", "crashed"])
+@pytest.mark.parametrize("marked", [False, True], ids=["", "marked"])
+def test_a_child_whose_stream_a_cancelled_clear_has_emptied_is_expanded_anew(marked, crashed):
+    world = streaming(World(cpu_slots=4))
+    give(world, *range(4))
+    world.finish_all()
+    sliced = Sliced(world, run_of(world))
+    assert world.run_state(sliced.run) == "success"
+    sliced.ask(tasks=("pages",))
+    assert children(sliced).count("success") > 1
+    world.ask(CancelRun(run_id=world.rows.runs[sliced.run].run_id))
+    assert world.rows.runs[sliced.run].ended_at is not None
+    left = [row.map_index for row in world.rows.tasks.values() if row.state is TaskState.SUCCESS]
+    if marked:
+        sliced.mark(TaskState.SUCCESS, "pages")
+        sliced.go_on_to_the_end()
+    if crashed:
+        sliced.restart()
+
+    sliced.ask(tasks=("load",), map_index=max(left))
+    sliced.go_on_to_the_end()
+    sliced.finish_all()
+
+    assert not world.rows.unfinished()
+    assert set(children(sliced)) == {"removed"}
+    assert world.state(sliced.run, "load") == ("skipped" if marked else "upstream_failed")
 
 
 def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
