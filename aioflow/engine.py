@@ -443,14 +443,8 @@ class Engine:
             error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
             self._askers.answer(Acknowledge(entry.ticket, error=error))
             return
-        if isinstance(entry, Due) and entry.dag_id:
-            later = self._clock.now() + _SLOT_AGAIN_US
-            _log.error("a slot could not be made, trying again", dag_id=entry.dag_id)
-            self.timers.arm(entry, at=later)
-            await self._lease_numbers()
-            told = self._draft()
-            late.cannot_be_made(entry.dag_id, str(exc), told)
-            await self._commit_if_any(told)
+        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
+            await self._make_later(entry, exc)
             return
         if isinstance(entry, FillBack):
             broken = self._draft()
@@ -465,6 +459,18 @@ class Engine:
         undo.free_place(entry, self.memory, self.slots)
         held = undo.blamed(entry, draft, self.memory)
         await self._hold_still(held, f"{type(entry).__name__}: {exc}")
+
+    async def _make_later(self, due: Due, exc: Exception) -> None:
+        """A run could not be made, of a slot or of an event that was held: try again later."""
+        one = self.memory.standing.get(due.trigger_no)
+        dag_id = due.dag_id if one is None else one.row.dag_id
+        _log.error("a run could not be made, trying again", dag_id=dag_id)
+        self.timers.arm(due, at=self._clock.now() + _SLOT_AGAIN_US)
+        if due.dag_id:
+            await self._lease_numbers()
+            told = self._draft()
+            late.cannot_be_made(due.dag_id, str(exc), told)
+            await self._commit_if_any(told)
 
     async def _hold_still(self, runs: Iterable[Run], reason: str) -> None:
         """Start nothing more of these runs; people see why, and may cancel them."""

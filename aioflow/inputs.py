@@ -115,15 +115,17 @@ class Due(msgspec.Struct, frozen=True):
         at: The instant as it was armed. Which of a task's instants it is - a retry, a
             sensor's next look or deadline, the deadline of a wait - it is by being equal
             to that one now; an instant that is none of them any more changes nothing.
-        task_no: Whose; -1 for a DAG or a run.
+        task_no: Whose; -1 for a DAG, a run, or the trigger of a DAG.
         dag_id: Whose next slot of the schedule.
         run_no: Which run's deadline, or the end of the time it may take.
+        trigger_no: Which trigger of a DAG is hosted again, or has been quiet for long enough.
     """
 
     at: Instant
     task_no: TaskNo = -1
     dag_id: str = ""
     run_no: RunNo = -1
+    trigger_no: TriggerNo = -1
 
 
 class Continue(msgspec.Struct, frozen=True):

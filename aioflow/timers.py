@@ -1,11 +1,11 @@
 """Instants that somebody waits for: two heaps, one sleeper, a coarse tick.
 
-What people schedule follows the wall clock. A retry, a sensor's next look, a deadline are
-lengths of time that are stored as instants only so that they outlive the daemon: they are
-armed once, by the monotonic clock, and a wall clock that is set does not move them.
+What people schedule follows the wall clock. A retry, a sensor's next look, a deadline, the quiet
+after an event are lengths of time that are stored as instants only so that they outlive the daemon:
+they are armed once, by the monotonic clock, and a wall clock that is set does not move them.
 
 There may be a million lengths, so each is one number: when it is over by the monotonic clock,
-its instant, its task or run.
+its instant, its task, run or trigger.
 
 The heaps are looked at no more often than every ``TICK_SECONDS``: sleeping to the exact next
 of many close instants would spin. They are looked at every ``LOOK_SECONDS`` at least, so that
@@ -30,8 +30,8 @@ TICK_SECONDS = 0.002
 LOOK_SECONDS = 30.0
 
 _WORD = (1 << 64) - 1
-_OF_RUN = 1 << 63
-"""Marks the number of a run among those of tasks."""
+_OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
+"""Mark the number of a run, or of the trigger of a DAG, among those of tasks."""
 
 
 class Timers:
@@ -64,8 +64,7 @@ class Timers:
             is_first = self._by_wall[0][1] == self._armed
         else:
             over = self._clock.monotonic_us() + instant - self._clock.now()
-            whose = due.task_no if due.run_no < 0 else _OF_RUN | due.run_no
-            length = (over << 128) + (due.at << 64) + whose
+            length = (over << 128) + (due.at << 64) + _whose(due)
             heapq.heappush(self._by_length, length)
             is_first = self._by_length[0] == length
         if is_first:
@@ -100,7 +99,17 @@ def _take_lengths(heap: list[int], now: int) -> list[Due]:
     due = []
     while heap and heap[0] >> 128 <= now:
         length = heapq.heappop(heap)
-        at, whose = length >> 64 & _WORD, length & _WORD
-        is_run = whose & _OF_RUN
-        due.append(Due(at, run_no=whose ^ _OF_RUN) if is_run else Due(at, whose))
+        due.append(_due(length >> 64 & _WORD, length & _WORD))
     return due
+
+
+def _whose(due: Due) -> int:
+    if due.run_no >= 0:
+        return _OF_RUN | due.run_no
+    return due.task_no if due.trigger_no < 0 else _OF_TRIGGER | due.trigger_no
+
+
+def _due(at: Instant, whose: int) -> Due:
+    if whose & _OF_RUN:
+        return Due(at, run_no=whose ^ _OF_RUN)
+    return Due(at, trigger_no=whose ^ _OF_TRIGGER) if whose & _OF_TRIGGER else Due(at, whose)

@@ -278,6 +278,25 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
         assert not await n.store.list_runs()
 
 
+async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_again(store_url):
+    async with node(store_url) as n:
+        n.store.refuse = lambda batch: bool(batch.new_runs)
+        trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", debounce_us=1_000)
+        await n.load(TaskSpec(task_id="t"), trigger=trigger)
+        while not n.engine.memory.standing or not n.engine.memory.standing.of("dag").hosting:
+            await n.engine.next_turn()
+        one = n.engine.memory.standing.of("dag")
+        with structlog.testing.capture_logs() as logs:
+            n.engine.report([Fired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
+            while not any(line["event"].startswith("a run could not be made") for line in logs):
+                await n.engine.next_turn()
+
+        assert [line["dag_id"] for line in logs if "dag_id" in line] == ["dag"]
+        assert len(n.engine.timers) == 1  # in a minute
+        assert one.row.held.key == "a"
+        assert not await n.store.list_runs()
+
+
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):
     """Memory is read again from rows, but the processes go on: their reports still count."""
     async with node(store_url) as n:

@@ -15,7 +15,8 @@ from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
 from aioflow.core.memory import Memory
 from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
-from aioflow.effects import EndHosting, HostTrigger, RestoreCode
+from aioflow.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
+from aioflow.inputs import Due
 from aioflow.messages import TriggerEnded
 from aioflow.model import CODE_MISSING, DagSpec, Failure, Instant
 from aioflow.orders import End, Host
@@ -35,6 +36,7 @@ __all__ = (
     "place_of",
     "retry",
     "spec_of",
+    "wake",
 )
 
 WINDOW = 64
@@ -111,8 +113,13 @@ def place(one: DagTrigger, draft: Draft) -> None:
         _host(one, draft)
 
 
+def wake(one: DagTrigger, at: Instant, draft: Draft) -> None:
+    """Have an instant come for it."""
+    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no)))
+
+
 def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:
-    """An instant of its DAG has come: if it is that of the next attempt, nothing waits for it now.
+    """An instant of it has come: if it is that of the next attempt, nothing waits for it now.
 
     Whatever the clock says: it may have been set back since, and the instant comes once.
     """
@@ -172,7 +179,7 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
     one.failures += 1
     one.failure = failure
     one.retry_at = draft.now + wait_us
-    draft.wake_dag(one.row.dag_id, one.retry_at, one.retry_at)
+    wake(one, one.retry_at, draft)
     if is_news and failure is not None:
         message = f"the trigger of DAG {one.row.dag_id} has failed: {failure.message}"
         draft.owing.alert("trigger", message[:1_000], run_id="", dag_id=one.row.dag_id)

@@ -16,7 +16,7 @@ import msgspec
 
 from aioflow.core import dag
 from aioflow.core.cancel import cancel
-from aioflow.core.dag_triggers import fail, retry, spec_of
+from aioflow.core.dag_triggers import fail, retry, spec_of, wake
 from aioflow.core.draft import Draft
 from aioflow.core.live import Fire
 from aioflow.core.memory import Memory
@@ -143,21 +143,18 @@ def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: D
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
         draft.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
-    else:
-        draft.wake_dag(one.row.dag_id, due_at, due_at)
+    if before is None or before.due_at != due_at:
+        wake(one, due_at, draft)
 
 
-def due(dag_id: str, at: Instant, draft: Draft, slots: Slots) -> None:
-    """An instant of a DAG has come: that of its trigger to be hosted again, or of an event held."""
-    one = draft.memory.standing.of(dag_id)
+def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
+    """An instant has come of a DAG's trigger: to be hosted again, or of an event that it holds."""
+    one = draft.memory.standing.get(trigger_no)
     if one is None:
         return
     retry(one, at, draft)
     held = one.row.held
-    if held is None:
-        return
-    if held.due_at > draft.now:
-        draft.wake_dag(dag_id, held.due_at, held.due_at)
+    if held is None or held.due_at != at:
         return
     draft.standing.note(one)
     one.row = msgspec.structs.replace(one.row, held=None)
@@ -174,8 +171,7 @@ def restarted(draft: Draft) -> None:
     """Have the instants come that were armed."""
     for one in draft.memory.standing:
         if one.row.held is not None:
-            at = one.row.held.due_at
-            draft.wake_dag(one.row.dag_id, at, at)
+            wake(one, one.row.held.due_at, draft)
 
 
 def start(

@@ -462,7 +462,9 @@ def _take_dag_trigger_report(
 def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
     if due.dag_id:
         dag.slot_due(due.dag_id, due.at, draft, slots)
-        event_runs.due(due.dag_id, due.at, draft, slots)
+        return
+    if due.trigger_no >= 0:
+        event_runs.due(due.trigger_no, due.at, draft, slots)
         return
     if due.run_no >= 0:
         run_due(due.run_no, due.at, draft, slots)

@@ -550,7 +550,7 @@ def test_a_clock_set_back_as_it_is_to_be_hosted_again_puts_nothing_off(is_up):
     end(world, BROKEN)
     if not is_up:
         world.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
-    came = Due(one(world).retry_at, dag_id="dag")
+    came = Due(one(world).retry_at, trigger_no=one(world).row.trigger_no)
 
     world.now -= 7_200 * SECOND
     world.turn(came)
@@ -682,6 +682,21 @@ def test_where_it_is_never_quiet_a_run_starts_all_the_same():
 
     first = (LONGEST_HOLD * 10) // 9
     assert confs(world)[0] == {"n": first}
+
+
+def test_a_clock_set_back_meanwhile_puts_nothing_off_that_waits_for_quiet():
+    world = quiet()
+    fire(world, {"n": 1})
+    world.pass_time(9)
+    fire(world, {"n": 2})
+    before, after = [wake.due for wake in world.armed if wake.due.trigger_no >= 0]
+
+    world.now -= 7_200 * SECOND
+    world.turn(before)
+    assert confs(world) == []
+    world.turn(after)
+
+    assert confs(world) == [{"n": 2}]
 
 
 def test_what_waits_for_quiet_outlives_a_restart():
