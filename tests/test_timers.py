@@ -97,11 +97,11 @@ async def test_an_earlier_one_is_not_held_up_by_a_later_one():
 
 
 @pytest.mark.parametrize("step", [-7200, 21_600])
-@pytest.mark.parametrize("whose", ["task_no", "run_no", "trigger_no"])
+@pytest.mark.parametrize("whose", [{"task_no": 7}, {"run_no": 7}, {"trigger_no": 7}], ids=str)
 async def test_a_length_of_time_is_not_moved_by_a_clock_that_is_set(whose, step):
     async with running() as heard:
         began = heard.clock.monotonic_us()
-        due = Due(heard.clock.now() + 60 * SECOND, **{whose: 7})
+        due = Due(heard.clock.now() + 60 * SECOND, **whose)
         heard.timers.arm(due)
         heard.clock.offset += step * SECOND
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, get_args
 
 import msgspec
@@ -11,7 +10,7 @@ from aioflow.author.assets import Asset, AssetExpression, asset_condition, lists
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.schedule import Schedule
 from aioflow.author.timetables import is_timetable, slot_trigger
-from aioflow.author.trigger import Trigger, serialize, shares
+from aioflow.author.trigger import Trigger, never_yields, serialize
 from aioflow.dag_triggers import ASSETS, DagTriggerSpec, IfRunning
 from aioflow.errors import BadSchedule
 from aioflow.model import Instant
@@ -43,18 +42,6 @@ def _checked_if_running(value: object) -> IfRunning:
             return word
     known_words = ", ".join(map(repr, get_args(IfRunning)))
     raise BadSchedule(f"if_running={value!r} is none of {known_words}")
-
-
-def _check_run(cls: type[Trigger[Any]]) -> None:
-    """Refuse a trigger that can never yield; a ``run`` that is a plain ``def`` may return who does.
-
-    Raises:
-        BadSchedule: If it is one.
-    """
-    if cls.run is Trigger.run and not shares(cls):
-        raise BadSchedule(f"the schedule {cls.__name__} needs a method run()")
-    if inspect.iscoroutinefunction(cls.run) or inspect.isgeneratorfunction(cls.run):
-        raise BadSchedule(f"the schedule's {cls.__name__}.run must be `async def` with a yield")
 
 
 def dag_trigger_spec(
@@ -97,7 +84,9 @@ def dag_trigger_spec(
         slots = slot_trigger(schedule, catchup=catchup, begin=begin, end=end)
         path, kwargs = slots.timetable, serialize(slots)[1]  # what it holds up is told of its class
     elif condition is None:
-        _check_run(type(schedule))
+        wrong = never_yields(type(schedule))
+        if wrong:
+            raise BadSchedule(f"the schedule's {wrong}")
         path, kwargs = serialize(schedule)
     elif quiet_us is not None:
         raise BadSchedule("debounce goes with a trigger; assets are not told of one by one")

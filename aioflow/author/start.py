@@ -10,7 +10,7 @@ from typing import Any
 from aioflow.author import codec
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.many_events import HANDLER
-from aioflow.author.trigger import Trigger, TriggerEvent, class_path
+from aioflow.author.trigger import Trigger, TriggerEvent, class_path, never_yields
 from aioflow.errors import DagError
 from aioflow.model import StartTriggerSpec
 
@@ -103,7 +103,7 @@ def start_spec(owner: Any) -> StartTriggerSpec:
         owner: Its instance, or its class where it is mapped.
 
     Raises:
-        DagError: If it does not say for what.
+        DagError: If it does not say for what, or that can never have an event.
         Unserializable: If an argument cannot travel.
     """
     said = getattr(owner, "start_trigger_args", None)
@@ -121,6 +121,9 @@ def start_spec(owner: Any) -> StartTriggerSpec:
     for field, value in (said.trigger_kwargs or {}).items():
         if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
             codec.encode(value, f"{field!r} in trigger_kwargs of {name}")
+    wrong = "" if isinstance(said.trigger_cls, str) else never_yields(said.trigger_cls)
+    if wrong:
+        raise DagError(f"the trigger_cls of {name}: {wrong}")
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,

@@ -25,6 +25,7 @@ __all__ = (
     "TriggerEvent",
     "class_path",
     "construct",
+    "never_yields",
     "note_last",
     "prepare",
     "serialize",
@@ -158,6 +159,18 @@ def shares(cls: type[Trigger[Any]]) -> bool:
         if "run" in vars(above):
             return False
     return False
+
+
+def never_yields(cls: type[Trigger[Any]]) -> str:
+    """Return why triggers of a class can have no event, empty if they can.
+
+    A ``run`` that is a plain ``def`` may return who yields.
+    """
+    if cls.run is Trigger.run and not shares(cls):
+        return f"{cls.__name__} needs a method run()"
+    if inspect.iscoroutinefunction(cls.run) or inspect.isgeneratorfunction(cls.run):
+        return f"{cls.__name__}.run must be `async def` with a yield"
+    return ""
 
 
 def class_path(cls: type[object]) -> str:

@@ -86,7 +86,7 @@ def test_its_runs_may_need_parameters():
         ({"schedule": [A, "b"]}, "is no asset"),
         ({"schedule": Returns()}, "Returns.run must be `async def` with a yield"),
         ({"schedule": Blocks()}, "Blocks.run must be `async def` with a yield"),
-        ({"schedule": Idle()}, "the schedule Idle needs a method run()"),
+        ({"schedule": Idle()}, "the schedule's Idle needs a method run()"),
     ],
 )
 def test_what_makes_no_sense_is_said(options, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -521,3 +522,31 @@ class Starts(Operator):
 def test_a_function_among_the_arguments_of_a_start_trigger_is_refused_at_parse():
     with pytest.raises(Unserializable, match="'check' in trigger_kwargs of Starts"):
         start_spec(Starts)
+
+
+class Speechless(Trigger[None]):
+    """Has no ``run``."""
+
+
+class Single(Trigger[None]):
+    async def run(self) -> TriggerEvent[None]:  # type: ignore[override]
+        return TriggerEvent(None)
+
+
+class StartsNever(Operator):
+    start_from_trigger = True
+
+
+@pytest.mark.parametrize(
+    ("trigger_cls", "said"),
+    [
+        (Speechless, "trigger_cls of StartsNever: Speechless needs a method run()"),
+        (Single, "Single.run must be `async def` with a yield"),
+    ],
+)
+def test_a_start_trigger_that_can_never_yield_is_refused_at_parse(trigger_cls, said, monkeypatch):
+    args = StartTriggerArgs(trigger_cls=trigger_cls)
+    monkeypatch.setattr(StartsNever, "start_trigger_args", args)
+
+    with pytest.raises(DagError, match=re.escape(said)):
+        start_spec(StartsNever)

@@ -368,7 +368,7 @@ class Circle:
         if isinstance(entry, Asked):
             node.answered(entry.ticket)  # with the error
             return
-        if isinstance(entry, Due) and entry.dag_id:
+        if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
             node.arm(entry, at=node.wall() + _SLOT_AGAIN_US)
             return
         if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
@@ -403,8 +403,8 @@ def _is_poison(entry: Input) -> bool:
 def _run_of(entry: Input, node: Any) -> int | None:
     if isinstance(entry, Due) and entry.run_no >= 0:
         return entry.run_no
-    task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", None)
-    if trigger_no is not None:
+    task_no, trigger_no = getattr(entry, "task_no", None), getattr(entry, "trigger_no", -1)
+    if trigger_no >= 0:
         row = node.tables.triggers.get(trigger_no)
         return None if row is None else row.run_no
     row = node.tables.tasks.get(task_no)
