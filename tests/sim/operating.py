@@ -200,7 +200,7 @@ def _stands_as_owed(node: Any, owed: Clearing) -> None:
         is_gone = end > 0 and (row.run_no, position) not in node.tables.widths
         if is_gone or is_round(spec, position):
             continue  # its stream was stopped; or it went round meanwhile
-        for index in range(first, max(end, first + 1)):
+        for index in (first,) if first < 0 else range(first, end):
             task = rows.get((position, index))
             if task is None or task.state is not mark.state:
                 raise Broken("I22 operated", f"{owed} has been marked, stored is {task}")
