@@ -367,6 +367,8 @@ def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
 def _nothing_is_held_in_vain(node: Any) -> None:
     """What is held of assets would start a run, if that were enough."""
     full = {dag for dag, runs in node.memory.queued_runs.items() if runs}  # perhaps too many
+    held_still = [node.memory.runs[run_no] for run_no in node.memory.clearings]
+    full |= {run.row.dag_id for run in held_still if run.state is RunState.QUEUED}
     for row, _ in _wanted(node):
         if row.class_path != ASSETS or row.dag_id in full or is_stopped(row.dag_id, node.memory):
             continue
