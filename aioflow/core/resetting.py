@@ -60,6 +60,7 @@ def reset(old: Live, draft: Draft) -> Live:
     live = Live(run, old.task_no, old.position, old.map_index)
     live.state, live.start_no = old.state, old.start_no + 1
     live.stored_state, live.stored_start = old.stored_state, old.stored_start
+    live.stored_place = old.stored_place
     draft.move(live, TaskState.PENDING)
     old.state = TaskState.PENDING  # wherever that waits for a slot, it does so no longer
     run.removed.pop(live.task_no, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,8 +30,9 @@ from aioflow.model import (
     RetryPolicy,
     SensorSpec,
     TaskSpec,
+    TaskState,
 )
-from aioflow.requests import CancelRun, CreateRun, SetPool
+from aioflow.requests import CancelRun, ClearTasks, CreateRun, Mark, SetPool
 from tests.core.world import World
 
 SEGFAULT = Failure(type="Killed", message="SIGSEGV", reason="crashed")
@@ -116,6 +118,26 @@ def test_a_running_task_keeps_its_slot_through_a_refusal():
     assert world.state(run, "a") == "success"
     assert world.state(run, "b") == "running"
     assert not world.slots.workers[0].is_idle
+
+
+@pytest.mark.parametrize("body", [Body.FUNCTION, Body.COROUTINE])
+@pytest.mark.parametrize("request_of", [ClearTasks, partial(Mark, state=TaskState.SUCCESS)])
+def test_a_refused_clear_or_mark_leaves_what_runs_in_its_place(request_of, body):
+    world = World(cpu_slots=1)
+    run = world.begin(task("a", body=body), task("b", body=body))
+    world.turn(HostUp("async"))
+    live = world.memory.live[world.started("a").start.task_no]
+    place = live.worker, live.is_hosted
+    request = request_of(run_id=world.rows.runs[run].run_id, tasks=("a",))
+
+    _, _, draft = world.decide([Asked(0, request)])
+    world.take_back(draft)
+
+    live = world.memory.live[live.task_no]
+    assert (live.worker, live.is_hosted) == place != (-1, False)
+    assert live.run.running == 1 + (body is Body.COROUTINE)
+    world.finish_all()
+    assert world.run_state(run) == "success"
 
 
 def defer(world: World, name: str) -> Deferred:
