@@ -49,6 +49,13 @@ def _was_cut_short(node: Any, run_no: int) -> bool:
     return row.state is RunState.FAILED and row.run_id in node.tables.timed_out  # people are told
 
 
+def _was_ever_cut_short(node: Any, row: RunRow) -> bool:
+    """The same, also of a run that goes on since."""
+    tables = node.tables
+    was_cancelled = RunState.CANCELLED in tables.ends[row.run_no]
+    return was_cancelled or bool(tables.said[row.run_id]) or row.run_id in tables.timed_out
+
+
 def _states(node: Any, row: RunRow) -> list[TaskState]:
     """One state per task of the DAG; a fan-out comes to one once all its children ended."""
     spec = _spec(node, row.run_no)
@@ -87,6 +94,8 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
     was_marked = run_no in node.tables.marked_runs or any(map(operating.is_marked, present))
     if (was_cleared or was_marked) and row.quarantine is not None:
         return
+    if was_marked and _was_ever_cut_short(node, row):
+        return  # while it was, what was marked changed nothing behind it
     spec = _spec(node, run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in present:
