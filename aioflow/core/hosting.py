@@ -29,6 +29,7 @@ __all__ = (
     "hand_over",
     "host",
     "host_all",
+    "is_ending",
     "is_stopped",
     "let_go",
     "newest_version",
@@ -65,7 +66,7 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
     if not is_up or row.kwargs is None or row.class_path in HOSTLESS or draft.memory.is_drained:
         return
-    if is_stopped(run.dag_id, draft.memory):
+    if is_stopped(run.dag_id, draft.memory) or is_ending(wait):
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role
@@ -75,6 +76,16 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     is_told = row.ordinal == FROM_START or _feeds(wait)
     info = wait.run.info if is_told else None
     draft.effects.append(HostTrigger(_order(wait, row.kwargs, draft, is_told=is_told), info, role))
+
+
+def is_ending(wait: WaitRecord) -> bool:
+    """Whether its task is about to be cancelled, or cleared, which goes slice by slice.
+
+    What it was made from may be gone already.
+    """
+    chosen = wait.run.clearing
+    is_cleared = wait.live is not None and chosen is not None and wait.live.position in chosen.whole
+    return is_cleared or not wait.run.state.is_live
 
 
 def _feeds(wait: WaitRecord) -> bool:
@@ -267,10 +278,9 @@ def _spec(form: Form) -> TaskSpec:
 def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     """Whether a host is to have a trigger that no other has."""
     is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
-    is_over = not wait.run.state.is_live  # its tasks are being cancelled, slice by slice
-    if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere or is_over:
+    if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
         return False
-    if is_stopped(wait.run.row.dag_id, memory):
+    if is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
         return False
     return role_of(wait.row.class_path, memory) == role
 

@@ -13,14 +13,23 @@ from aioflow.core.clear import portion
 from aioflow.core.siblings import Siblings
 from aioflow.effects import Acknowledge, Again
 from aioflow.errors import RequestError
-from aioflow.inputs import Asked, Continue, HostUp, Input, Restarted
-from aioflow.messages import Item, Succeeded
-from aioflow.model import Body, MapSource, MapSpec, RunState, TaskSpec, TaskState
+from aioflow.inputs import Asked, Continue, HostLost, HostUp, Input, Restarted
+from aioflow.messages import Item, Succeeded, TriggerEnded
+from aioflow.model import (
+    Body,
+    MapSource,
+    MapSpec,
+    RunState,
+    StartTriggerSpec,
+    TaskSpec,
+    TaskState,
+)
 from aioflow.requests import CancelRun, ClearTasks, Mark
 from aioflow.rows import ExpansionRow
 from tests.core.test_clear import ONCE, clear, fan_out, task
 from tests.core.test_past import after, day, loaded
 from tests.core.test_past import task as task_of_past
+from tests.core.test_start_trigger import KILLED, hosts
 from tests.core.test_streaming import give, run_of, streaming
 from tests.core.world import World
 
@@ -410,6 +419,41 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 
     assert siblings.has_fresh
     assert siblings.take_fresh() == 1
+
+
+@pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
+def test_what_waits_for_its_slice_is_not_hosted_again(how):
+    """The list that such a trigger would be made with is gone."""
+    start = StartTriggerSpec(class_path="dag:T", next_method="after")
+    over = MapSpec((MapSource("item", 0, -1),))
+    world = World(cpu_slots=8)
+    run = world.begin(
+        task("list", feeds_limit=99),
+        TaskSpec(task_id="work", parents=(0,), mapped=over, start_trigger=start, retry=ONCE),
+    )
+    world.succeed("list", size=9, width=WIDTH)
+    host = hosts(world)[-1]
+    sliced = Sliced(world, run)
+    sliced.ask(tasks=("list",))
+    assert children(sliced).count("deferred") > 1
+    world.effects.clear()
+
+    match how:
+        case "reassigned":
+            ended = TriggerEnded(host.trigger_no, host.hosting, world.now, reason="reassigned")
+            sliced.turn(ended)
+        case "host-again":
+            sliced.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
+            sliced.turn(HostUp("triggers"))
+        case "restart":
+            sliced.restart()
+
+    assert not hosts(world)
+    sliced.go_on_to_the_end()
+    assert set(children(sliced)) == {"removed"}
+    world.succeed("list", size=9, width=2)
+    assert len(hosts(world)) == 2
+    assert children(sliced).count("deferred") == 2
 
 
 # ── asked again with the same key ───────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
-from aioflow.core.live import Group, Live, Run
+from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.slots import Slots, Worker
 from aioflow.inputs import StopWaits
 from aioflow.model import Body, RunState, TaskState, TriggerState
@@ -158,6 +158,14 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
         raise Broken("places", f"worker {worker.number} has other claims than say so")
 
 
+def _is_ending(wait: WaitRecord) -> bool:
+    """Its task is being cancelled, or cleared, slice by slice."""
+    chosen = wait.run.clearing
+    if chosen is not None and wait.live is not None and wait.live.position in chosen.whole:
+        return True
+    return not wait.run.state.is_live
+
+
 def triggers_are_hosted(node: Any) -> None:
     """While a trigger host is up, whatever waits for a trigger has been given to it."""
     moving = {entry.dag_id for entry in node.circle.inbox if isinstance(entry, StopWaits)}
@@ -166,8 +174,8 @@ def triggers_are_hosted(node: Any) -> None:
             continue  # no host ever has it, or it is handed over in a moment
         if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
             continue
-        if not wait.run.state.is_live:
-            continue  # its tasks are being cancelled, slice by slice
+        if _is_ending(wait):
+            continue
         if is_stopped(wait.run.row.dag_id, node.memory):
             continue  # it has left its host, or will
         if wait.state is TriggerState.WAITING and wait.live is not None and wait.hosting == 0:
