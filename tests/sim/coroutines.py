@@ -236,8 +236,11 @@ class Coroutine:
         """Ask for what is recorded."""
         tables = self._host.stage.tables
         row = tables.tasks.get(self.task_no)
-        if self._start.recorded and row is not None and not row.state.is_live:
-            return  # ended in a commit nobody has heard of yet: its record is gone, it is stopped
+        is_over = row is not None and not (
+            row.state.is_live and row.start_no == self._start.start_no
+        )
+        if self._start.recorded and is_over:
+            return  # by a commit nobody has heard of yet: its record is gone, it is stopped
         if self._start.recorded:
             records = tables.records_of(self.task_no)
             self._told.replays(self.task_no, self._start.recorded, records)
