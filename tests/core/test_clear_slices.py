@@ -438,15 +438,13 @@ def test_what_waits_for_its_slice_is_not_hosted_again(how):
     assert children(sliced).count("deferred") > 1
     world.effects.clear()
 
-    match how:
-        case "reassigned":
-            ended = TriggerEnded(host.trigger_no, host.hosting, world.now, reason="reassigned")
-            sliced.turn(ended)
-        case "host-again":
-            sliced.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
-            sliced.turn(HostUp("triggers"))
-        case "restart":
-            sliced.restart()
+    if how == "reassigned":
+        sliced.turn(TriggerEnded(host.trigger_no, host.hosting, world.now, reason="reassigned"))
+    elif how == "host-again":
+        sliced.turn(HostLost(role="triggers", culprit=-1, failure=KILLED, at=world.now))
+        sliced.turn(HostUp("triggers"))
+    else:
+        sliced.restart()
 
     assert not hosts(world)
     sliced.go_on_to_the_end()
