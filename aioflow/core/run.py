@@ -68,7 +68,13 @@ def _waits_for_nobody(graph: Graph, position: int) -> bool:
 
 
 def resume(run: Run, draft: Draft, slots: Slots) -> None:
-    """Judge everything of a restored run again that had not been decided."""
+    """Judge everything of a restored run again that had not been decided.
+
+    Between two rounds of a loop nothing of it has to be: the next one asks its rules.
+    """
+    for position, group in run.groups.items():
+        if group.is_between_rounds:
+            run.states[position] = TaskState.RUNNING
     undecided = [p for p in run.graph.order if run.states[p] == TaskState.PENDING]
     for group in run.groups.values():
         if group.has_fresh and run.states[group.position] == TaskState.RUNNING:

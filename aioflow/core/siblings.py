@@ -85,6 +85,12 @@ class Siblings:
         """Whether all children have ended, and none can come."""
         return not self.is_open and self.unfinished == 0 and self.ended == self.width
 
+    @property
+    def is_between_rounds(self) -> bool:
+        """Whether all rounds there are have ended, and another may come."""
+        all_ended = not self.unfinished and not self.counts[TaskState.PENDING]
+        return self.is_loop and self.is_open and all_ended
+
     def grow(self) -> None:
         """There is another child."""
         self.states.append(TaskState.PENDING)

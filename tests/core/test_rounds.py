@@ -14,6 +14,7 @@ from aioflow.model import (
     MapSpec,
     RetryPolicy,
     TaskSpec,
+    TaskState,
     TriggerRule,
 )
 from aioflow.requests import CancelRun, ClearTasks
@@ -401,3 +402,30 @@ def test_a_loop_that_a_cancel_left_open_is_closed_when_another_task_is_cleared()
 
     assert {row.is_open for row in world.rows.expansions.values()} == {False}
     assert world.rows.runs[run].ended_at is not None
+
+
+def test_a_round_that_had_ended_when_its_run_was_cancelled_waits_for_the_next_one_alone():
+    """What stands before it begins anew; it has ended all the same, also after a crash."""
+    own = range(2, 6)
+    world = World(cpu_slots=9)
+    run = world.begin(
+        task("fast"),
+        task("slow"),
+        inside("a", 2, own, 0),
+        inside("b", 3, own, 1),
+        inside("c", 4, own),
+        inside("until", 5, own, 2, 3, 4, rule=R.ALL_DONE),
+    )
+    for name in ("fast", "slow"):
+        world.succeed(name)
+    for name in ("a", "b"):
+        world.succeed(name, 0)
+    world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
+
+    world.ask(ClearTasks(run_id=world.rows.runs[run].run_id, tasks=("slow",)))
+
+    assert world.memory.runs[run].states[3] == TaskState.RUNNING
+    world.restart()
+    assert world.memory.runs[run].states[3] == TaskState.RUNNING
+    world.finish_all()
+    assert not world.rows.unfinished()
