@@ -24,7 +24,7 @@ from aioflow.core.choosing import FAILED, skipped_children
 from aioflow.core.draft import Draft
 from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
-from aioflow.core.recount import recount
+from aioflow.core.recount import recount, retally
 from aioflow.core.resetting import dissolve, ended, remove, renewed, reset, stopped
 from aioflow.core.run import outcome, resume
 from aioflow.core.slots import Slots
@@ -358,6 +358,7 @@ def _finish(run: Run, draft: Draft, slots: Slots) -> None:
     draft.runs[run.run_no] = run
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:
+        retally(run)  # what its fan-outs come to: the run behind is told
         give_up(run, draft)
         marking.end_again(run, run.state, mark, draft)
         return

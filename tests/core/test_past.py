@@ -667,6 +667,24 @@ def test_of_a_run_that_is_gone_its_next_knows_nothing_more():
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
+def test_a_child_that_is_marked_in_a_run_that_was_cut_short_counts_for_the_run_behind(is_restarted):
+    mapped = MapSpec((MapSource("n", -1, 2),))
+    world = loaded(task("load", mapped=mapped), after("slow"), after("never", 1))
+    first, _ = day(world, 1), day(world, 3)
+    run_id = world.rows.runs[first].run_id
+    for index in range(2):
+        report(world, first, "load", index=index)
+    world.ask(CancelRun(run_id=run_id))
+    assert world.rows.runs[first].ended_at is not None
+
+    world.ask(Mark(run_id=run_id, tasks=("load",), map_index=0, state=TaskState.FAILED))
+    if is_restarted:
+        world.restart()
+
+    assert world.state(day(world, 2), "load", 0) == "pending"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
 def test_a_fan_out_that_was_cut_short_went_as_its_worst_child_did(is_restarted):
     """Marked successful, the run has ended its other children well, but not that one."""
     each = MapSpec((MapSource("x", -1, 2),))
