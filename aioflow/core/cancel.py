@@ -100,6 +100,8 @@ def cancel_tasks(run: Run, draft: Draft, slots: Slots, now: Instant | None = Non
             live.failure = marked(state)
         has_children = map_index < 0 and position in run.groups  # it was to be expanded anew
         draft.move(live, TaskState.REMOVED if has_children else state)
+        if has_children:
+            run.removed[live.task_no] = live.start_no
     if any(True for _ in cleared_places(run)):
         draft.put_off(run)
         return

@@ -79,7 +79,8 @@ def _same_run(run: Run, fresh: Run) -> None:
     for position, group in run.groups.items():
         for name in (
             *("states", "counts", "unfinished", "first_task_no"),
-            *(("is_open", "cut", "cursor") if run.clearing is None else ()),
+            *(("is_open", "cursor") if run.clearing is None else ()),
+            *(("cut",) if is_judged else ()),
         ):
             mine, other = getattr(group, name), getattr(fresh.groups[position], name)
             if mine != other:
