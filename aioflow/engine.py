@@ -444,7 +444,7 @@ class Engine:
             self._askers.answer(Acknowledge(entry.ticket, error=error))
             return
         if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
-            await self._make_later(entry, exc)
+            await self._put_off(entry, exc)
             return
         if isinstance(entry, FillBack):
             broken = self._draft()
@@ -460,11 +460,11 @@ class Engine:
         held = undo.blamed(entry, draft, self.memory)
         await self._hold_still(held, f"{type(entry).__name__}: {exc}")
 
-    async def _make_later(self, due: Due, exc: Exception) -> None:
-        """A run could not be made, of a slot or of an event that was held: try again later."""
+    async def _put_off(self, due: Due, exc: Exception) -> None:
+        """An instant of a DAG could not be taken, such as a slot: have it come again later."""
         one = self.memory.standing.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id
-        _log.error("a run could not be made, trying again", dag_id=dag_id)
+        _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
         self.timers.arm(due, at=self._clock.now() + _SLOT_AGAIN_US)
         if due.dag_id:
             await self._lease_numbers()

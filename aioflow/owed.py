@@ -133,6 +133,14 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     unrun: tuple[int, ...] = ()
     mark: Marking | None = None
 
+    def ends(self, position: int, map_index: int) -> bool:
+        """Whether a task that has begun will have begun anew, or ended, when all is done."""
+        places = () if self.mark is None else self.mark.places
+        is_marked = any(
+            at == position and (first < 0 or first <= map_index < end) for at, first, end in places
+        )
+        return is_marked or position in self.whole
+
     @property
     def positions(self) -> set[int]:
         """Those of which something has to, or is marked, or may have to be stopped."""

@@ -26,7 +26,7 @@ from aioflow.errors import (
     UnknownDag,
     UnknownRun,
 )
-from aioflow.inputs import Delivered, FileParsed, HostUp
+from aioflow.inputs import Delivered, Due, FileParsed, HostUp
 from aioflow.messages import Deferred, Failed, Fired, Succeeded
 from aioflow.model import DagSpec, Failure, MapSource, MapSpec, RunState, TaskSpec, TaskState
 from aioflow.owed import Alert
@@ -36,6 +36,7 @@ from aioflow.schedules import ScheduleSpec
 from aioflow.secrets import Vault
 from aioflow.store import open_store
 from aioflow.store.replay import compare
+from aioflow.timers import Timers
 from aioflow.unfinished import LiveRun
 
 pytestmark = pytest.mark.timeout(30)
@@ -278,7 +279,17 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
         assert not await n.store.list_runs()
 
 
-async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_again(store_url):
+async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_again(
+    store_url, monkeypatch
+):
+    armed: list[Due] = []
+    arm = Timers.arm
+
+    def note(timers: Timers, due: Due, *, at: int | None = None) -> None:
+        armed.append(due)
+        arm(timers, due, at=at)
+
+    monkeypatch.setattr(Timers, "arm", note)
     async with node(store_url) as n:
         n.store.refuse = lambda batch: bool(batch.new_runs)
         trigger = DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", debounce_us=1_000)
@@ -288,13 +299,18 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
         one = n.engine.memory.standing.of("dag")
         with structlog.testing.capture_logs() as logs:
             n.engine.report([Fired(one.row.trigger_no, one.hosting, 0, 1, b"\xc0", "a")])
-            while not any(line["event"].startswith("a run could not be made") for line in logs):
+            while not any(line["event"].startswith("an instant of a DAG") for line in logs):
                 await n.engine.next_turn()
 
         assert [line["dag_id"] for line in logs if "dag_id" in line] == ["dag"]
         assert len(n.engine.timers) == 1  # in a minute
         assert one.row.held.key == "a"
         assert not await n.store.list_runs()
+
+        n.store.refuse = lambda batch: False
+        n.engine.report(armed[-1:])  # as when the minute is over
+        await n.outlets.next_start()
+        assert len(await n.store.list_runs()) == 1
 
 
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):

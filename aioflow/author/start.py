@@ -121,9 +121,7 @@ def start_spec(owner: Any) -> StartTriggerSpec:
     for field, value in (said.trigger_kwargs or {}).items():
         if inspect.isroutine(value):  # what else cannot travel may yet be made of a reference
             codec.encode(value, f"{field!r} in trigger_kwargs of {name}")
-    wrong = "" if isinstance(said.trigger_cls, str) else never_yields(said.trigger_cls)
-    if wrong:
-        raise DagError(f"the trigger_cls of {name}: {wrong}")
+    _check_class(said.trigger_cls, name)
     where = f"next_kwargs of {name}"
     return StartTriggerSpec(
         class_path=said.class_path,
@@ -131,3 +129,18 @@ def start_spec(owner: Any) -> StartTriggerSpec:
         next_kwargs=codec.encode(dict(said.next_kwargs), where) if said.next_kwargs else None,
         timeout_us=None if said.timeout is None else microseconds(said.timeout, "timeout"),
     )
+
+
+def _check_class(trigger_cls: object, name: str) -> None:
+    """Refuse what is no trigger, or can never have an event; a path is only known where it runs.
+
+    Raises:
+        DagError: If it is one.
+    """
+    if isinstance(trigger_cls, str):
+        return
+    if not (isinstance(trigger_cls, type) and issubclass(trigger_cls, Trigger)):
+        raise DagError(f"the trigger_cls of {name} is no class of triggers, but {trigger_cls!r}")
+    wrong = never_yields(trigger_cls)
+    if wrong:
+        raise DagError(f"the trigger_cls of {name}: {wrong}")

@@ -240,8 +240,8 @@ def is_made_anew(position: int, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_gone(source: int, width: int, run: Run) -> bool:
-    """Whether a fan-out of this width has no items any more, as a cancel cut a clear short."""
-    if run.spec.tasks[source].streams:
+    """Whether what a fan-out of this width was made from is not there any more."""
+    if run.spec.tasks[source].streams:  # a clear that a cancel cut short has taken all of it
         return width > 0 and growing.given(run, source) == 0
     return source not in run.widths
 

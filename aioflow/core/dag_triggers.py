@@ -113,9 +113,14 @@ def place(one: DagTrigger, draft: Draft) -> None:
         _host(one, draft)
 
 
-def wake(one: DagTrigger, at: Instant, draft: Draft) -> None:
-    """Have an instant come for it."""
-    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no)))
+def wake(one: DagTrigger, at: Instant, draft: Draft, *, within_us: int | None = None) -> None:
+    """Have an instant come for it.
+
+    Args:
+        within_us: In so long at the latest, whatever the clock says now.
+    """
+    armed = None if within_us is None else min(at, draft.now + within_us)
+    draft.effects.append(WakeAt(Due(at, trigger_no=one.row.trigger_no), armed))
 
 
 def retry(one: DagTrigger, at: Instant, draft: Draft) -> None:

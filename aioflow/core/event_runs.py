@@ -143,7 +143,8 @@ def _hold(one: DagTrigger, quiet_us: int, event_no: int, report: Fired, draft: D
     one.row = msgspec.structs.replace(one.row, held=held)
     if before is not None:
         draft.batch.of_dags.fates.append(FateChange(before.event_no, Fate.REPLACED))
-    if before is None or before.due_at != due_at:
+    if one.looks_at is None:
+        one.looks_at = due_at
         wake(one, due_at, draft)
 
 
@@ -153,12 +154,18 @@ def due(trigger_no: TriggerNo, at: Instant, draft: Draft, slots: Slots) -> None:
     if one is None:
         return
     retry(one, at, draft)
-    held = one.row.held
-    if held is None or held.due_at != at:
+    held, spec = one.row.held, spec_of(one, draft.memory)
+    if held is None or one.looks_at != at:
         return
     draft.standing.note(one)
+    # Others came: how much later, their instants say, but a clock may have been set in between.
+    left_us = 0 if spec is None else min(held.due_at - at, spec.debounce_us or 0)
+    if left_us > 0:
+        one.looks_at = held.due_at
+        wake(one, held.due_at, draft, within_us=left_us)
+        return
+    one.looks_at = None
     one.row = msgspec.structs.replace(one.row, held=None)
-    spec = spec_of(one, draft.memory)
     if spec is None:
         change = FateChange(held.event_no, Fate.REFUSED, None, "its DAG wants no events any more")
     else:
@@ -171,7 +178,8 @@ def restarted(draft: Draft) -> None:
     """Have the instants come that were armed."""
     for one in draft.memory.standing:
         if one.row.held is not None:
-            wake(one, one.row.held.due_at, draft)
+            one.looks_at = one.row.held.due_at
+            wake(one, one.looks_at, draft)
 
 
 def start(

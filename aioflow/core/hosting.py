@@ -29,7 +29,6 @@ __all__ = (
     "hand_over",
     "host",
     "host_all",
-    "is_ending",
     "is_stopped",
     "let_go",
     "newest_version",
@@ -66,7 +65,7 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     is_up = role in draft.memory.hosts_up or role == QUARANTINE
     if not is_up or row.kwargs is None or row.class_path in HOSTLESS or draft.memory.is_drained:
         return
-    if is_stopped(run.dag_id, draft.memory) or is_ending(wait):
+    if _is_ending(wait) or is_stopped(run.dag_id, draft.memory):
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role
@@ -78,14 +77,15 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     draft.effects.append(HostTrigger(_order(wait, row.kwargs, draft, is_told=is_told), info, role))
 
 
-def is_ending(wait: WaitRecord) -> bool:
-    """Whether its task is about to be cancelled, or cleared, which goes slice by slice.
+def _is_ending(wait: WaitRecord) -> bool:
+    """Whether its task is about to be cancelled, cleared or marked, which goes slice by slice.
 
     What it was made from may be gone already.
     """
-    chosen = wait.run.clearing
-    is_cleared = wait.live is not None and chosen is not None and wait.live.position in chosen.whole
-    return is_cleared or not wait.run.state.is_live
+    run, live = wait.run, wait.live
+    if run.clearing is None or live is None:
+        return not run.state.is_live
+    return run.clearing.ends(live.position, live.map_index) or not run.state.is_live
 
 
 def _feeds(wait: WaitRecord) -> bool:
@@ -280,7 +280,7 @@ def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
     is_elsewhere = wait.hosting and wait.role != role and wait.role in memory.hosts_up
     if wait.state is not TriggerState.WAITING or wait.live is None or is_elsewhere:
         return False
-    if is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
+    if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
         return False
     return role_of(wait.row.class_path, memory) == role
 

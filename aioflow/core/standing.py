@@ -47,6 +47,7 @@ class DagTrigger:
         failures: Hostings that ended by themselves since there was an event.
         failure: Why the last of them did; ``None`` where it had come to its end.
         retry_at: When it is hosted again; ``None`` if nothing has to pass before.
+        looks_at: The instant that is armed to look after the event it holds, if it holds one.
         pending: Of one that is a condition over assets: what it holds, by asset.
     """
 
@@ -58,6 +59,7 @@ class DagTrigger:
         "index",
         "is_refusing",
         "leaving",
+        "looks_at",
         "made_of",
         "pending",
         "retry_at",
@@ -81,6 +83,7 @@ class DagTrigger:
         self.is_refusing = False
         self.failure: Failure | None = None
         self.retry_at: Instant | None = None
+        self.looks_at: Instant | None = None
         self.pending: dict[str, tuple[Pending, ...]] = {}
 
     @property

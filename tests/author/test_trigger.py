@@ -542,6 +542,8 @@ class StartsNever(Operator):
     [
         (Speechless, "trigger_cls of StartsNever: Speechless needs a method run()"),
         (Single, "Single.run must be `async def` with a yield"),
+        (StartsNever, "trigger_cls of StartsNever is no class of triggers"),
+        (7, "trigger_cls of StartsNever is no class of triggers, but 7"),
     ],
 )
 def test_a_start_trigger_that_can_never_yield_is_refused_at_parse(trigger_cls, said, monkeypatch):

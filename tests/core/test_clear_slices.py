@@ -422,8 +422,10 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 
 
 @pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
-def test_what_waits_for_its_slice_is_not_hosted_again(how):
+@pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
+def test_what_waits_for_its_slice_is_not_hosted_again(what, how, monkeypatch):
     """The list that such a trigger would be made with is gone."""
+    monkeypatch.setattr("aioflow.core.draft.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")
     over = MapSpec((MapSource("item", 0, -1),))
     world = World(cpu_slots=8)
@@ -434,7 +436,12 @@ def test_what_waits_for_its_slice_is_not_hosted_again(how):
     world.succeed("list", size=9, width=WIDTH)
     host = hosts(world)[-1]
     sliced = Sliced(world, run)
-    sliced.ask(tasks=("list",))
+    if what == "clear":
+        sliced.ask(tasks=("list",))
+    elif what == "mark":
+        sliced.mark(TaskState.FAILED, "list", "work")
+    else:
+        sliced.turn(Asked(0, CancelRun(run_id=world.rows.runs[run].run_id)))
     assert children(sliced).count("deferred") > 1
     world.effects.clear()
 
@@ -448,10 +455,13 @@ def test_what_waits_for_its_slice_is_not_hosted_again(how):
 
     assert not hosts(world)
     sliced.go_on_to_the_end()
-    assert set(children(sliced)) == {"removed"}
-    world.succeed("list", size=9, width=2)
-    assert len(hosts(world)) == 2
-    assert children(sliced).count("deferred") == 2
+    assert not hosts(world)
+    ended = {"clear": "removed", "mark": "failed", "cancel": "cancelled"}[what]
+    assert set(children(sliced)) == {ended}
+    if what == "clear":
+        world.succeed("list", size=9, width=2)
+        assert len(hosts(world)) == 2
+        assert children(sliced).count("deferred") == 2
 
 
 # ── asked again with the same key ───────────────────────────────────────────────────────

@@ -159,9 +159,9 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
 
 
 def _is_ending(wait: WaitRecord) -> bool:
-    """Its task is being cancelled, or cleared, slice by slice."""
-    chosen = wait.run.clearing
-    if chosen is not None and wait.live is not None and wait.live.position in chosen.whole:
+    """Its task is being cancelled, cleared or marked, slice by slice."""
+    chosen, live = wait.run.clearing, wait.live
+    if chosen is not None and live is not None and chosen.ends(live.position, live.map_index):
         return True
     return not wait.run.state.is_live
 
