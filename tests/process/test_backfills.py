@@ -46,7 +46,9 @@ def test_each_slot_has_one_run_though_the_daemon_is_killed_again_and_again(tmp_p
             "reverse": True,
             "conf": {"path": str(booked)},
         }
-        status, backfill = daemon.request("POST", "/api/v1/dags/daily/backfills", body)
+        known = "/api/v1/dags/daily"  # once its file has been parsed
+        eventually(lambda: daemon.get(known, status=None)[0] == 200, 30.0)
+        status, backfill = daemon.request("POST", f"{known}/backfills", body)
         for count in (3, 9, 18):
             eventually(partial(has_made, daemon, count), 30.0, look_seconds=0.01)
             daemon.kill(whole_tree=True)
