@@ -82,10 +82,10 @@ def _is_ending(wait: WaitRecord) -> bool:
 
     What it was made from may be gone already.
     """
-    run, live = wait.run, wait.live
-    if run.clearing is None or live is None:
-        return not run.state.is_live
-    return run.clearing.ends(live.position, live.map_index) or not run.state.is_live
+    if not wait.run.state.is_live:
+        return True
+    chosen, live = wait.run.clearing, wait.live
+    return chosen is not None and live is not None and chosen.ends(live.position, live.map_index)
 
 
 def _feeds(wait: WaitRecord) -> bool:

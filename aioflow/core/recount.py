@@ -54,8 +54,7 @@ def recount(run: Run) -> None:
             continue
         if growing.source_of(run, position) >= 0 and not is_cleared(group):
             continue  # how its stream ended matters to what comes after it alone
-        is_between_rounds = not group.counts[TaskState.PENDING]
-        goes_on = is_between_rounds or following.may_go_on(run, position)
+        goes_on = group.is_between_rounds or following.may_go_on(run, position)
         if run.state is not RunState.RUNNING or not goes_on:
             run.states[position] = TaskState.PENDING
             following.forget(group)

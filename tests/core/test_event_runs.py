@@ -26,7 +26,7 @@ from aioflow.inputs import (
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import CODE_MISSING, DagSpec, Failure, TaskSpec, WaitKind
 from aioflow.requests import CancelRun, DeleteDag, SetPaused
-from tests.core.world import SECOND, World
+from tests.core.world import SECOND, World, instant
 
 BROKEN = Failure(type="OSError", message="no such folder", reason="trigger")
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
@@ -656,7 +656,7 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
 def length(world: World) -> float:
     """Return how long what has been armed in this moment takes, in seconds."""
     [wake] = world.armed
-    return ((wake.due.at if wake.at is None else wake.at) - world.now) / SECOND
+    return (instant(wake) - world.now) / SECOND
 
 
 def pass_armed(world: World, seconds: float) -> None:

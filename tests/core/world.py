@@ -36,7 +36,7 @@ from tests.core.stored_rows import Rows, recall
 SECOND = 1_000_000
 
 
-def _instant(wake: WakeAt) -> int:
+def instant(wake: WakeAt) -> int:
     return wake.due.at if wake.at is None else wake.at
 
 
@@ -165,8 +165,8 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Let time pass, and everything armed come."""
         self.now += int(seconds * SECOND)
-        due = [wake for wake in self.armed if _instant(wake) <= self.now]
-        self.armed = [wake for wake in self.armed if _instant(wake) > self.now]
+        due = [wake for wake in self.armed if instant(wake) <= self.now]
+        self.armed = [wake for wake in self.armed if instant(wake) > self.now]
         if due:
             self.turn(*(wake.due for wake in due))
 

@@ -160,10 +160,10 @@ def _worker_has(worker: Worker, lives: list[Live]) -> None:
 
 def _is_ending(wait: WaitRecord) -> bool:
     """Its task is being cancelled, cleared or marked, slice by slice."""
-    chosen, live = wait.run.clearing, wait.live
-    if chosen is not None and live is not None and chosen.ends(live.position, live.map_index):
+    if not wait.run.state.is_live:
         return True
-    return not wait.run.state.is_live
+    chosen, live = wait.run.clearing, wait.live
+    return chosen is not None and live is not None and chosen.ends(live.position, live.map_index)
 
 
 def triggers_are_hosted(node: Any) -> None:
