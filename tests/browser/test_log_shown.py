@@ -9,7 +9,7 @@ from benchmarks.daemon import DaemonProcess
 from tests.browser.dags import STEERED
 from tests.browser.watched import watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
 
 MOST_ELEMENTS = 800
 LAST = "and a last one, with ä"

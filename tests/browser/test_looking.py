@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from playwright.sync_api import expect
 
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.browser.dags import MANY, PAYLOADS, WIDE, WORKS, hostile
 from tests.browser.watched import address, serious, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(600)]
 
 VIEWS = (
     "/", "/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
@@ -79,6 +82,8 @@ def test_ten_thousand_children_scroll_smoothly(browser, daemon):
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}/tasks?of=each")
         rows = page.page.locator(".virtual")
+        first = page.page.locator(".virtual [role=listitem]").first
+        expect(first).to_have_attribute("aria-setsize", str(CHILDREN))
         deepest = 0
         for _ in range(60):
             rows.evaluate("(node) => { node.scrollTop = node.scrollHeight }")
@@ -96,7 +101,10 @@ def test_ten_thousand_children_scroll_smoothly(browser, daemon):
 def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "many.py").write_text(MANY)
-    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as many:
+    many = DaemonProcess(tmp_path / "home", tmp_path / "dags")
+    many.environment = {**os.environ, "AIOFLOW_PARSE__TIMEOUT_SECONDS": "200"}
+    with many:
+        many.knows("team_00.job_4950", 200.0)
         many.trigger("team_00.job_4950")
         with watched(browser, many) as page:
             page.go("/dags")
@@ -132,13 +140,13 @@ def test_the_page_goes_on_by_itself_when_the_daemon_is_back(browser, daemon):
         page.go("/runs/parked")
         port = address(daemon).rpartition(":")[2]
         daemon.kill()
-        page.see("daemon away", within=".rail", timeout=20)
+        page.see("daemon away", within=".rail")
         page.see("The daemon has not answered", within=".banner")
         page.see("running", within="main h1")
         command = daemon._command
         command[command.index("--port") + 1] = port
         daemon.start()
-        page.see("live", within=".rail", timeout=30)
+        page.see("live", within=".rail")
         page.page.wait_for_selector(".banner", state="detached")
         daemon.request("POST", "/api/v1/runs/parked/cancel")
         page.see("cancelled", within="main h1")

@@ -11,7 +11,7 @@ from benchmarks.daemon import DaemonProcess, eventually, task_of
 from tests.browser.dags import STALLS, STEERED
 from tests.browser.watched import watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,8 @@ def daemon(tmp_path_factory):
     (folder / "dags" / "steered.py").write_text(STEERED)
     (folder / "dags" / "stalls.py").write_text(STALLS)
     with DaemonProcess(folder / "home", folder / "dags") as running:
+        for dag in ("shaped", "stalling"):
+            running.knows(dag)
         yield running
 
 
@@ -63,7 +65,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     field(page, "Slots").fill("1")
     field(page, "What waits for a trigger counts too").check()
     page.confirm("Set")
-    page.see("Pool desk has 1 slot", within=".toasts")
+    page.heard("Pool desk has 1 slot")
 
     runs = [daemon.trigger("sitting") for _ in range(2)]
     page.see("1 of 1", within="main")
@@ -90,7 +92,7 @@ def test_a_task_that_is_marked_lets_go_on_what_comes_after_it(page, daemon):
     page.see("what goes on of it is stopped", within="dialog")
     page.confirm("Mark")
 
-    page.see("Marked 1 task", within=".toasts")
+    page.heard("Marked 1 task")
     page.see("success", within="main h1")
     assert task_of(daemon, run, "after")["state"] == "success"
 
@@ -115,7 +117,7 @@ def test_a_run_that_is_deleted_is_in_no_list(page, daemon):
     page.confirm("Delete")
 
     page.page.wait_for_url("**/runs")
-    page.see(f"Deleted {run}", within=".toasts")
+    page.heard(f"Deleted {run}")
     expect(page.page.locator("main").get_by_text(run)).to_have_count(0)
     assert daemon.get(f"/api/v1/runs/{run}", status=None)[0] == 404
 
@@ -132,7 +134,7 @@ def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
     field(page, "Data (JSON)").fill('{"door": 3}')
     page.confirm("Emit")
 
-    page.see("is stored", within=".toasts")
+    page.heard("is stored")
     daemon.wait(run)
     assert task_of(daemon, run, "hears")["result"] == {"door": 3}
     page.page.locator("main summary", has_text="doors/opened").click()
@@ -144,13 +146,13 @@ def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
 def test_a_class_in_quarantine_is_let_out(page, daemon, tmp_path):
     run = daemon.trigger("stalling", {"folder": str(tmp_path)})
     page.go("/triggers")
-    page.see("In quarantine", timeout=60)
+    page.see("In quarantine", timeout=120)
     (tmp_path / "mended").touch()
     page.press("End …")
     page.see("on the shared loop again", within="dialog")
     page.confirm("End it")
 
-    page.see("is out of quarantine", within=".toasts")
+    page.heard("is out of quarantine")
     expect(page.page.get_by_text("In quarantine", exact=True)).to_have_count(0)
     (tmp_path / "gate").touch()
     assert daemon.wait(run)["state"] == "success"
@@ -171,7 +173,7 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
     assert field(page, "Only index 1, not all of its siblings").is_checked()
     page.confirm("Clear")
 
-    page.see("Cleared 1 task", within=".toasts")
+    page.heard("Cleared 1 task")
     page.see("success", within="main h1")
     again = daemon.run(run)["tasks"]
     assert [one["state"] for one in again] == ["success"] * 3
@@ -192,8 +194,14 @@ def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
     field(page, "full").select_option("true")
     page.see("Whether all of it", within="dialog")
     field(page, "code").fill("A1")
-    submit.click()
-    page.see("the parameter 'code' does not fit", within="dialog .wrong")
+
+    def is_refused():
+        submit.click()  # on a slow machine the first cannot be checked in time
+        wrong = page.page.locator("dialog .wrong")
+        wrong.wait_for()
+        return "the parameter 'code' does not fit" in wrong.inner_text()
+
+    page.eventually(is_refused)
     assert daemon.get("/api/v1/runs?dag=shaped")[1] == []
     field(page, "code").fill("xyz")
     page.confirm("Start")

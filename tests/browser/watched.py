@@ -17,6 +17,8 @@ from benchmarks.daemon import DaemonProcess, eventually
 
 __all__ = ("SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
 
+expect.set_options(timeout=30_000)
+
 AXE = Path(__file__).with_name("axe.min.js")
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
@@ -32,6 +34,12 @@ _WITNESS = """
 window.broken = [];
 document.addEventListener('securitypolicyviolation', (event) =>
   window.broken.push(event.violatedDirective + ' ' + event.blockedURI));
+// What was told, though nobody may have looked while it stood there.
+window.told = [];
+new MutationObserver((changes) => {
+  for (const change of changes) for (const node of change.addedNodes)
+    if (node.matches?.('.toast')) window.told.push(node.textContent);
+}).observe(document, {childList: true, subtree: true});
 window.alert = window.confirm = window.prompt = () => window.broken.push('a payload ran');
 """
 
@@ -102,11 +110,16 @@ class Watched:
     def settle(self) -> None:
         """Wait until nothing is being loaded."""
         self.page.wait_for_selector("main h1")
-        expect(self.page.locator(".loading")).to_have_count(0, timeout=20_000)
+        expect(self.page.locator(".loading")).to_have_count(0, timeout=60_000)
 
-    def see(self, text: str, within: str = "body", timeout: float = 10.0) -> None:
+    def see(self, text: str, within: str = "body", timeout: float = 60.0) -> None:
         """Wait until a text stands somewhere."""
         self.page.locator(within).get_by_text(text).first.wait_for(timeout=timeout * 1000)
+
+    def heard(self, text: str) -> None:
+        """Wait until the page has told a text, and for a moment only."""
+        look = "(text) => window.told.some((told) => told.includes(text))"
+        self.eventually(lambda: self.page.evaluate(look, text))
 
     def press(self, name: str, within: str = "main") -> None:
         """Press a button by its name."""
@@ -117,7 +130,7 @@ class Watched:
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
         self.page.wait_for_selector("dialog", state="detached")
 
-    def eventually(self, look: Callable[[], Any], timeout: float = 20.0) -> Any:
+    def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
         """Return the first true answer, the page working meanwhile."""
         return eventually(look, timeout, self.text, look_seconds=0.05)
 
