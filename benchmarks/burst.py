@@ -27,7 +27,7 @@ from benchmarks.yardsticks import rows_seconds, written_since
 
 FULL = {"count": 10_000, "rounds": 3}
 TINY = {"count": 50, "rounds": 1}
-PARKED_PER_SECOND = 1_200  # at least; where the due instant comes before all are parked, it fails
+PARKED_PER_SECOND = 1_200  # at least
 
 
 class Burst(NamedTuple):
@@ -39,17 +39,24 @@ class Burst(NamedTuple):
     commits: int
 
 
-def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
-    """Have so many due at once, and look until the last one's success can be read."""
-    due = time.time() + 3.0 + count / PARKED_PER_SECOND
+def burst(daemon: DaemonProcess, folder: Path, count: int, lead: float = 3.0) -> Burst:
+    """Have so many due at once, and look until the last one's success can be read.
+
+    Args:
+        lead: Seconds for the first to be parked. Where they were not enough, all is done again
+            with more.
+    """
+    due = time.time() + lead + count / PARKED_PER_SECOND
     run_id = daemon.trigger("burst", {"count": count, "due": due})
     with daemon.database() as database:
 
         def number(sql: str) -> int:
             return int(database.execute(sql, (run_id,)).fetchone()[0])
 
-        eventually(lambda: number(PARKED) == count, due - time.time() + 30)
-        assert time.time() < due, "due before all were parked: the machine is too slow for this"
+        eventually(lambda: number(PARKED) == count or time.time() >= due, due - time.time() + 30)
+        if time.time() >= due:
+            daemon.wait(run_id)
+            return burst(daemon, folder, count, 3 * lead)
         before = number("SELECT commit_no FROM node WHERE ? NOT NULL")
         eventually(lambda: number(IS_OVER), due - time.time() + 120, look_seconds=0.005)
         durable = time.time() - due

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -163,23 +164,37 @@ class DaemonProcess:
         return response.status, answer
 
     def get(self, path: str, *, status: int | None = 200) -> tuple[int, Any]:
-        """``GET``."""
-        return self.request("GET", path, status=status)
+        """``GET``; again while it says that its database is too busy, if a status is wanted."""
+
+        def asked() -> tuple[int, Any] | None:
+            found = self.request("GET", path, status=None)
+            return None if found[0] == 503 and status is not None else found
+
+        found, answer = eventually(asked, 60.0)
+        if status is not None and not status <= found < status + 5:
+            raise AssertionError(f"GET {path}: {found} {answer}")
+        return found, answer
 
     def trigger(
         self, dag_id: str, conf: Mapping[str, object] | None = None, **fields: object
     ) -> str:
-        """Start a run, once the DAG is known; return its id."""
+        """Start a run, once the DAG is known and the database takes it; return its id."""
         body = {"conf": conf, **fields}
+        if "run_id" not in fields:
+            body.setdefault("key", uuid.uuid4().hex)  # whoever asks again has one run
 
         def made() -> str | None:
             status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
-            if status == 404:
-                return None  # its file has not been parsed yet
+            if status in {404, 503}:
+                return None  # its file has not been parsed yet, or a commit takes long
             assert status in {200, 201}, answer
             return str(answer["run_id"])
 
-        return eventually(made, 30.0)
+        return eventually(made, 60.0)
+
+    def knows(self, dag_id: str, timeout: float = 60.0) -> None:
+        """Wait until the file of a DAG has been parsed: it is ready before that."""
+        eventually(lambda: self.get(f"/api/v1/dags/{dag_id}", status=None)[0] == 200, timeout)
 
     def run(self, run_id: str, *, limit: int = 1000) -> dict[str, Any]:
         """What ``runs show --json`` prints."""

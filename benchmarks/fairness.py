@@ -21,7 +21,7 @@ from benchmarks.harness import Figure, command, median, report
 from benchmarks.throughput import DAGS
 
 FULL = {"ready": 8_000, "tries": 10, "seconds": 0.2}
-TINY = {"ready": 60, "tries": 2, "seconds": 0.05}
+TINY = {"ready": 600, "tries": 2, "seconds": 0.05}
 SLOTS = 2
 
 

@@ -20,6 +20,7 @@ rows and journal in as many commits.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -170,8 +171,12 @@ def _instants(daemon: DaemonProcess, run_id: str, width: int) -> tuple[float, fl
 
 def _cpu_seconds(daemon: DaemonProcess) -> tuple[float, float]:
     """Of the daemon, and of all its descendants that live."""
-    own, *others = [sum(process.cpu_times()[:2]) for process in daemon.tree()]
-    return own, sum(others)
+    spent = {}
+    for process in daemon.tree():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a parser leaves when it has no work
+            spent[process.pid] = sum(process.cpu_times()[:2])
+    own = spent.pop(daemon.process.pid)
+    return own, sum(spent.values())
 
 
 def _resident_mib(daemon: DaemonProcess) -> float:
