@@ -140,7 +140,7 @@ def _assert_gone(pids: list[int]) -> None:
     def gone() -> bool:
         return not any(_lives(pid) for pid in pids)
 
-    eventually(gone, 5.0, lambda: f"alive: {[pid for pid in pids if _lives(pid)]}")
+    eventually(gone, 30.0, lambda: f"alive: {[pid for pid in pids if _lives(pid)]}")
 
 
 def _lives(pid: int) -> bool:

@@ -102,8 +102,8 @@ def _parked(ground: Ground, daemon: Victim, gate: Path, count: int, running: int
         counts = daemon.run(run_id, limit=1)["counts"]
         return counts.get("deferred") == count and counts.get("running") == running
 
-    eventually(there, 30.0, lambda: str(daemon.run(run_id)["counts"]))
-    eventually(lambda: len(ground.begun(run_id)) == running)
+    eventually(there, 180.0, lambda: str(daemon.run(run_id)["counts"]))
+    eventually(lambda: len(ground.begun(run_id)) == running, 180.0)
     return run_id
 
 

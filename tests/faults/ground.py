@@ -302,7 +302,7 @@ class Ground:
         async with open_store(f"sqlite:///{self.database}", vault, exclusive=False) as store:
             return await compare(store)
 
-    def judge_nobody_left(self, timeout: float = 5.0) -> None:
+    def judge_nobody_left(self, timeout: float = 60.0) -> None:
         """Assert that no process of the home is alive."""
         eventually(lambda: not self.processes(), timeout, lambda: f"left: {self.processes()}")
 

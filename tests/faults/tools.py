@@ -78,19 +78,21 @@ def injecting(
         stderr=subprocess.DEVNULL,
     )
     try:
-        eventually(lambda: tracer.poll() is not None or _is_traced(pid), 10.0)
+        eventually(lambda: tracer.poll() is not None or _is_traced(pid), 60.0)
         assert tracer.poll() is None, "strace could not attach"
         yield tracer
     finally:
         if tracer.poll() is None:
             tracer.terminate()  # lets go of the process
-        tracer.wait(10.0)
+        tracer.wait(60.0)
 
 
 def _is_traced(pid: int) -> bool:
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads)
+    except FileNotFoundError:
+        return not Path(f"/proc/{pid}").exists()  # a thread that ended meanwhile is no answer
     except OSError:
         return True
 
@@ -288,7 +290,7 @@ class ControlGroup:
                 self.path.rmdir()
             return not self.path.exists()
 
-        eventually(removed, 10.0, lambda: (self.path / "cgroup.procs").read_text())
+        eventually(removed, 60.0, lambda: (self.path / "cgroup.procs").read_text())
 
     @property
     def words(self) -> list[str]:
