@@ -79,6 +79,7 @@ def test_the_readme_shows_the_pipeline_that_the_tutorial_ends_with():
 
 
 @pytest.mark.process
+@pytest.mark.timeout(240)
 def test_the_tutorials_run_waits_is_killed_waits_on_and_comes_to_the_total_on_the_page(tmp_path):
     tutorial = DOCS / "tutorial.md"
     (sales,) = blocks(tutorial, "csv")

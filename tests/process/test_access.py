@@ -17,19 +17,25 @@ import pytest
 
 from aioflow.cli.client import Client, connect_home
 from aioflow.errors import AioflowError
-from benchmarks.daemon import DaemonProcess
+from benchmarks.daemon import DaemonProcess, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 
 def url_of(daemon: DaemonProcess) -> str:
-    lines = daemon.log.read_text(errors="replace").split()
+    """Return what its last start has printed last, once it has."""
+
+    def banner() -> str | None:
+        text = daemon.log.read_text(errors="replace")
+        return text if f"kill {daemon.process.pid}\n" in text else None
+
+    lines = eventually(banner).split()
     return [word for word in lines if word.startswith("http://") and "token=" in word][-1]
 
 
 def status_of(daemon: DaemonProcess, token: str, path: str = "/api/v1/me") -> int:
     place = urlsplit(url_of(daemon))
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.request("GET", path, headers={"authorization": f"Bearer {token}"})
     status = connection.getresponse().status
     connection.close()

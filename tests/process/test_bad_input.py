@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from aioflow.children.leftovers import Record
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import DaemonProcess, eventually, put
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -76,12 +76,10 @@ def test_a_coroutine_that_segfaults_charges_none_of_a_hundred_parked_neighbours(
     assert reason(tasks["segfault_in_the_host", -1]) == "crashed"
 
     eventually(parked)
-    path.touch()
-    # The host is new: it looks at once, and finds the file without waiting for the interval.
-    state = daemon.run(neighbours)["state"]
-    rows = [t for t in daemon.run(neighbours)["tasks"] if t["task_id"] == "parked"]
+    found = daemon.run(neighbours)
+    rows = [t for t in found["tasks"] if t["task_id"] == "parked"]
     assert {(t["interruptions"], t["try_number"]) for t in rows} == {(0, 1)}
-    assert state == "running"
+    assert found["state"] == "running"
     daemon.request("POST", f"/api/v1/runs/{neighbours}/cancel")
 
 
@@ -104,7 +102,7 @@ def test_a_double_forked_grandchild_dies_with_its_timed_out_task(daemon, tmp_pat
     assert state == "failed"
     assert reason(tasks["daemonizing", -1]) == "timeout"
     grandchild = int(note.read_text())
-    eventually(lambda: not _lives(grandchild), 5.0)
+    eventually(lambda: not _lives(grandchild))
 
 
 def _lives(pid: int) -> bool:
@@ -115,6 +113,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_two_hundred_megabytes_of_output_are_cut_with_a_marker(daemon):
+    finish(daemon, "plain")  # all processes are there, and stay
     before = daemon.memory_mib()["uss"]
 
     state, tasks, run_id = finish(daemon, "printing")
@@ -173,7 +172,7 @@ def test_a_wait_for_a_file_resumes_with_its_event(daemon, tmp_path):
     path = tmp_path / "there"
     run_id = daemon.trigger("waiting", {"path": str(path)})
     eventually(lambda: daemon.run(run_id)["tasks"][0]["state"] == "deferred")
-    path.write_text("12345")
+    put(path, "12345")
 
     assert daemon.wait(run_id)["state"] == "success"
 
@@ -225,7 +224,7 @@ def oom_scores(daemon: DaemonProcess) -> dict[str, int]:
     """Say for a process of each role how much larger than the daemon the kernel takes it for."""
     scores = {}
     for path in (daemon.home / "run" / "children").iterdir():
-        with suppress(FileNotFoundError, msgspec.DecodeError):  # it ends, or begins
+        with suppress(OSError, msgspec.DecodeError):  # it ends, or begins
             record = msgspec.json.decode(path.read_bytes(), type=Record)
             scores[record.role] = oom_score(record.pid) - oom_score(daemon.process.pid)
     return scores
@@ -245,6 +244,7 @@ def test_where_memory_runs_out_a_worker_goes_before_a_host_and_the_daemon_goes_l
 # ── DAG files ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.timeout(240)
 def test_each_broken_file_is_listed_with_its_own_reason_and_the_rest_runs(tmp_path):
     dags = tmp_path / "dags"
     dags.mkdir()
@@ -259,7 +259,7 @@ def test_each_broken_file_is_listed_with_its_own_reason_and_the_rest_runs(tmp_pa
         "second.py": "dag.duplicate_dag",
         "twice.py": "dag.duplicate_dag",
     }
-    environment = {**os.environ, "AIOFLOW_PARSE__TIMEOUT_SECONDS": "3"}
+    environment = {**os.environ, "AIOFLOW_PARSE__TIMEOUT_SECONDS": "15"}
     daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "2"))
     daemon.environment = environment
     with daemon:
@@ -274,7 +274,7 @@ def test_each_broken_file_is_listed_with_its_own_reason_and_the_rest_runs(tmp_pa
             }
             return files if files.keys() >= wanted.keys() else None
 
-        errors = eventually(seen, 30.0, lambda: str(daemon.get("/api/v1/dags")[1]))
+        errors = eventually(seen, 90.0, lambda: str(daemon.get("/api/v1/dags")[1]))
         for file, expected in wanted.items():
             assert expected in errors[file], (file, errors[file])
             assert "\n" not in errors[file]
@@ -387,17 +387,17 @@ def test_a_second_daemon_on_one_database_refuses(daemon, tmp_path, how):
 
 
 def test_sigterm_drains_and_a_second_one_ends_at_once(tmp_path):
-    daemon = DaemonProcess(tmp_path / "home", HERE / "dags", flags=("--cpu-slots", "1")).start()
+    daemon = DaemonProcess(tmp_path / "home", HERE / "dags", flags=("--cpu-slots", "1"))
+    daemon.environment = {**os.environ, "AIOFLOW_DAEMON__GRACE_SECONDS": "600"}
+    daemon.start()
     note = tmp_path / "pid"
-    daemon.trigger("daemonizing_then_hanging", {"note": str(note)})
+    daemon.trigger("daemonizing_for_good", {"note": str(note)})
     eventually(lambda: note.exists() and note.read_text())
 
     daemon.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
+    eventually(lambda: "draining" in daemon.log.read_text(errors="replace"))
     assert daemon.is_alive
-    began = time.monotonic()
     daemon.process.send_signal(signal.SIGTERM)
-    daemon.process.wait(10)
+    daemon.process.wait(60)  # of ten minutes that it would have waited
 
-    assert time.monotonic() - began < 5
-    eventually(lambda: not _lives(int(note.read_text())), 5.0)
+    eventually(lambda: not _lives(int(note.read_text())))

@@ -230,12 +230,12 @@ def test_a_kill_between_a_call_and_its_record_calls_once_more_with_the_same_key(
 
 def test_callbacks_that_raise_die_or_hang_cost_their_own_process_alone(tmp_path):
     dags, out = prepare(tmp_path), tmp_path / "out"
-    settings(tmp_path / "home", "[callbacks]\ntimeout_seconds = 2")
+    settings(tmp_path / "home", "[callbacks]\ntimeout_seconds = 15")
     with DaemonProcess(tmp_path / "home", dags) as daemon:
         keep_secret(tmp_path / "home")
         run_id = daemon.trigger("misbehaving", {"folder": str(out)})
         ended = daemon.wait(run_id)
-        eventually(partial(nothing_is_owed, daemon))
+        eventually(partial(nothing_is_owed, daemon), 90.0)
         home, pid = str(tmp_path / "home"), daemon.process.pid
         log = aioflow("runs", "logs", run_id, "well", home=home)
         raised = aioflow("runs", "logs", run_id, "well_and_raises", home=home)

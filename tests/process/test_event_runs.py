@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.process.test_durable_calls import strike
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -70,7 +70,7 @@ def dags(tmp_path):
 
 def write(tmp_path, upto: int) -> None:
     text = DAGS.replace("{here!r}", repr(str(tmp_path))).replace("{upto}", str(upto))
-    (tmp_path / "dags" / "events.py").write_text(text)
+    put(tmp_path / "dags" / "events.py", text)
 
 
 def confs(daemon: DaemonProcess, dag_id: str) -> list[Any]:
@@ -98,7 +98,7 @@ def test_each_event_starts_one_run_whatever_is_killed(tmp_path, dags, what):
         for dag_id in ("ingest", "orders"):
             eventually(partial(is_hosted, daemon, dag_id))
         for number in range(COUNT):
-            (tmp_path / "drop" / f"{number}.txt").write_text("x")
+            put(tmp_path / "drop" / f"{number}.txt", "x")
             data = {"n": number}
             daemon.request("POST", f"/api/v1/events/order?key={number}", data)
             if number % 20 == 10:
@@ -117,9 +117,9 @@ def test_each_event_starts_one_run_whatever_is_killed(tmp_path, dags, what):
 def test_what_happens_while_the_daemon_is_down_is_caught_up(tmp_path, dags):
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
         eventually(partial(is_hosted, daemon, "ingest"))
-        (tmp_path / "drop" / "a.txt").write_text("x")
+        put(tmp_path / "drop" / "a.txt", "x")
         eventually(lambda: len(confs(daemon, "ingest")) == 1)
-    (tmp_path / "drop" / "b.txt").write_text("x")
+    put(tmp_path / "drop" / "b.txt", "x")
     with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
         eventually(lambda: len(confs(daemon, "ingest")) >= 2)
         eventually(lambda: unfinished(daemon) == 0)

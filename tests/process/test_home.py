@@ -60,7 +60,10 @@ def settled_records(daemon: DaemonProcess) -> dict[str, str]:
     """Return the records once no parser is among them: those come and go by themselves."""
 
     def settled() -> dict[str, str] | None:
-        found = records(daemon.home)
+        try:
+            found = records(daemon.home)
+        except FileNotFoundError:  # of a parser that left meanwhile
+            return None
         return None if any('"parser"' in text for text in found.values()) else found
 
     return eventually(settled)

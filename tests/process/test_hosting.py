@@ -77,7 +77,7 @@ class Starts(Operator):
 class Each(Operator):
     start_from_trigger = True
     start_trigger_args = StartTriggerArgs(
-        trigger_cls="starts.Gate", next_method="after", timeout="1m")
+        trigger_cls="starts.Gate", next_method="after", timeout="10m")
 
     def after(self, context, event=None):
         return event

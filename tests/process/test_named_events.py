@@ -184,7 +184,8 @@ def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
         run_id = daemon.trigger("parent", {"good": good})
         eventually(lambda: children(daemon) and state(daemon, run_id) == "deferred")
         strike(daemon, what)
-        waits = daemon.get(f"/api/v1/runs/{run_id}/tasks/calls/why")[1]["causes"][0]["waiting_on"]
+        why = f"/api/v1/runs/{run_id}/tasks/calls/why"
+        waits = eventually(lambda: daemon.get(why)[1]["causes"][0]["waiting_on"])
         emit(daemon, "go", None)
         daemon.wait(run_id)
         [run] = children(daemon)

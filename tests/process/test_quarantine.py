@@ -33,7 +33,8 @@ class Slow(Trigger[int]):
     seconds: float
 
     async def run(self):
-        Path(self.folder, "slow-pid").write_text(str(os.getpid()))
+        with Path(self.folder, "slow-pids").open("a") as file:
+            print(os.getpid(), file=file)
         while not Path(self.folder, "gate").exists():
             time.sleep(self.seconds)
             await asyncio.sleep(0.05)
@@ -75,7 +76,7 @@ class WaitsWell(Operator):
 
 
 @dag
-def slow(folder: str, seconds: float = 0.3):
+def slow(folder: str, seconds: float = 0.2):
     WaitsSlowly(task_id="waits", folder=folder, seconds=seconds, retries=0)
 
 
@@ -122,17 +123,19 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(daemon, tmp_path):
         good = daemon.trigger("good", {"folder": folder})
         eventually(lambda: len(daemon.get("/api/v1/triggers")[1]) == 1)
         slow = daemon.trigger("slow", {"folder": folder})
-        first_host = eventually(lambda: _pid(tmp_path))
+        first_host = eventually(lambda: _pids(tmp_path))[0]
         eventually(lambda: [s for s in slow_ones(daemon) if s["quarantined"]])
-        second_host = eventually(lambda: pid if (pid := _pid(tmp_path)) != first_host else None)
+        second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
+        moved = len(_pids(tmp_path))
 
         # It goes on stalling where it is now, and the others do not notice.
         (tmp_path / "good-gate").touch()
         assert value_of(daemon, good) == first_host
         assert daemon.run(slow)["state"] == "running"
 
-        [known] = slow_ones(daemon)
-        assert (known["name"], known["place"], known["run_id"]) == ("stalling:Slow", PLACE, slow)
+        # What it was doing when it was last named: on a slow machine first its import.
+        known = eventually(lambda: [s for s in slow_ones(daemon) if s["place"] == PLACE])[0]
+        assert (known["name"], known["run_id"]) == ("stalling:Slow", slow)
         assert known["stalls"] >= 3
         assert known["longest_ms"] >= 100
         table = command(daemon, "triggers", "slow").stdout
@@ -143,7 +146,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(daemon, tmp_path):
 
         said = command(daemon, "triggers", "unquarantine", "stalling:Slow")
         assert (said.returncode, "with the others again" in said.stderr) == (0, True)
-        eventually(lambda: _pid(tmp_path) == first_host)
+        eventually(lambda: first_host in _pids(tmp_path)[moved:])
         (tmp_path / "gate").touch()
         assert value_of(daemon, slow) in {first_host, second_host}
 
@@ -154,7 +157,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(daemon, tmp_path):
 
 def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, tmp_path):
     folder = str(tmp_path)
-    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": "1"}
+    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": "10"}
     with daemon:
         good = [daemon.trigger("good", {"folder": folder}) for _ in range(3)]
         slow = daemon.trigger("slow", {"folder": folder, "seconds": 600})
@@ -170,13 +173,14 @@ def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, 
 
 def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(daemon, tmp_path):
     folder = str(tmp_path)
+    # Nobody else ends what stands still here.
+    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
     with daemon:
         good = daemon.trigger("good", {"folder": folder})
-        slow = daemon.trigger("slow", {"folder": folder, "seconds": 4})
-        eventually(lambda: slow_ones(daemon))  # its code runs right now
+        slow = daemon.trigger("slow", {"folder": folder, "seconds": 600})
+        first_host = eventually(lambda: _pids(tmp_path))[0]  # its code runs right now
         (tmp_path / "gate").touch()
         (tmp_path / "good-gate").touch()
-        first_host = eventually(lambda: _pid(tmp_path))
         os.kill(first_host, signal.SIGKILL)
 
         assert value_of(daemon, slow) != first_host
@@ -191,8 +195,7 @@ def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(daemon, tmp_p
     assert died
 
 
-def _pid(folder: Path) -> int | None:
-    try:
-        return int((folder / "slow-pid").read_text())
-    except (OSError, ValueError):
-        return None
+def _pids(folder: Path) -> list[int]:
+    """Return which process hosted the slow one, each time it was hosted."""
+    file = folder / "slow-pids"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 COUNT = 2_000
 TASK_DEFERRED = 4

@@ -94,7 +94,12 @@ def daemonizing(note: Path) -> None:
 
 @dag
 def daemonizing_then_hanging(note: Path = Path("/nonexistent")) -> None:
-    daemonizing.override(execution_timeout="2s")(note)
+    daemonizing.override(execution_timeout="15s")(note)
+
+
+@dag
+def daemonizing_for_good(note: Path = Path("/nonexistent")) -> None:
+    daemonizing(note)
 
 
 @task(retry=ONCE)
