@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,8 +169,15 @@ def _database(server: str, made_of: str = "") -> Iterator[URL]:
 def _execute(url: str, statement: str) -> None:
     async def execute() -> None:
         connection = await asyncpg.connect(url)
+        until = time.monotonic() + 60
         try:
-            await connection.execute(statement)
+            while True:
+                try:
+                    await connection.execute(statement)
+                    return
+                except asyncpg.ObjectInUseError:  # somebody who leaves is not gone yet
+                    if time.monotonic() > until:
+                        raise
         finally:
             await connection.close()
 

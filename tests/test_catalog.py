@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aioflow import catalog as catalog_module
-from aioflow.catalog import Catalog, Limits, lanes, scanning
+from aioflow.catalog import Catalog, Limits, lanes, parsing, scanning
 from aioflow.catalog.scanning import scan
 from aioflow.catalog.snapshot import Snapshots, version_of, write_snapshot
 from aioflow.children import Children
@@ -171,7 +171,7 @@ BAD = {
 
 async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path):
     files = {f"{name}.py": text for name, text in BAD.items()} | {"good.py": GOOD}
-    async with watched(tmp_path, files, limits=Limits(wall_seconds=3)) as it:
+    async with watched(tmp_path, files, limits=Limits(wall_seconds=10)) as it:
         reasons = {r.file: r.reason for r in it.reports if isinstance(r, FileBroken)}
         good = [report for report in it.reports if isinstance(report, FileParsed)]
 
@@ -197,7 +197,7 @@ child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 open({str(where)!r}, "w").write(str(child.pid))
 while True: pass
 """
-    async with watched(tmp_path, {"a.py": source}, limits=Limits(wall_seconds=2)) as it:
+    async with watched(tmp_path, {"a.py": source}, limits=Limits(wall_seconds=10)) as it:
         [broken] = it.reports
         assert broken.reason == "timeout"
         assert not is_alive(int(where.read_text()))
@@ -309,12 +309,13 @@ async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_pat
         assert not it.catalog._again
 
 
-async def test_half_of_a_file_that_was_good_is_not_told(tmp_path):
+async def test_half_of_a_file_that_was_good_is_not_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 60.0)
     async with watched(tmp_path, {"a.py": GOOD}) as it:
-        (it.folder / "a.py").write_text(GOOD[:-20] + "(")
+        it.write("a.py", GOOD[:-20] + "(")
         it.write("b.py", DAG.format(name="b", value=1))
         assert (await it.reported(2)).file == "b.py"
-        (it.folder / "a.py").write_text(DAG.format(name="good", value=2))
+        it.write("a.py", DAG.format(name="good", value=2))
         assert isinstance(await it.reported(3), FileParsed)
 
 
@@ -326,7 +327,7 @@ async def test_what_stays_broken_is_told_in_the_end(tmp_path, monkeypatch):
 
 
 async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(lanes, "QUICK_SECONDS", 0.5)
+    monkeypatch.setattr(lanes, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
             it.write(f"{number}.py", BAD["loop"])
@@ -363,7 +364,7 @@ async def test_a_file_that_sets_another_time_zone_is_not_let_in(tmp_path):
 async def test_a_file_that_prints_while_it_starts_too_many_processes_is_killed_too(tmp_path):
     source = (
         "import aioflow, os, time\n"
-        "for _ in range(6): os.fork()\n"
+        "for _ in range(7): os.fork()\n"
         "for _ in range(2000): print('.', flush=True); time.sleep(0.01)\n"
     )
     limits = Limits(processes=20, wall_seconds=10.0)
@@ -374,7 +375,7 @@ async def test_a_file_that_prints_while_it_starts_too_many_processes_is_killed_t
 
 
 async def test_a_file_that_starts_too_many_processes_is_killed_with_them(tmp_path):
-    source = "import aioflow, os, time\nfor _ in range(6): os.fork()\ntime.sleep(100)"
+    source = "import aioflow, os, time\nfor _ in range(7): os.fork()\ntime.sleep(100)"
     async with watched(tmp_path, {"a.py": source}, limits=Limits(processes=20)) as it:
         [broken] = it.reports
 
@@ -405,6 +406,7 @@ async def test_while_no_process_can_be_started_files_wait(tmp_path, monkeypatch)
 
 async def test_while_nothing_can_be_forked_files_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog_module, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(parsing, "IDLE_SECONDS", 60.0)
     pid = tmp_path / "pid"
     tells = f"import os\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\n"
     async with watched(tmp_path, {"a.py": tells + GOOD}) as it:

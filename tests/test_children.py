@@ -108,7 +108,7 @@ os._exit(3)
     assert "status 3: said slot" in failure.message
 
 
-async def test_a_slow_reader_slows_the_child_down(tmp_path):
+async def test_a_slow_reader_slows_the_child_down(tmp_path, monkeypatch):
     source = (
         """
 os.set_blocking(1, False)
@@ -129,6 +129,7 @@ os.set_blocking(1, True)
     async def stuck(_):
         await blocked.wait()
 
+    monkeypatch.setattr(process, "LINK_GRACE_SECONDS", 20.0)
     async with (
         running_children(tmp_path, source) as children,
         children.child("slot", on_reports=reports.extend, on_output=stuck) as child,
@@ -148,7 +149,7 @@ async def test_a_child_that_ignores_the_end_of_its_link_is_killed(tmp_path):
         children.child("slot", on_reports=ignore, on_output=swallow) as child,
     ):
         child.dismiss()
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert (await child.ended()).reason == "killed"
 
 
@@ -158,7 +159,7 @@ async def test_rubbish_on_the_link_costs_the_child(tmp_path):
         running_children(tmp_path, source) as children,
         children.child("slot", on_reports=ignore, on_output=swallow) as child,
     ):
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert (await child.ended()).reason == "killed"
 
 
@@ -308,7 +309,8 @@ async def test_a_program_that_cannot_be_started_leaks_nothing(tmp_path):
         with pytest.raises(OSError, match="no/such"):
             async with children.child("slot", on_reports=ignore, on_output=swallow):
                 pass
-        assert len(list(Path("/proc/self/fd").iterdir())) == len(descriptors)
+        # Fewer, where meanwhile garbage was collected that held one.
+        assert len(list(Path("/proc/self/fd").iterdir())) <= len(descriptors)
 
 
 async def test_what_a_child_left_is_looked_for_until_that_can_be_done(tmp_path, monkeypatch):

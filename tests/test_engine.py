@@ -39,7 +39,7 @@ from aioflow.store.replay import compare
 from aioflow.timers import Timers
 from aioflow.unfinished import LiveRun
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(180)
 
 END = 2**62
 """Behind every number of a task."""

@@ -132,7 +132,8 @@ async def test_a_trigger_is_hosted_fires_and_is_let_go(tmp_path):
     assert [type(report) for report in n.reports] == [HostUp, Fired, TriggerEnded]
 
 
-async def test_what_a_host_tells_of_its_watches_is_known(tmp_path):
+async def test_what_a_host_tells_of_its_watches_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(triggerer, "PATIENCE_SECONDS", 20.0)
     async with node(tmp_path) as n:
         await until(lambda: n.triggerer.load.watches == [WatchLoad("m:T", 2, 7)])
         n.host(1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -48,8 +50,19 @@ except LinkClosed:
 TELL = "reply(order, [type(o).__name__ for o in orders])"
 
 
+class HeldClock(SystemClock):
+    """A clock by which no sleep begins before it is let go."""
+
+    def __init__(self):
+        self.go = anyio.Event()
+
+    async def sleep(self, seconds):
+        await self.go.wait()
+        await super().sleep(seconds)
+
+
 class Node:
-    def __init__(self, home, **options):
+    def __init__(self, home, *, clock=None, **options):
         self.reports, self.asked = [], []
         self.tasklog = TaskLog(home / "logs", SystemClock())
         self.children = Children(home, program=program(HOST))
@@ -59,7 +72,7 @@ class Node:
             results=home / "results",
             tasklog=self.tasklog,
             report=self.reports.extend,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             ask=lambda child, ask: self.asked.append((child, ask)),
         )
         self.executor = AsyncExecutor(wiring, **options)
@@ -141,9 +154,12 @@ async def test_a_coroutine_that_blocks_the_loop_is_charged_for_it(tmp_path):
 os.pwrite(box, order.task_no.to_bytes(8, sys.byteorder), 0)
 time.sleep(1000)
 """
-    async with node(tmp_path, health_seconds=1.0) as n:
+    clock = HeldClock()
+    async with node(tmp_path, clock=clock, health_seconds=1.0) as n:
         n.start(41, "reply(order, None)")
         n.start(42, block)
+        await until(lambda: n.executor._host._child.culprit() == 42)
+        clock.go.set()
         await until(lambda: len(n.of(HostUp)) == 2)
 
     [lost] = n.of(HostLost)
@@ -152,13 +168,21 @@ time.sleep(1000)
 
 
 async def test_a_host_that_was_stopped_is_replaced_and_nobody_charged(tmp_path):
-    async with node(tmp_path, health_seconds=1.0) as n:
-        n.start(1, "reply(order, None)")
+    clock = HeldClock()
+    async with node(tmp_path, clock=clock, health_seconds=1.0) as n:
+        n.start(1, "reply(order, os.getpid())")
+        pid = await n.value(1)
         n.start(2, "os.pwrite(box, b'\\xff' * 8, 0)\nos.kill(os.getpid(), signal.SIGSTOP)")
+        await until(lambda: state_of(pid) == "T")
+        clock.go.set()
         await until(lambda: len(n.of(HostUp)) == 2)
 
     [lost] = n.of(HostLost)
     assert (lost.culprit, lost.failure.reason) == (-1, "blocked")
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def test_orders_without_a_host_are_dropped(tmp_path):

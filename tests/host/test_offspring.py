@@ -22,7 +22,7 @@ adopt_orphans()
 others, mine = [
     subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL).pid for _ in range(2)
 ]
-real, offspring.DEATH_SECONDS = os.kill, 0.5
+real = os.kill
 
 def kill(pid, number):
     if pid == others:

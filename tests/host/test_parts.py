@@ -19,13 +19,17 @@ from tests.host.peer import Guest
 
 
 class House:
-    """A nursery with a short limit, and what it said."""
+    """A nursery, and what it said.
 
-    def __init__(self) -> None:
+    Args:
+        limit: How many seconds a guest has to end once it is cancelled.
+    """
+
+    def __init__(self, limit: float = 20.0) -> None:
         self.box = BlackBox()
         self.ended: asyncio.Queue[Hosted] = asyncio.Queue()
         self.abandoned: asyncio.Queue[Hosted] = asyncio.Queue()
-        self.nursery = Nursery(self.box, 0.05, self.ended.put_nowait, self.abandoned.put_nowait)
+        self.nursery = Nursery(self.box, limit, self.ended.put_nowait, self.abandoned.put_nowait)
 
     def host(self, coroutine, number: int = 7) -> Hosted:
         hosted = Guest(number)
@@ -66,7 +70,7 @@ async def test_a_guest_cancelled_before_its_first_step_is_heard_of_too():
 
 
 async def test_a_guest_that_swallows_its_cancellation_is_abandoned_and_counted():
-    house = House()
+    house = House(0.05)
     let_go = asyncio.Event()
 
     async def guest():

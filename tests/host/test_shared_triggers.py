@@ -198,6 +198,8 @@ def test_those_who_want_the_same_are_told_together(host, home):
     host.send(hosting("Shared", "all", 5))
 
     assert set(ended(host, 6)) == set(range(6))
+    host.send(Ping())
+    host.expect(Pong)  # whatever was to be closed has been
     assert notes(home) == ["made", "joined never", "joined all", "left never", "left all", "closed"]
 
 

@@ -519,9 +519,9 @@ def timetable(name: str, **fields: object) -> Host:
 def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
     child = host(TIMETABLES)
 
-    child.send(Foresee(1, timetable("Hours", step=2), SINCE, 2, 5.0))
+    child.send(Foresee(1, timetable("Hours", step=2), SINCE, 2, 60.0))
     found = child.expect(Foreseen)
-    child.send(timetable("Hours"), Foresee(2, timetable("Hours"), SINCE, 1, 5.0))
+    child.send(timetable("Hours"), Foresee(2, timetable("Hours"), SINCE, 1, 60.0))
     waits, again = child.expect(Expects), child.expect(Foreseen)
 
     hour = 3_600_000_000
@@ -544,7 +544,7 @@ def test_a_timetable_says_its_next_slots_whether_it_is_hosted_or_not(host):
 def test_a_timetable_that_cannot_say_them_fails_alone(host, order, kind, reason):
     child = host(TIMETABLES)
 
-    child.send(Foresee(1, order, SINCE, 2, 5.0), Foresee(2, timetable("Hours"), SINCE, 1, 5.0))
+    child.send(Foresee(1, order, SINCE, 2, 60.0), Foresee(2, timetable("Hours"), SINCE, 1, 60.0))
 
     answers = {answer.question: answer for answer in (child.expect(Foreseen) for _ in range(2))}
     assert (answers[1].failure.type, answers[1].failure.reason) == (kind, reason)

@@ -186,7 +186,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 
 async def test_those_who_ask_much_take_no_reader_from_the_engine(store):
-    asking, given_up = store.limited(1), []
+    asking, given_up = store.limited(4), []
 
     async def ask() -> None:
         with pytest.raises(StoreSlow):
@@ -194,14 +194,14 @@ async def test_those_who_ask_much_take_no_reader_from_the_engine(store):
         given_up.append(True)
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(6):
+        for _ in range(3):
             tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
         for _ in range(4):
             assert await store.list_runs() == []
         assert given_up == []
 
-    assert len(given_up) == 6
+    assert len(given_up) == 3
     assert await asking.list_runs() == []
 
 

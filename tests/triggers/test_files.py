@@ -46,7 +46,7 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
 
     def slow(path):
         loop.call_soon_threadsafe(hangs.set)
-        went_on.append(gate.wait(5))
+        went_on.append(gate.wait(30))
         return look(path)
 
     monkeypatch.setattr(os, "scandir", slow)

@@ -47,7 +47,7 @@ def options(server):
 def bucket(server):
     """Make a bucket and return its URL."""
     name = f"b{uuid.uuid4().hex}"
-    httpx2.put(f"{server}/{name}").raise_for_status()
+    httpx2.put(f"{server}/{name}", timeout=60).raise_for_status()
     return f"s3://{name}"
 
 
@@ -103,7 +103,7 @@ async def test_a_bucket_that_does_not_exist_is_waited_for(server, options, put):
     assert await exact.look() is None
     assert await pattern.look() is None
 
-    httpx2.put(bucket.replace("s3:/", server)).raise_for_status()
+    httpx2.put(bucket.replace("s3:/", server), timeout=60).raise_for_status()
     put(f"{bucket}/in/a")
 
     async with stream(exact) as one, stream(pattern) as other:

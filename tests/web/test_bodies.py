@@ -29,7 +29,7 @@ from aioflow.web.bodies import is_too_deep
     ids=range(13),
 )
 def test_depth_is_measured_outside_of_texts_and_in_no_time(body, expected):
-    began = time.perf_counter()
+    began = time.thread_time()
 
     assert is_too_deep(body) is expected
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2

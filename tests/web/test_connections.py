@@ -32,7 +32,7 @@ async def served(home, monkeypatch, **limits):
             stop.set()
 
 
-def talk(port, *pieces, seconds=8.0):
+def talk(port, *pieces, seconds=60.0):
     """Send pieces and return what comes until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         for piece in pieces:
@@ -50,7 +50,7 @@ async def in_thread(function, *arguments, **more):
 async def test_a_head_that_dawdles_is_cut_off_and_others_are_not_kept_waiting(
     tmp_path, monkeypatch
 ):
-    async with served(tmp_path, monkeypatch, head_seconds=0.5) as (port, _):
+    async with served(tmp_path, monkeypatch, head_seconds=3) as (port, _):
         began = time.monotonic()
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
         for connection in slow:
@@ -61,20 +61,20 @@ async def test_a_head_that_dawdles_is_cut_off_and_others_are_not_kept_waiting(
         ends = [await in_thread(_end_of, connection) for connection in slow]
 
     assert b"200 OK" in answered
-    assert took < 5
+    assert took < 60  # one after the other they would keep it for 300
     assert ends == [b""] * 100
 
 
 async def test_a_second_head_on_a_connection_may_not_dawdle_either(tmp_path, monkeypatch):
     live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-    async with served(tmp_path, monkeypatch, head_seconds=0.5) as (port, _):
+    async with served(tmp_path, monkeypatch, head_seconds=3) as (port, _):
         received = await in_thread(_ask_then_dawdle, port, live)
 
     assert received.count(b"200 OK") == 1
 
 
 def _ask_then_dawdle(port, live):
-    with socket.create_connection(("127.0.0.1", port), timeout=8) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(live)
         received = connection.recv(65_536)
         connection.sendall(b"GET /he")
@@ -82,7 +82,7 @@ def _ask_then_dawdle(port, live):
 
 
 def _end_of(connection):
-    connection.settimeout(8)
+    connection.settimeout(60)
     received = b""
     try:
         while piece := connection.recv(65_536):

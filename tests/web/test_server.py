@@ -37,7 +37,7 @@ async def served(home, **overrides):
 
 
 def get(address, path, **headers):
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=5)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
