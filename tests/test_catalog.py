@@ -136,7 +136,8 @@ async def test_a_deleted_file_is_gone(tmp_path):
         assert await it.reported(2) == FileGone("a.py")
 
 
-async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path):
+async def test_a_file_that_went_while_nobody_looked_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.0)
     known = [DagFileRow(file="old.py", version="v"), DagFileRow(file="now.py", version="w")]
     async with watched(tmp_path, {"now.py": "# no aioflow here"}, known=known) as it:
         assert sorted(report.file for report in it.reports) == ["now.py", "old.py"]
@@ -231,7 +232,8 @@ async def test_a_file_whose_module_was_missing_is_parsed_when_that_comes(tmp_pat
         assert isinstance(await it.reported(2), FileParsed)
 
 
-async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path):
+async def test_a_file_whose_dags_were_taken_out_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 0.2)
     async with watched(tmp_path, {"a.py": GOOD}) as it:
         version = it.reports[0].version
         it.write("a.py", "from aioflow import task")
@@ -309,10 +311,11 @@ async def test_a_file_with_a_module_that_is_too_large_is_not_tried_again(tmp_pat
         assert not it.catalog._again
 
 
-async def test_half_of_a_file_that_was_good_is_not_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("half", [GOOD[:-20] + "(", "from aioflow import dag, task\n", ""])
+async def test_half_of_a_file_that_was_good_is_not_told(tmp_path, monkeypatch, half):
     monkeypatch.setattr(catalog_module, "WRITING_SECONDS", 60.0)
     async with watched(tmp_path, {"a.py": GOOD}) as it:
-        it.write("a.py", GOOD[:-20] + "(")
+        it.write("a.py", half)
         it.write("b.py", DAG.format(name="b", value=1))
         assert (await it.reported(2)).file == "b.py"
         it.write("a.py", DAG.format(name="good", value=2))

@@ -311,12 +311,11 @@ class Catalog:
         known = self._remember(file, _Known(digests, wanted, reason, is_slow=is_slow))
         if self._is_changed(known):
             self._look_again(file, 0.0)
-        elif isinstance(found, FileBroken):
-            if self._may_pass(file, before[file], known):
-                self._look_again(file, WRITING_SECONDS)
-                return
-            if not _is_final(known.reason):
-                self._look_again(file, _pause(known))
+        elif not isinstance(found, FileParsed) and self._may_pass(file, before[file], known):
+            self._look_again(file, WRITING_SECONDS)
+            return
+        elif isinstance(found, FileBroken) and not _is_final(known.reason):
+            self._look_again(file, _pause(known))
         self._tell(file, found)
 
     def _remember(self, file: str, known: _Known) -> _Known:
