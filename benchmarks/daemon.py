@@ -170,7 +170,7 @@ class DaemonProcess:
             found = self.request("GET", path, status=None)
             return None if found[0] == 503 and status is not None else found
 
-        found, answer = eventually(asked, 60.0)
+        found, answer = eventually(asked, 60.0, lambda: f"GET {path}: 503 all the while")
         if status is not None and not status <= found < status + 5:
             raise AssertionError(f"GET {path}: {found} {answer}")
         return found, answer
@@ -190,7 +190,7 @@ class DaemonProcess:
             assert status in {200, 201}, answer
             return str(answer["run_id"])
 
-        return eventually(made, 60.0)
+        return eventually(made, 60.0, lambda: f"no run of {dag_id} is made")
 
     def knows(self, dag_id: str, timeout: float = 60.0) -> None:
         """Wait until the file of a DAG has been parsed: it is ready before that."""

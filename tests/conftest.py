@@ -178,6 +178,7 @@ def _execute(url: str, statement: str) -> None:
                 except asyncpg.ObjectInUseError:  # somebody who leaves is not gone yet
                     if time.monotonic() > until:
                         raise
+                    await asyncio.sleep(0.1)
         finally:
             await connection.close()
 

@@ -16,7 +16,8 @@ from aioflow_triggers.temporal import TimeDeltaTrigger
 
 @task
 async def landed(folder: str) -> str:
-    await wait(FileTrigger(f"{folder}/in.csv", stable=0))
+    # Nobody looks for so long: what is seen sooner the kernel has told.
+    await wait(FileTrigger(f"{folder}/in.csv", poll_seconds=600, stable=0))
     return "here"
 
 

@@ -65,7 +65,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     field(page, "Slots").fill("1")
     field(page, "What waits for a trigger counts too").check()
     page.confirm("Set")
-    page.heard("Pool desk has 1 slot")
+    page.see("Pool desk has 1 slot", within=".toasts")
 
     runs = [daemon.trigger("sitting") for _ in range(2)]
     page.see("1 of 1", within="main")

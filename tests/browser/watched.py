@@ -117,7 +117,7 @@ class Watched:
         self.page.locator(within).get_by_text(text).first.wait_for(timeout=timeout * 1000)
 
     def heard(self, text: str) -> None:
-        """Wait until the page has told a text, and for a moment only."""
+        """Wait until the page has told a text, though that may be gone by now."""
         look = "(text) => window.told.some((told) => told.includes(text))"
         self.eventually(lambda: self.page.evaluate(look, text))
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 GOOD = '''
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_cli import run
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DAGS = """
 from datetime import datetime, timedelta

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.daemon import eventually
 from tests.cli.test_cli import DAGS, Daemon, Done
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = re.compile(r"((?:(?:Their |their )?`[a-z -]+ --json`(?:, | and )?)+): ")

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.daemon import eventually
 from tests.cli.test_cli import DAGS, Daemon, run
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 AIOFLOW = f"{sys.executable} -m aioflow"
 

@@ -333,7 +333,7 @@ async def test_claimed_tries_behind_a_slow_one_are_given_back(tmp_path):
 
 async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
     async with node(tmp_path) as n:
-        n.executor.start(start(1, "time.sleep(0.3)", expected_us=2_000_000))
+        n.executor.start(start(1, "time.sleep(2)", expected_us=2_000_000))
         n.executor.start(start(2, claimed=True))
         await n.ended(1, 2)
 

@@ -93,7 +93,7 @@ def _ask_until(daemon: Victim, shim: tools.ClockShim, offset: int, until: float)
     while shim.now(offset) < until:
         for path in ASKED:
             asked = time.monotonic()
-            daemon.get(path)
+            daemon.request("GET", path)
             slowest = max(slowest, time.monotonic() - asked)
     assert slowest < ANSWER_SECONDS, slowest
     return slowest

@@ -92,21 +92,24 @@ def _park(daemon: Victim, ground: Ground, conf: dict[str, object], count: int) -
 
     Where the machine is too slow for that, anew with a longer lead.
     """
-    lead = LEAD_SECONDS + count / 500
-    while True:
-        begin = time.time() + lead
+    lead, counts = LEAD_SECONDS + count / 500, dict[str, int]()
+    for factor in (1, 3, 9):
+        begin = time.time() + factor * lead
         run_id = daemon.trigger("on_time", {**conf, "begin": begin})
-
-        def waiting(run_id: str = run_id) -> bool:
-            return bool(daemon.run(run_id, limit=1)["counts"].get("deferred") == count)
-
-        eventually(lambda: waiting() or time.time() >= begin, lead + 60.0)  # noqa: B023
+        wait = partial(_counts_or_due, daemon, run_id, count, begin)
+        counts = eventually(wait, factor * lead + 60.0)
         if time.time() < begin:
             return run_id, begin
         daemon.request("POST", f"/api/v1/runs/{run_id}/cancel")
         daemon.wait(run_id)
         ground.ledger.unlink(missing_ok=True)
-        lead *= 3
+    raise AssertionError(f"they were due before they waited: {counts}")
+
+
+def _counts_or_due(daemon: Victim, run_id: str, count: int, begin: float) -> dict[str, int] | None:
+    """Return the states of a run's tasks once so many are deferred, or the first is due."""
+    counts: dict[str, int] = daemon.run(run_id, limit=1)["counts"]
+    return counts if counts.get("deferred") == count or time.time() >= begin else None
 
 
 def _replaced(daemon: Victim) -> int:

@@ -109,22 +109,23 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
         ground.ask_until_answered(daemon)
         ground.judge(daemon)
         lines = daemon.log_lines()
-        inject, began = f"error={error}:{when}", time.monotonic()
+        inject = f"error={error}:{when}"
         with ExitStack() as asked, tools.injecting(daemon.process.pid, call, inject, output):
+            began = time.monotonic()
             asked.enter_context(ground.asking(daemon))  # answered when the fault is over
             eventually(lambda: "INJECTED" in output.read_text(), 60.0)
             _hold(seconds)
             if seconds:
                 assert len(ground.acknowledged) == 1, "acknowledged, not stored"
             over = time.monotonic()
+        lasted = time.monotonic() - began  # a single call fails again for each new thread
         eventually(lambda: "database away" in daemon.log.read_text(), 60.0)
         injected = output.read_text().count("INJECTED")
         assert injected >= 1
         ground.ask_again(daemon)
         resumed = time.monotonic() - over
         assert resumed <= RESUMED_SECONDS, f"{resumed:.1f} s until it acknowledged again"
-        # A single call fails again for each new thread, until strace has let go.
-        said = sum(daemon.judge_log(lines, over - began).values())
+        said = sum(daemon.judge_log(lines, lasted).values())
         ground.judge(daemon)
     ground.judge_nobody_left()
     return {
@@ -145,7 +146,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
     with tools.memory_disk(folder / "disk", 48) as disk:
         ground = Ground(folder, home=disk / "home")
         with _working(ground, seconds=1.0) as (daemon, run_id):
-            lines = daemon.log_lines()
+            lines, full = daemon.log_lines(), time.monotonic()
             filler = tools.fill(disk)
             with ground.asking(daemon):
                 eventually(lambda: "database away" in daemon.last_words(), 60.0)
@@ -161,7 +162,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
             resumed = time.monotonic() - freed
             assert resumed <= RESUMED_SECONDS, f"{resumed:.1f} s until it acknowledged again"
             reader.judge()
-            said = sum(daemon.judge_log(lines, seconds + resumed).values())
+            said = sum(daemon.judge_log(lines, time.monotonic() - full).values())
             eventually(lambda: has_ended(daemon, run_id), 60.0, daemon.last_words)
             ended = time.monotonic() - freed
         return {

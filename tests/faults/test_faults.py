@@ -81,7 +81,7 @@ def test_a_full_disk_stops_work_but_no_reader_and_work_goes_on_by_itself(tmp_pat
 
 
 def test_another_writer_is_waited_for(tmp_path):
-    assert storage.another_writer(tmp_path, 6.5)["answers_read"] >= 20
+    assert storage.another_writer(tmp_path, 8.0)["answers_read"] >= 20
 
 
 @pytest.mark.parametrize("stranger", ["deleted", "older_copy", "truncated"])
@@ -153,7 +153,7 @@ def test_triggers_that_misbehave_make_nobody_late_and_are_named(tmp_path):
         instants=70,
         arrivals=30,
         culprits=culprits,
-        health_seconds=3.0,
+        health_seconds=10.0,
         late_share=0.025,  # beside other tests a start takes its time
     )
     assert figures["hosts_replaced"] == 1

@@ -19,7 +19,7 @@ from aioflow.cli.client import Client, connect_home
 from aioflow.errors import AioflowError
 from benchmarks.daemon import DaemonProcess, eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 def url_of(daemon: DaemonProcess) -> str:

@@ -20,7 +20,7 @@ from aioflow.children.leftovers import Record
 from benchmarks.daemon import DaemonProcess, eventually, put
 
 HERE = Path(__file__).parent
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.process.test_durable_calls import strike
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DAGS = """
 import asyncio
@@ -147,6 +147,7 @@ def test_lost_code_of_a_trigger_comes_back_from_the_database_and_nobody_is_told(
         shutil.rmtree(code / version)
         strike(daemon, "triggers")
         eventually((code / version / "events.py").is_file)
+        eventually(partial(is_hosted, daemon, "counts"))
         write(tmp_path, 2)
         eventually(lambda: len(confs(daemon, "counts")) == 2)
 

@@ -15,7 +15,7 @@ from aioflow.children.leftovers import home_mark, kill_marked
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.executors.processes import is_alive
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DAGS = """
 import os

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DAGS = """
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.process.test_durable_calls import state, strike
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 DAGS = """
 from aioflow import DagRunFailed, dag, emit, run_dag, sleep, stream, task, wait

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 TOKEN = "canary-token-91f3c7"
 PASSWORD = "canary p@ss/w0rd"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.campaigns.settlement_kills import kill_one_run
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 SMALL = {"merchants": 300, "transactions": 6_000}
 
 

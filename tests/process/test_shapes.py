@@ -11,7 +11,7 @@ import pytest
 from benchmarks.daemon import DaemonProcess, eventually
 from benchmarks.fanout import peak_mib
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 MERCHANTS = 1_247
 REFUSED = range(7, 1_200, 40)

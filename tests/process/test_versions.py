@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually, put, task_of
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 EDITS = 20
 

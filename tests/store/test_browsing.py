@@ -194,14 +194,14 @@ async def test_those_who_ask_much_take_no_reader_from_the_engine(store):
         given_up.append(True)
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(3):
+        for _ in range(6):
             tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
         for _ in range(4):
             assert await store.list_runs() == []
         assert given_up == []
 
-    assert len(given_up) == 3
+    assert len(given_up) == 6
     assert await asking.list_runs() == []
 
 

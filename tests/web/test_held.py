@@ -78,8 +78,9 @@ async def app(tmp_path):
         log = n.api._tasklog.open(log_key(start))
         for _ in range(9):
             await log.write(b"a line that is long enough\n" * (MIB // 27))
-        while n.api._tasklog.written_bytes < 9 * 27 * (MIB // 27):
-            await anyio.sleep(0.01)
+        with anyio.fail_after(60):
+            while n.api._tasklog.written_bytes < 9 * 27 * (MIB // 27):
+                await anyio.sleep(0.01)
         yield n, create_app(n.api, TOKEN)
 
 

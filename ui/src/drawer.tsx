@@ -290,6 +290,7 @@ function Logs({ run, task, map, round, tries, isGoingOn }: { run: string; task: 
 export function Why({ run, task, map = -1, round = 0, isGoingOn }: { run: string; task?: string; map?: number; round?: number; isGoingOn: boolean }) {
   const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
   const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
+  // Also without a commit: "a commit takes long; ask again" is no reason to stay with.
   const chain = useData<Chain>(isGoingOn ? path : null, { gap: 1000, every: 5000 });
   // What just runs waits for nothing.
   const causes = (chain.data?.causes ?? []).filter((cause) => cause.waiting_on !== null || cause.run_id !== run);
