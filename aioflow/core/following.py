@@ -139,7 +139,14 @@ def begin_anew(run: Run) -> None:
             group.lockstep = Lockstep(sizes, group.width)
 
 
+def _after_past(run: Run) -> list[int]:
+    """Return the fan-outs that wait for the run before."""
+    return [position for position in run.groups if position in run.graph.past]
+
+
 def is_unjudged(run: Run) -> bool:
-    """Whether children of a run have yet to be judged that follow others."""
+    """Whether children of a run have yet to be judged: they follow others, or the run before."""
+    if any(run.states[position] == TaskState.PENDING for position in _after_past(run)):
+        return True
     found = ((group.lockstep, group.width) for group in run.groups.values())
     return any(one is not None and one.judged < width for one, width in found)

@@ -54,7 +54,8 @@ def recount(run: Run) -> None:
             continue
         if growing.source_of(run, position) >= 0 and not is_cleared(group):
             continue  # how its stream ended matters to what comes after it alone
-        goes_on = group.is_between_rounds or following.may_go_on(run, position)
+        asks_past = position in run.graph.past  # which may say otherwise by now
+        goes_on = group.is_between_rounds or (not asks_past and following.may_go_on(run, position))
         if run.state is not RunState.RUNNING or not goes_on:
             run.states[position] = TaskState.PENDING
             following.forget(group)

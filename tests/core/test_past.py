@@ -699,3 +699,24 @@ def test_a_fan_out_that_was_cut_short_went_as_its_worst_child_did(is_restarted):
 
     assert world.run_state(first) == "success"
     assert why(world, second).kind is WaitKind.DEPENDS_ON_PAST
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
+def test_children_that_are_cleared_wait_for_the_run_before_again(is_restarted):
+    each = MapSpec((MapSource("x", -1, 2),))
+    world = loaded(task(mapped=each), after("slow"))
+    first, second = day(world, 1), day(world, 2)
+    for run_no in (first, second):
+        for index in range(2):
+            report(world, run_no, "load", index=index)
+
+    clear(world, first, "load")
+    clear(world, second, "load")
+    if is_restarted:
+        world.restart()
+
+    assert [world.state(run, "load", 0) for run in (first, second)] == ["running", "pending"]
+    assert why(world, second).kind is WaitKind.DEPENDS_ON_PAST
+    for index in range(2):
+        report(world, first, "load", index=index)
+    assert world.state(second, "load", 0) == "running"

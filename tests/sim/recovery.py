@@ -69,7 +69,7 @@ def _same_run(run: Run, fresh: Run) -> None:
             raise Broken(
                 "restore", f"run {run.run_no} {name}: {getattr(run, name)}, {getattr(fresh, name)}"
             )
-    if counted and [_coarse(s) for s in run.states] != [_coarse(s) for s in fresh.states]:
+    if counted and _judged(run, fresh) != _judged(fresh, fresh):
         raise Broken("restore", f"run {run.run_no} states: {run.states}, {fresh.states}")
     items = [{no: given.count for no, given in each.items.items()} for each in (run, fresh)]
     if items[0] != items[1]:
@@ -155,6 +155,16 @@ def _handled(live: Live) -> list[Any]:
 def _readable(row: TriggerRow) -> TriggerRow | None:
     """A row but for what is sealed, which not every life has the key to."""
     return msgspec.structs.replace(row, kwargs=None)
+
+
+def _judged(run: Run, fresh: Run) -> list[int]:
+    """How its tasks stand, but for fan-outs that ask the run before again where they go on."""
+    asked = {
+        position
+        for position, group in fresh.groups.items()
+        if position in run.graph.past and not group.unfinished and not group.is_over
+    }
+    return [0 if at in asked else _coarse(state) for at, state in enumerate(run.states)]
 
 
 def _coarse(state: int) -> int:
