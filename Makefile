@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
+PURE := tests/core tests/author tests/store tests/host tests/house tests/test_docs.py
 CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
 
 # Where this is set, each of the thousands of processes of a test run compiles the program anew.
@@ -20,25 +21,35 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run test prove lint style types layers bench ui ui-check clean
+.PHONY: run check test nightly pure lint style types layers bench ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
 	$(BIN)/python examples/settlement_data.py
 	$(BIN)/python -m aioflow demo --home "$${AIOFLOW_HOME:-$$HOME/.aioflow}" --port 8793
 
-test: .venv/.all
+# The first ring, below a minute: what to run after each step. docs/testing.md describes all three.
+check: .venv/.all
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint pure
+
+# The second ring: everything, sampled where it takes long, on the event loop that ships.
+test: .venv/.all lint
 	@$(FAULT_TOOLS)
 	@$(BROWSER)
 	@$(SHELLS)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-prove: .venv/.all
+# The third ring: both event loops, all seeds, kills, faults and planted bugs. Takes hours.
+nightly: .venv/.all lint
 	@$(FAULT_TOOLS)
-	$(BIN)/python -m pytest -m campaign tests/campaigns -n 0 --timeout 0
+	@$(BROWSER)
+	@$(SHELLS)
+	$(BIN)/python -m tests.nightly $(PARTS)
 
-lint: style layers .venv/.all
-	$(BIN)/mypy $(CODE)
+pure: .venv/.all
+	$(BIN)/python -m pytest -n 2 -m "not (nightly or process or postgres or browser)" $(PURE)
+
+lint: style layers types
 
 style: .venv/.all
 	$(BIN)/ruff check .

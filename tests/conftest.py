@@ -25,6 +25,7 @@ from sqlalchemy.engine import URL, make_url
 
 from aioflow.store import postgres_schema, sqlite_file
 from aioflow.store.lock import FileLock
+from tests.cpu_budget import CpuBudget
 from tests.postgres_server import PostgresServer, watch
 
 # Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
@@ -44,22 +45,39 @@ settings.load_profile(
 )
 
 
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+    "virtual": looptime.new_event_loop,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--loops",
+        default="uvloop",
+        help="event loops for async tests, comma-separated: uvloop (the one the daemon uses), "
+        "asyncio",
+    )
+    parser.addoption(
+        "--cpu-report",
+        metavar="FILE",
+        help="write one JSON line per test case with its CPU seconds",
+    )
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every async test on both loops we ship on.
+    """Run every async test on the loops that ``--loops`` names.
 
-    ``@pytest.mark.asyncio(loop_factories=["uvloop"])`` runs a test on one of them only, and
+    ``@pytest.mark.asyncio(loop_factories=["uvloop"])`` runs a test on that loop only, and
     ``["virtual"]`` on a loop whose clock jumps to the next timer as soon as all tasks wait.
     """
-    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-        "asyncio": asyncio.new_event_loop,
-        "uvloop": uvloop.new_event_loop,
-    }
     marker = item.get_closest_marker("asyncio")
-    if marker is not None and "virtual" in marker.kwargs.get("loop_factories", ()):
-        factories["virtual"] = looptime.new_event_loop
-    return factories
+    if marker is not None and "loop_factories" in marker.kwargs:
+        return LOOPS
+    return {name: LOOPS[name] for name in config.getoption("--loops").split(",")}
 
 
 # One PostgreSQL per session, shared by all xdist workers, started by the first that asks.
@@ -69,6 +87,7 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuBudget(config))
     if not hasattr(config, "workerinput"):
         # Not below TMPDIR: the path of a socket is short, and nobody must be able to reach it.
         home = tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp")

@@ -37,7 +37,7 @@ def wide() -> None:
     counted(twice.expand(number=numbers()))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_killed():

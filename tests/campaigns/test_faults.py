@@ -28,7 +28,7 @@ from tests.faults import (
 )
 from tests.faults.kills import COLD_CALLS, MISSES, WARM_CALLS, Tally, WarmKills, count_settlement
 
-pytestmark = [pytest.mark.campaign, pytest.mark.process, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(3600)]
 
 RESULTS = Path(__file__).parent / "results"
 KILLS_PER_HOME = 25

@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 REQUESTS = 20_000
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_20000_requests_are_answered_as_described_and_none_by_a_defect(tmp_path):

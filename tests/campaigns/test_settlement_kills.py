@@ -20,7 +20,7 @@ PLANS = [
 """Ten of each phase; half the whole tree, half the daemon alone; every fourth on PostgreSQL."""
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("phase", "whole_tree", "on_postgres"), PLANS)

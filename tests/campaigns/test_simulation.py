@@ -23,7 +23,7 @@ LEAST = 100
 """Every outcome of a commit meets every kind of input so often, in ten minutes or more."""
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize(("level", "play"), [(1, model.play), (2, loop_model.play)])
 def test_no_seed_breaks_a_promise(level: int, play: Callable[[int], Verdict]):
     """Each level has half the time; seeds go on from the day, so that no two are alike."""

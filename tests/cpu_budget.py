@@ -1,0 +1,165 @@
+"""The CPU budget of a test case: what it may cost, which cases may cost more, and why.
+
+A case's CPU time is that of its own process and of the child processes that ended during it: its
+set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger scope are
+shared, so no single case is charged for them. CPU time, unlike wall time, hardly depends on what
+else the machine does, but it does depend on the machine: the budget grows on a slower one, as
+measured by a fixed piece of work when the session starts.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ("BUDGET_SECONDS", "CpuBudget", "exceptions")
+
+BUDGET_SECONDS = 2.0
+"""CPU seconds of one case of ``make test`` on the reference machine."""
+
+REFERENCE_SECONDS = 0.018
+"""CPU seconds of ``_yardstick`` on the reference machine: 2 cores, Python 3.11."""
+
+EXCEPTIONS = Path(__file__).with_name("cpu_budget.toml")
+
+_CPU = "cpu_seconds"
+
+
+def exceptions() -> dict[str, dict[str, Any]]:
+    """Return the cases that may cost more: node id without parameters -> seconds and reason."""
+    return tomllib.loads(EXCEPTIONS.read_text())
+
+
+class CpuBudget:
+    """A pytest plugin that measures each case and fails the session over an unlisted expense."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_controller = not hasattr(config, "workerinput")
+        self._enforced = "not nightly" in str(config.getoption("markexpr", ""))
+        self._scale = max(1.0, _yardstick() / REFERENCE_SECONDS)
+        self._began = 0.0
+        self._spent = 0.0
+        self._shared = 0.0
+        self._torn_down = 0.0
+        self._costs: dict[str, float] = {}
+        self._over: list[str] = []
+
+    # ── measured where the case runs ────────────────────────────────────────────────────
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Begin a case."""
+        self._spent = self._shared = 0.0
+        return (yield from self._timed())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure its call."""
+        return (yield from self._timed())
+
+    def _timed(self) -> Generator[None, object, object]:
+        began = _cpu()
+        try:
+            return (yield)
+        finally:
+            self._spent += _cpu() - began
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object]
+    ) -> Generator[None, object, object]:
+        """Charge no case for a shared fixture, nor for what that one sets up in turn."""
+        began, before = _cpu(), self._shared
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._shared = before + _cpu() - began
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure the teardown up to the last function-scoped fixture; those go first."""
+        self._began = self._torn_down = _cpu()
+        try:
+            return (yield)
+        finally:
+            cost = self._spent - self._shared + self._torn_down - self._began
+            item.user_properties.append((_CPU, round(cost / self._scale, 3)))
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
+        """Note the end of a function-scoped fixture."""
+        if fixturedef.scope == "function":
+            self._torn_down = _cpu()
+
+    # ── judged where the session ends ───────────────────────────────────────────────────
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect what each case cost."""
+        if report.when == "teardown" and self._is_controller:
+            costs = [value for name, value in report.user_properties if name == _CPU]
+            self._costs[report.nodeid] = float(str(costs[-1]))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a session in which a case costs more than it may."""
+        if not self._is_controller:
+            return
+        if self._enforced:
+            listed = exceptions()
+            self._over = [
+                f"{case} took {cost:.1f} s of CPU, {allowed:.1f} allowed"
+                for case, cost in sorted(self._costs.items())
+                if cost > (allowed := _allowed(case, listed))
+            ]
+        if self._over and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if (file := self._config.getoption("--cpu-report")) is not None:
+            lines = (json.dumps({"case": c, _CPU: s}) for c, s in sorted(self._costs.items()))
+            Path(file).write_text("".join(f"{line}\n" for line in lines))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what the cases cost together, per directory, and which cost too much."""
+        folders: defaultdict[str, float] = defaultdict(float)
+        for case, cost in self._costs.items():
+            folders["/".join(case.partition("::")[0].split("/")[:2])] += cost
+        if (total := sum(folders.values())) >= 1.0:
+            terminalreporter.section("CPU seconds of cases, without shared fixtures")
+            costly_first = sorted(folders.items(), key=lambda found: -found[1])
+            parts = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in costly_first)
+            terminalreporter.write_line(f"{total:.0f}: {parts}")
+        if self._over:
+            terminalreporter.section("over the CPU budget", red=True)
+            for line in self._over:
+                terminalreporter.write_line(line)
+            terminalreporter.write_line(f"Make them cheaper, or list them in {EXCEPTIONS.name}.")
+
+
+def _allowed(case: str, listed: dict[str, dict[str, Any]]) -> float:
+    entry = listed.get(case.partition("[")[0])
+    return BUDGET_SECONDS if entry is None else float(entry["seconds"])
+
+
+def _cpu() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _yardstick() -> float:
+    return min(_work() for _ in range(3))
+
+
+def _work() -> float:
+    began = time.process_time()
+    numbers: dict[int, str] = {}
+    for number in range(200_000):
+        numbers[number % 1000] = str(number)
+    return time.process_time() - began
