@@ -15,7 +15,7 @@ from aioflow.access import HOME, Actor, Role
 from aioflow.web.app import create_app
 from aioflow.web.guard import EXEMPT, OPEN
 from aioflow.web.permissions import check_routes, each_route, permission_of
-from aioflow.web.static import page_routes
+from aioflow.web.static import router as page
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, FAN, ask, node
 
@@ -96,9 +96,9 @@ async def test_nobody_unknown_gets_further_than_health_and_the_login(tmp_path):
         found = places(inner)
         answers = await statuses(web, found, JSON)
 
-    page = {("GET", route.path) for route in page_routes().routes if isinstance(route, APIRoute)}
+    of_page = {("GET", route.path) for route in page.routes if isinstance(route, APIRoute)}
     open_to_all = {(place.method, place.path) for place in found if place.role is None}
-    assert open_to_all == {("GET", path) for path in EXEMPT} | OPEN | page
+    assert open_to_all == {("GET", path) for path in EXEMPT} | OPEN | of_page
     is_open = {p: p.role is None and p.path != "/static/{name}" for p in found}  # no such file
     wrong = {p: status for p, status in answers.items() if (status == 401) == is_open[p]}
     assert wrong == {}
