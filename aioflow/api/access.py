@@ -118,17 +118,20 @@ class Access:
 
     Args:
         ask: Asks the engine in somebody's name, and waits for so many seconds.
+        passwords: Hashes passwords.
 
     Attributes:
         picture: What requests are compared with.
     """
 
-    def __init__(self, store: Store, clock: Clock, ask: _Ask) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ask: _Ask, passwords: Passwords | None = None
+    ) -> None:
         self.picture = Picture()
         self._store = store
         self._clock = clock
         self._ask = ask
-        self._passwords = Passwords()
+        self._passwords = passwords or Passwords()
         self._attempts = Attempts()
         self._refusals = Refusals()
         self._arrived = anyio.Event()

@@ -5,22 +5,17 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import STEERED
 from tests.browser.watched import serious, stranger, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.process,
+    pytest.mark.nightly,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("browser"),
+]
 
 PASSWORD = "a long enough password"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("letting-in")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "steered.py").write_text(STEERED)
-    with DaemonProcess(folder / "home", folder / "dags") as running:
-        yield running
 
 
 def add(daemon, name, role="viewer"):

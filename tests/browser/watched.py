@@ -15,11 +15,24 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-__all__ = ("SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
+__all__ = ("PAGES", "SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
 
 expect.set_options(timeout=30_000)
 
 AXE = Path(__file__).with_name("axe.min.js")
+PAGES = {
+    "overview": ("/",),
+    "dags": ("/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
+             "/dags/hostile/code", "/dags/hostile/runs"),
+    "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
+             "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
+    "waits": ("/triggers", "/events", "/pools"),
+    "times": ("/schedules", "/backfills"),
+    "node": ("/nodes", "/errors", "/settings"),
+    "access": ("/access", "/audit"),
+}  # fmt: skip
+"""Every view of the page, by what it is about."""
+
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
 _FLAGS = (
