@@ -15,7 +15,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
@@ -42,6 +41,7 @@ from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
 from aioflow.inputs import Drain
+from aioflow.log import Logger
 from aioflow.masking import Masks
 from aioflow.model import TriggerNo
 from aioflow.owed import Alert
@@ -58,7 +58,7 @@ from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _FIRST_SWEEP_SECONDS = 2.0
 """How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""

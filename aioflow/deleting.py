@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import structlog
 
 from aioflow.clock import Clock
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, StoreUnavailable
+from aioflow.log import Logger
 from aioflow.model import RunNo
 from aioflow.owed import callback_kind
 from aioflow.requests import EraseRows
@@ -43,7 +43,7 @@ _LEAST_REST_SECONDS = 0.01
 _AGAIN_SECONDS = 1.0
 """Where a host has still to let go of a trigger, or the database does not answer."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Deleting:

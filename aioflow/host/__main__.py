@@ -11,6 +11,7 @@ many coroutines outlived their cancellation.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -35,6 +36,7 @@ def main() -> int:
     die_with_parent()
     faulthandler.enable()  # a crash tells where, in the log of whoever caused it
     sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
+    gc.freeze()  # all this stays: neither a collection nor the end need walk it
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
         welcome, *first = link.receive()
