@@ -42,10 +42,24 @@ from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
 from aioflow.unfinished import LiveRun, Unfinished
 
-__all__ = ("Claim", "Durability", "Store", "open_store")
+__all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Store", "open_store")
 
 Durability: TypeAlias = Literal["full", "normal"]
 """What a commit survives: ``full`` a power cut, ``normal`` the death of the process alone."""
+
+TABLES_OF_RUNS = (
+    "stream_item",
+    "record",
+    "try",
+    "result",
+    "map_label",
+    "task",
+    "expansion",
+    "clear_request",
+    "run",
+    "deletion",
+)
+"""The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,7 +326,7 @@ class Store(Browsed, Protocol):
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
     ) -> list[tuple[Any, ...]]:
-        """Return keys of rows that a run has in a table of ``erasing.ERASED``, in order.
+        """Return keys of rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
 
         Args:
             after: The task to begin with, where a table knows runs by their tasks alone.
