@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
@@ -30,6 +29,7 @@ from aioflow.errors import (
     UnknownLogin,
     WrongPassword,
 )
+from aioflow.log import Logger
 from aioflow.requests import (
     CreateAccount,
     CreateToken,
@@ -54,7 +54,7 @@ _SCOPES = 100
 _WRITE_SECONDS = 1.0
 _USES_AT_ONCE = 500
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _Ask: TypeAlias = Callable[[Request, Actor | None, float], Awaitable[object]]
 _ASK_SECONDS = 5.0

@@ -17,7 +17,7 @@ from aioflow.errors import (
     StrangeDatabase,
 )
 from aioflow.store.lock import FileLock
-from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
+from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
 
 __all__ = (
     "APPLICATION_ID",
@@ -75,8 +75,14 @@ def prepare(path: Path, lock: FileLock) -> None:
         if mode != "wal":
             raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
         raw.execute("PRAGMA synchronous = FULL")
-        if not _is_current(path, raw):
+        if _is_empty(raw) and (script := sqlite_script()):
+            raw.executescript(script)
+        elif not _is_current(path, raw):
             _migrate(raw)
+
+
+def _is_empty(raw: sqlite3.Connection) -> bool:
+    return raw.execute("SELECT name FROM sqlite_master").fetchone() is None
 
 
 def _is_ours(header: bytes) -> bool:

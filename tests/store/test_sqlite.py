@@ -24,12 +24,14 @@ from aioflow.errors import (
     StrangeDatabase,
 )
 from aioflow.model import TaskState
-from aioflow.store import open_store, sqlite_file, tables
+from aioflow.store import open_store, schema, sqlite_file, tables
 from aioflow.store.checkpointer import WAL_BOUND_BYTES
 from aioflow.store.lock import FileLock
 from aioflow.store.replay import compare
 from tests.store.loading import load
 from tests.store.samples import OUTBOX, RESULT, RUN, TRIGGER, VAULT, batch, first_batch
+
+MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
 
 @pytest.fixture
@@ -488,6 +490,25 @@ async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_pat
 # ── The schema ──────────────────────────────────────────────────────────────────────────
 
 
+def test_an_empty_file_gets_at_once_what_all_revisions_make(tmp_path, monkeypatch):
+    made = _dump_of_new(tmp_path / "made.db")
+    monkeypatch.setattr(sqlite_file, "sqlite_script", lambda: None)
+    migrated = _dump_of_new(tmp_path / "migrated.db")
+
+    script = tmp_path / f"{schema.HEAD}.sql"
+    script.write_text("\n".join((*migrated, "")))
+    # Alembic makes the indexes of one revision in any order.
+    assert sorted(made) == sorted(migrated), f"replace the one in {MIGRATIONS} by {script}"
+    assert [path.name for path in MIGRATIONS.glob("*.sql")] == [script.name]
+
+
+def _dump_of_new(path: Path) -> list[str]:
+    sqlite_file.prepare(path, lock := FileLock.take(path))
+    lock.release()
+    with closing(sqlite3.connect(path)) as raw:
+        return list(raw.iterdump())
+
+
 async def test_the_revisions_lead_to_the_declared_tables(path, url, tmp_path):
     async with open_store(url, VAULT):
         pass
@@ -520,7 +541,7 @@ async def test_a_reader_does_not_migrate_an_older_schema(path, url, monkeypatch)
 
 
 @pytest.mark.process
-def test_a_current_database_opens_without_alembic(url):
+def test_neither_an_empty_nor_a_current_database_needs_alembic(url):
     code = (
         "import asyncio, sys\n"
         "from aioflow.store import open_store\n"
@@ -536,7 +557,7 @@ def test_a_current_database_opens_without_alembic(url):
 
     first, second = run(), run()
 
-    assert first.stdout == "True False\n", first.stderr
+    assert first.stdout == "False False\n", first.stderr
     assert second.stdout == "False False\n", second.stderr
 
 
