@@ -403,7 +403,7 @@ async def open_store(
         migrate: See above.
 
     Raises:
-        SettingsError: If the URL cannot be used.
+        SettingsError: If the URL cannot be used, or its driver is not installed.
         HomeBusy: If another daemon serves the file.
         SchemaMismatch: If the schema is newer than this program, or older and may not be
             migrated.
@@ -423,7 +423,13 @@ async def open_store(
             path = Path(parsed.database)
             opened = open_sqlite(path, vault, durability=durability, exclusive=exclusive)
         case "postgresql":
-            from aioflow.store.postgres import open_postgres
+            try:
+                from aioflow.store.postgres import open_postgres
+            except ModuleNotFoundError as exc:
+                if exc.name != "asyncpg":
+                    raise
+                hint = "pip install 'aioflow-engine[postgres]'"
+                raise SettingsError(f"PostgreSQL needs asyncpg: {hint}") from exc
 
             opened = open_postgres(
                 parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
