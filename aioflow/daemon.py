@@ -418,7 +418,7 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
         ends_when_idle=settings.until_idle,
         about=NodeFacts(
             started_at=clock.now(),
-            version=version("aioflow"),
+            version=version("aioflow-engine"),
             pid=os.getpid(),
             host=socket.gethostname(),
         ),

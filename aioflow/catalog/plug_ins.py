@@ -19,7 +19,7 @@ __all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
 
 GROUP = "aioflow.triggers"
 
-_OURS = "aioflow"
+_OURS = "aioflow-engine"
 
 _log = Logger(__name__)
 

@@ -412,7 +412,7 @@ async def open_store(
         migrate: See above.
 
     Raises:
-        SettingsError: If the URL cannot be used.
+        SettingsError: If the URL cannot be used, or its driver is not installed.
         HomeBusy: If another daemon serves the file.
         SchemaMismatch: If the schema is newer than this program, or older and may not be
             migrated.

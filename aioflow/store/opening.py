@@ -32,7 +32,13 @@ def opened(
             path = Path(parsed.database)
             return open_sqlite(path, vault, durability=durability, exclusive=exclusive)
         case "postgresql":
-            from aioflow.store.postgres import open_postgres
+            try:
+                from aioflow.store.postgres import open_postgres
+            except ModuleNotFoundError as exc:
+                if exc.name != "asyncpg":
+                    raise
+                hint = "pip install 'aioflow-engine[postgres]'"
+                raise SettingsError(f"PostgreSQL needs asyncpg: {hint}") from exc
 
             return open_postgres(
                 parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate

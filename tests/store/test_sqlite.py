@@ -279,6 +279,15 @@ async def test_a_url_that_names_no_store_is_refused(url):
             pass
 
 
+async def test_without_its_driver_postgresql_is_refused_with_how_to_install_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "aioflow.store.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    with pytest.raises(SettingsError, match=r"pip install 'aioflow-engine\[postgres\]'"):
+        async with open_store("postgresql://host/db", VAULT):
+            pass
+
+
 # ── The file while it is open ───────────────────────────────────────────────────────────
 
 
