@@ -21,7 +21,7 @@ from aioflow.author.deferrable import set_default_deferrable
 from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
-from aioflow.host.link import BlockingLink
+from aioflow.host.frames import BlockingLink
 from aioflow.host.process import die_before_parent, die_with_parent, take_socket
 from aioflow.orders import Order, Welcome
 

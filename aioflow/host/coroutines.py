@@ -23,7 +23,7 @@ from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
-from aioflow.host.items import Giver
+from aioflow.host.giving import Giver
 from aioflow.host.nursery import Hosted, Nursery, guest
 from aioflow.host.outcome import (
     LostInHost,
