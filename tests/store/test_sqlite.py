@@ -132,6 +132,7 @@ async def test_children_do_not_inherit_the_lock(path, url):
         child.communicate()
 
 
+@pytest.mark.process
 async def test_a_second_store_of_the_same_process_is_refused_without_harm(store, path, url):
     await store.commit(first_batch())
     with pytest.raises(HomeBusy, match=str(os.getpid())):
