@@ -25,6 +25,8 @@ SELECT md5(string_agg(line, E'\\n' ORDER BY line)) FROM (
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relnamespace = 'public'::regnamespace AND a.attnum > 0
     UNION ALL
+    SELECT format('%s %s', tablename, attname) FROM pg_stats WHERE schemaname = 'public'
+    UNION ALL
     SELECT pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'public'::regnamespace
 ) AS shape (line)
@@ -63,7 +65,7 @@ class ResettableDatabase:
         self._thread.shutdown()
 
     def has_its_shape(self) -> bool:
-        """Whether tables, columns and constraints are what they were."""
+        """Whether tables, columns and constraints, and what the planner knows, are as they were."""
         return self._fetch(_SHAPE) == self._shape
 
     def reset(self) -> None:

@@ -358,7 +358,7 @@ async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(lanes, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
-            it.write(f"{number}.py", BAD["loop"])
+            it.write(f"{number}.py", ENDLESS["sleeps"])
         await until(lambda: len(it.catalog._lanes.files) == 8)
         it.write("z.py", DAG.format(name="good", value=2))
         assert (await it.reported(2)).file == "z.py"
