@@ -268,7 +268,7 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
     async with node(store_url) as n:
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
-        await n.load(A, schedule=ScheduleSpec(every_us=1_000_000))
+        await n.load(A, schedule=ScheduleSpec(every_us=50_000))
         while not (told := [e for e in n.outlets.others if isinstance(e, Deliver)]):
             await n.engine.next_turn()
 

@@ -134,6 +134,7 @@ async def test_children_do_not_inherit_the_lock(path, url):
         child.communicate()
 
 
+@pytest.mark.process
 async def test_a_second_store_of_the_same_process_is_refused_without_harm(store, path, url):
     await store.commit(first_batch())
     with pytest.raises(HomeBusy, match=str(os.getpid())):
@@ -480,8 +481,14 @@ print(seen)
 
 
 @pytest.mark.process
-@pytest.mark.slow
-async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_path):
+@pytest.mark.parametrize(
+    "shares",
+    [
+        pytest.param((0.5, 1.0), id="sampled"),
+        pytest.param((0.0, 0.05, 0.1, 0.2, 0.9), id="more", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_path, shares):
     def make(name, stop_at):
         return subprocess.run(
             [sys.executable, "-c", MIGRATOR, tmp_path / name, str(stop_at)], capture_output=True
@@ -489,7 +496,7 @@ async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_pat
 
     statements = int(make("whole.db", -1).stdout)
     assert statements > 10
-    for stop_at in {1, 2, 3, 5, statements // 2, statements - 1, statements}:
+    for stop_at in {1 + round(share * (statements - 1)) for share in shares}:
         killed = make(f"{stop_at}.db", stop_at)
         assert killed.returncode == -signal.SIGKILL
         async with open_store(f"sqlite:///{tmp_path}/{stop_at}.db", VAULT) as store:
