@@ -19,7 +19,6 @@ from tests.sim import loop_model
 from tests.sim.broken import Broken
 from tests.sim.faults import Fault
 from tests.sim.incarnation import small_capacity, starving
-from tests.sim.judge import Unusable, judge
 from tests.sim.lengths import Lengths
 from tests.sim.loop_faults import LoopFaults
 from tests.sim.misbehaving import draw
@@ -48,9 +47,6 @@ _STARTS_RUNS = 1
 
 FEW_PEOPLE = 15
 """Each asks for one thing; the campaigns have more of them."""
-
-EMPTY = "--- a/aioflow/engine.py\n+++ b/aioflow/engine.py\n"
-ELSEWHERE = f"{EMPTY}@@ -1,2 +1,2 @@\n no such line\n-nor this\n+nor that\n"
 
 
 @pytest.mark.timeout(300)  # 28 lives, all computing
@@ -228,17 +224,3 @@ def test_a_run_starves_that_fills_a_host_with_streams_and_wants_one_more(hosted,
     found = starving([SimpleNamespace(_hosted=hosted, _waiting=waiting)], tables)
 
     assert found == runs
-
-
-@pytest.mark.parametrize("text", [EMPTY, ELSEWHERE, ""], ids=["no-change", "elsewhere", "empty"])
-def test_a_patch_that_plants_nothing_is_refused(tmp_path, text):
-    patch = tmp_path / "01_nothing.patch"
-    patch.write_text(text)
-
-    with pytest.raises(Unusable, match=r"01_nothing\.patch"):
-        next(judge([patch], 1))
-
-
-def test_a_folder_without_patches_is_refused():
-    with pytest.raises(Unusable):
-        next(judge([], 1))

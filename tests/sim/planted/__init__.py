@@ -1,0 +1,23 @@
+"""Planted bugs: each breaks one promise, to show that the tests under ``tests/sim`` notice it."""
+
+from __future__ import annotations
+
+from tests.sim.planted import (
+    engine,
+    events,
+    hosting,
+    operations,
+    reports,
+    restart,
+    slots,
+    store,
+    turns,
+)
+
+__all__ = ("BUGS",)
+
+BUGS = {
+    bug.name: bug
+    for theme in (store, engine, reports, turns, slots, restart, hosting, operations, events)
+    for bug in theme.BUGS
+}
