@@ -28,7 +28,13 @@ SECONDS = 60
 
 _LEVELS = (1, 2)
 _START_SECONDS = 3.0
+_TEST_SECONDS = 30
+"""Where what a test waits for never comes, it has failed after this long."""
+
 _SAID = 200
+
+_OF_THE_BUG_ITSELF = re.compile(r"NameError|ImportError|AttributeError\W++(?!NoneType)")
+"""What an edit raises that names what the tree does not have any more: nothing is shown by that."""
 
 _Command: TypeAlias = tuple[str, ...]
 
@@ -144,10 +150,11 @@ class Judge:
         command = _run_tests(test)
         await self._hold(command)
         ended = await self._run(command, bug)
-        failed = re.search(r"^FAILED .*$", ended.said, re.MULTILINE)
+        failed = re.search(r"^FAILED .*$|\+ Timeout \+", ended.said, re.MULTILINE)
         if ended.code not in {0, 1, None} or (ended.code == 1 and failed is None):
             raise Unusable(f"{test} cannot be run with {bug.name}: {ended.said[-_SAID:]}")
         said = "" if failed is None else failed.group()[:_SAID]
+        _check_names(bug, said)
         return Finding(test, failed is not None, ended.seconds, said=said)
 
     async def _try_seed(self, bug: PlantedBug, seed: Seed) -> Finding:
@@ -228,8 +235,9 @@ class Judge:
 
 
 def _run_tests(*tests: str) -> _Command:
-    command = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m")
-    return *command, "not postgres and not campaign and not nightly", *tests
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--timeout", str(_TEST_SECONDS)]
+    marks = "not postgres and not campaign and not nightly"
+    return "-m", "pytest", *options, "-m", marks, *tests
 
 
 def _play(level: int, *seeds: int) -> _Command:
@@ -248,5 +256,16 @@ def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
     broken = re.search(r"^seed (\d+): (?:\d+ turns, \w+, )?(.*)$", ended.said, re.MULTILINE)
     if broken is None:
         raise Unusable(f"level {level} cannot be played with {bug.name}: {ended.said[-_SAID:]}")
+    _check_names(bug, broken[2])
     seed = Seed(level, int(broken[1]))
     return Finding("simulator", True, ended.seconds, seed, broken[2][:_SAID])
+
+
+def _check_names(bug: PlantedBug, said: str) -> None:
+    """Refuse a failure of the edit in place of what it plants.
+
+    Raises:
+        Unusable: If that is what was said.
+    """
+    if _OF_THE_BUG_ITSELF.search(said):
+        raise Unusable(f"{bug.name} itself fails: {said}")

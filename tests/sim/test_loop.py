@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ FEW_PEOPLE = 15
 """Each asks for one thing; the campaigns have more of them."""
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)  # 28 lives, all computing
 def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     points = Counter[str]()
@@ -60,7 +62,9 @@ def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     assert not {name: points[name] for name, count in LEAST.items() if points[name] < count}
 
 
-@pytest.mark.parametrize("seed", [1171, 1172, 1182])
+@pytest.mark.parametrize(
+    "seed", [1171, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1172, 1182))]
+)
 def test_a_seed_is_the_same_life_wherever_its_objects_lie(seed):
     first, second = (loop_model.play(seed, people=FEW_PEOPLE) for _ in range(2))
 
@@ -78,10 +82,11 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
 
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
     monkeypatch.setattr("aioflow.timers.Timers.arm", _arms_no_second_due)
-    seeds = range(1, 20)  # 0 has runs enough to play for a minute, and is played again and again
+    seeds = range(2, 20)  # 0 has runs enough to play for a minute, and is played again and again
+    looks = itertools.count()  # the search looks at this clock before each replay
     broken = next(v for v in map(loop_model.play, seeds) if v.broken is not None)
 
-    minimal = shrink(broken, 4, level=2)
+    minimal = shrink(broken, 3, clock=lambda: float(next(looks)), level=2)
 
     assert len(minimal.faults) < len(broken.faults)
     assert (replay(minimal.recipe).broken or "").partition(":")[0] == broken.broken.partition(":")[

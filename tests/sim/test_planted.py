@@ -53,7 +53,8 @@ def test_a_bug_that_does_not_fit_is_not_judged():
 
 @pytest.mark.process
 def test_a_catcher_that_fails_without_the_bug_proves_nothing():
-    bug = replace(BUGS["retry_reported_as_failure"], seen_by="tests/no_such_file.py::test_it")
+    no_such_level = Seed(3, 0)
+    bug = replace(BUGS["retry_reported_as_failure"], seen_by=None, seed=no_such_level)
 
     with pytest.raises(Unusable, match="fails without any bug"):
         asyncio.run(Judge().judge(bug))
@@ -81,6 +82,25 @@ def test_the_simulator_notices_a_bug_by_an_invariant_alone(ended, found):
 def test_a_simulator_that_cannot_be_played_notices_nothing():
     with pytest.raises(Unusable, match="cannot be played"):
         read_play(planted(), 2, Ended(1, "Traceback: ImportError", 1.0))
+
+
+@pytest.mark.parametrize(
+    ("raised", "proves"),
+    [
+        ("AttributeError(\"'Engine' object has no attribute 'act'\")", False),
+        ("AttributeError(\"'NoneType' object has no attribute 'run'\")", True),
+        ("NameError(\"name 'resume' is not defined\")", False),
+        ("KeyError(7)", True),
+    ],
+)
+def test_an_edit_that_names_what_is_gone_proves_nothing(raised, proves):
+    ended = Ended(1, f"seed 7: raised: {raised}", 1.0)
+
+    if proves:
+        assert read_play(planted(), 1, ended).is_caught
+    else:
+        with pytest.raises(Unusable, match="itself fails"):
+            read_play(planted(), 1, ended)
 
 
 # ── where an edit fits ────────────────────────────────────────────────────────────────────────────

@@ -94,13 +94,11 @@ BUGS = (
                 "Engine._circle",
                 _COMMIT_AND_ACT,
                 """
-                for effect in effects:
-                    if isinstance(effect, Acknowledge):
-                        self._acknowledge(effect)
+                self._act([effect for effect in effects if isinstance(effect, Acknowledge)])
                 if not batch.is_empty:
                     await self._commit(batch, draft)
                 draft.settle()
-                self._act(effects)
+                self._act([effect for effect in effects if not isinstance(effect, Acknowledge)])
                 """,
             ),
         ),

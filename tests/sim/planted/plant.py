@@ -21,8 +21,8 @@ from tests.sim.planted.edit import DoesNotApply
 __all__ = ("VARIABLE", "check", "environment", "install")
 
 ROOT = Path(__file__).parents[3]
-VARIABLE = "PLANTED_BUG"
-"""Names the bug. Not ``AIOFLOW_``: it is no setting of the product."""
+VARIABLE = "PYTHON_PLANTED_BUG"
+"""Names the bug. The daemon passes variables to its children whose names begin like this."""
 
 
 def environment(bug: PlantedBug | None) -> dict[str, str]:

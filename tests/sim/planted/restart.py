@@ -81,7 +81,6 @@ BUGS = (
                 "draft.wake_task(live, live.wait.row.deadline_at)",
             ),
         ),
-        seen_by="tests/core/test_restart.py::test_the_deadline_of_a_wait_outlives_a_restart",
         seed=Seed(1, 3),
     ),
     PlantedBug(
