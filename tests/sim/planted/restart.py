@@ -179,18 +179,16 @@ BUGS = (
         needs="a crash between the expansion and the first child's start",
         edits=(
             Edit(
-                "aioflow.core.restoring",
-                "Restoring.__init__",
-                "run.states[expansion.position] = TaskState.RUNNING",
+                "aioflow.core.recount",
+                "retally",
+                "TaskState.RUNNING",
+                "TaskState.RUNNING if any(fan_out.states) else TaskState.PENDING",
             ),
             Edit(
-                "aioflow.core.restoring",
-                "Restoring._count",
-                "self.run.groups[row.position].note(row.map_index, row.state)",
-                """
-                self.run.groups[row.position].note(row.map_index, row.state)
-                self.run.states[row.position] = TaskState.RUNNING
-                """,
+                "aioflow.core.run",
+                "_expand",
+                "position in run.groups",
+                "position in run.groups and any(run.groups[position].states)",
             ),
         ),
         seed=Seed(1, 1),

@@ -114,7 +114,7 @@ BUGS = (
         where="store",
         needs="a try that failed, in a run that is deleted",
         edits=(Edit("aioflow.store.erasing", "ERASED", "tables.try_"),),
-        seed=Seed(1, 1),
+        seed=Seed(2, 0),
     ),
     PlantedBug(
         name="key_of_a_clear_is_not_stored",
