@@ -112,6 +112,8 @@ class Judge:
         if bug.seed is not None:
             found = await self._try_seed(bug, bug.seed)
             findings.append(found if found.is_caught else await self._draw(bug, _LEVELS))
+        if not findings:
+            findings.append(await self._draw(bug, _LEVELS))
         return Judgement(bug.name, findings)
 
     async def draw(self, bug: PlantedBug, levels: tuple[int, ...] = _LEVELS) -> Judgement:

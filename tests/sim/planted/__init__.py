@@ -14,10 +14,8 @@ from tests.sim.planted import (
     turns,
 )
 
-__all__ = ("BUGS",)
+__all__ = ("BUGS", "THEMES")
 
-BUGS = {
-    bug.name: bug
-    for theme in (store, engine, reports, turns, slots, restart, hosting, operations, events)
-    for bug in theme.BUGS
-}
+THEMES = (store, engine, reports, turns, slots, restart, hosting, operations, events)
+
+BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}

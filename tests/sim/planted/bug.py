@@ -34,8 +34,8 @@ class PlantedBug:
         edits: What it changes.
         seen_by: An ordinary test that fails over it, as pytest names it; ``None`` if no test of
             one function or module does.
-        seed: A seed that is known to break over it, tried before others are drawn; ``None`` if
-            the simulator does not notice it.
+        seed: A seed that is known to break over it, tried before others are drawn. With neither
+            a test nor a seed it is for drawn seeds to notice it.
     """
 
     name: str

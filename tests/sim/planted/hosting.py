@@ -59,7 +59,6 @@ BUGS = (
         where="core",
         needs="a crash while something is deferred, then a report of the host that was",
         edits=(Edit("aioflow.core.memory", "Memory.__init__", "epoch << 32", "0"),),
-        seed=Seed(1, 110),
     ),
     PlantedBug(
         name="new_trigger_host_gets_nothing_back",
