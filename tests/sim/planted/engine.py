@@ -124,6 +124,7 @@ BUGS = (
                 """,
             ),
         ),
+        seed=Seed(2, 0),
     ),
     PlantedBug(
         name="lengths_of_time_by_the_wall_clock",
@@ -149,7 +150,7 @@ BUGS = (
                 "False",
             ),
         ),
-        seed=Seed(2, 24),
+        seed=Seed(2, 6),
     ),
     PlantedBug(
         name="results_of_a_deleted_run_stay",
@@ -160,6 +161,6 @@ BUGS = (
         edits=(
             Edit("aioflow.deleting", "Deleting._empty", "table == 'task'", "table == 'record'"),
         ),
-        seed=Seed(2, 0),
+        seed=Seed(2, 1),
     ),
 )

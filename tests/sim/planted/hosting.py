@@ -50,7 +50,7 @@ BUGS = (
         ),
         seen_by="tests/host/test_trigger_host.py"
         "::test_whatever_a_trigger_does_ends_its_hosting_alone",
-        seed=Seed(2, 3),
+        seed=Seed(2, 6),
     ),
     PlantedBug(
         name="hosting_numbers_begin_again",
@@ -59,6 +59,7 @@ BUGS = (
         where="core",
         needs="a crash while something is deferred, then a report of the host that was",
         edits=(Edit("aioflow.core.memory", "Memory.__init__", "epoch << 32", "0"),),
+        seed=Seed(1, 39),
     ),
     PlantedBug(
         name="new_trigger_host_gets_nothing_back",
@@ -88,7 +89,7 @@ BUGS = (
             ),
         ),
         seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
-        seed=Seed(2, 42),
+        seed=Seed(2, 17),
     ),
     PlantedBug(
         name="on_kill_at_every_early_end",

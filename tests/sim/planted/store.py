@@ -35,7 +35,7 @@ BUGS = (
             ),
         ),
         seen_by="tests/store/test_contract.py::test_a_batch_asked_for_twice_is_applied_once",
-        seed=Seed(2, 1),
+        seed=Seed(2, 0),
     ),
     PlantedBug(
         # A simulation in which memory is always right cannot tell it from the original: the store
@@ -50,7 +50,7 @@ BUGS = (
             for module in ("aioflow.store.sqlite", "aioflow.store.postgres")
         ),
         seen_by="tests/store/test_contract.py::test_a_refused_batch_leaves_nothing",
-        seed=Seed(2, 0),
+        seed=Seed(2, 1),
     ),
     PlantedBug(
         name="fence_in_a_transaction_of_its_own",
@@ -75,7 +75,7 @@ BUGS = (
             ),
         ),
         seen_by="tests/store/test_contract.py::test_a_refused_batch_leaves_nothing",
-        seed=Seed(2, 0),
+        seed=Seed(2, 1),
     ),
     PlantedBug(
         name="interruptions_not_stored",
@@ -105,7 +105,7 @@ BUGS = (
         ),
         seen_by="tests/store/test_contract.py"
         "::test_each_claim_begins_a_new_epoch_and_knows_the_last_commit",
-        seed=Seed(2, 0),
+        seed=Seed(2, 1),
     ),
     PlantedBug(
         name="tries_of_a_deleted_run_stay",
