@@ -108,7 +108,8 @@ def wide_in_workers(width: int) -> None:
 @pytest.mark.parametrize(
     ("fan", "width"),
     [
-        (wide, 2_000),
+        (wide, 200),
+        pytest.param(wide, 2_000, marks=pytest.mark.nightly),
         (wide_in_workers, 24),
     ],
 )
