@@ -56,8 +56,10 @@ def listed(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def session(pytester, listed):
+def session(pytester, listed, monkeypatch):
     """Return a function that runs a file of tests as ``make test`` does."""
+    # Files of one size that are written in one second share their bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
 
     def run(source: str, *options: str) -> pytest.RunResult:
