@@ -50,21 +50,20 @@ def records(home: Path) -> dict[str, str]:
 
 
 def settled_records(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the records without those of processes that come and go by themselves."""
+    """Return the records of the hosts, the processes that no other test has replaced."""
 
     def settled() -> dict[str, str] | None:
         try:
             found = records(daemon.home)
         except FileNotFoundError:  # of a parser that left meanwhile
             return None
-        return {pid: text for pid, text in found.items() if not _is_passing(text)}
+        return {pid: text for pid, text in found.items() if _is_host(text)}
 
     return eventually(settled)
 
 
-def _is_passing(record: str) -> bool:
-    """Return whether a record is of a process that is started when there is work for it."""
-    return any(f'"{role}"' in record for role in ("parser", "callbacks"))
+def _is_host(record: str) -> bool:
+    return any(f'"{role}"' in record for role in ("triggers", "async"))
 
 
 @pytest.mark.parametrize("words", [("up", "--db", "other"), *STARTS], ids=str)
