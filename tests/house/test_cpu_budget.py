@@ -64,7 +64,9 @@ def session(pytester, listed, monkeypatch):
 
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=SPENDING + source)
-        options = ("-m", "not nightly", "-p", "no:randomly", *options)
+        # Without the plug-in that collects garbage several times as each session ends.
+        without = ("-p", "no:randomly", "-p", "no:unraisableexception")
+        options = ("-m", "not nightly", *without, *options)
         return pytester.runpytest_inprocess(*options, plugins=[Installed()])
 
     return run

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from aioflow.store import Store, open_store
+from tests.databases import DATABASES
 from tests.store.samples import VAULT
-
-DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
 @pytest.fixture(params=DATABASES)
