@@ -11,7 +11,7 @@ from fastapi import Query, Response
 from aioflow.api.log_search import LINE_BYTES, find_lines
 from aioflow.api.reader import PAGE, Log
 from aioflow.api.shapes import LogLinesView
-from aioflow.web.answers import Json, MapIndex, Offset, TryNumber
+from aioflow.web.answers import Json, MapIndex, Offset, RoundNumber, TryNumber
 from aioflow.web.held import HeldAnswer
 from aioflow.web.permissions import By, viewer
 from aioflow.web.routing import HeldBytes, NodeApi, api_router
@@ -33,9 +33,9 @@ async def logs(
     api: NodeApi,
     run_id: str,
     task_id: str,
-    map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-    round_number: Annotated[MapIndex, Query(alias="round")] = -1,
-    try_number: Annotated[TryNumber, Query(alias="try")] = None,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
     search: Annotated[str, Query(max_length=500)] = "",

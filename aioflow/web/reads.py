@@ -8,7 +8,7 @@ from fastapi import Path, Query, Response
 
 from aioflow.api import instant
 from aioflow.api.progress import GRID_RUNS
-from aioflow.web.answers import Count, Json, MapIndex, Offset, Row
+from aioflow.web.answers import Count, Json, MapIndex, Offset, RoundNumber, Row
 from aioflow.web.permissions import Acting, admin, viewer
 from aioflow.web.routing import NodeApi, api_router
 
@@ -131,8 +131,8 @@ async def show_task(
     api: NodeApi,
     run_id: str,
     task_id: str,
-    map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-    round_number: Annotated[MapIndex, Query(alias="round")] = -1,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
 ) -> Response:
     """Show one task with what it took, its tries and its durable calls."""
     number = max(map_index, round_number)

@@ -12,7 +12,7 @@ from aioflow.api import instant
 from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE, DagsWanted
 from aioflow.web import access, backfills, logs, reads, stream, values
-from aioflow.web.answers import Count, Json, MapIndex, Offset, Row
+from aioflow.web.answers import Count, Json, MapIndex, Offset, RoundNumber, Row
 from aioflow.web.permissions import Acting, admin, operator, viewer
 from aioflow.web.routing import NodeApi, api_router
 
@@ -227,8 +227,8 @@ async def why_task(
     api: NodeApi,
     run_id: str,
     task_id: str,
-    map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-    round_number: Annotated[MapIndex, Query(alias="round")] = -1,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
 ) -> Response:
     """Say what one task waits for, and what that waits for."""
     return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))

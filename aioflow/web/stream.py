@@ -14,7 +14,7 @@ from aioflow.api import Api
 from aioflow.api.commits import OF_ONE, Commits, Wanted, frame
 from aioflow.api.missed import missed
 from aioflow.api.reader import Log
-from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
+from aioflow.web.answers import MapIndex, Offset, RoundNumber, Row, TryNumber
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
 from aioflow.web.routing import NodeApi, api_router
@@ -129,9 +129,9 @@ async def follow_log(
     api: NodeApi,
     run_id: str,
     task_id: str,
-    map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-    round_number: Annotated[MapIndex, Query(alias="round")] = -1,
-    try_number: Annotated[TryNumber, Query(alias="try")] = None,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
     offset: Offset = 0,
     last_event_id: _LastId = None,
     *,
