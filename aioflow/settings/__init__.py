@@ -20,6 +20,7 @@ from aioflow.errors import SettingsError
 
 __all__ = (
     "FILE_NAME",
+    "NO_SETTINGS",
     "PREFIX",
     "SOCKET_PATH_LIMIT",
     "Settings",
@@ -32,8 +33,8 @@ __all__ = (
 FILE_NAME = "aioflow.toml"
 PREFIX = "AIOFLOW_"
 
-_NOT_OF_DATABASE = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG"})
-"""Variables of ours that are no settings."""
+NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
+"""Variables with the prefix that are not settings."""
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""
@@ -187,7 +188,7 @@ def database_url(home: Path) -> str:
 
 def _is_anything_set(home: Path) -> bool:
     """Return whether the file or a variable may say anything."""
-    variables = {name.upper() for name in os.environ} - _NOT_OF_DATABASE
+    variables = {name.upper() for name in os.environ} - NO_SETTINGS
     return os.path.lexists(home / FILE_NAME) or any(name.startswith(PREFIX) for name in variables)
 
 

@@ -14,14 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aioflow.errors import SettingsError
-from aioflow.settings import FILE_NAME, PREFIX, Settings, database_url, is_loopback
+from aioflow.settings import (
+    FILE_NAME,
+    NO_SETTINGS,
+    PREFIX,
+    Settings,
+    database_url,
+    is_loopback,
+)
 
 __all__ = ("read",)
 
 _PASSWORD_MASK = "****"  # noqa: S105
-
-_NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
-"""What else people may say by a variable."""
 
 _OF_CHILDREN = frozenset(
     {"AIOFLOW_CHILD_OF", "AIOFLOW_LINK_FD", "AIOFLOW_BLACKBOX_FD", "AIOFLOW_LOG_NONCE"}
@@ -315,7 +319,7 @@ def _of_environment() -> dict[str, Any]:
 
 def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
     """Return the variables that look like ours and are not, and what may have been meant."""
-    known = {_variable(name) for name in settings} | _NO_SETTINGS
+    known = {_variable(name) for name in settings} | NO_SETTINGS
     sections = {_variable(name) for name in _Document.model_fields}
     ours = known | sections | _OF_CHILDREN
     named = (name for name in sorted(os.environ) if name.startswith(PREFIX))
