@@ -8,15 +8,9 @@ from datetime import date
 import pytest
 
 from examples.settlement_data import generate
-from tests.browser.watched import watched
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.nightly,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 DAY = date(2026, 1, 1)
 
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watched import watched
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.nightly,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 MOST_ELEMENTS = 800
 LAST = "and a last one, with ä"

@@ -9,15 +9,10 @@ from playwright.sync_api import expect
 
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.browser.dags import MANY, PAYLOADS
-from tests.browser.watched import PAGES, address, watched
+from tests.browser.watched import BROWSER_TESTS, PAGES, address, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.nightly,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("browser"),
-]
+# The first limit counts.
+pytestmark = [pytest.mark.timeout(600), *BROWSER_TESTS, pytest.mark.nightly]
 
 VIEWS = tuple(view for views in PAGES.values() for view in views)
 MOST_ELEMENTS = 1_500

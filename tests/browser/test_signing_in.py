@@ -7,15 +7,9 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watched import stranger, watched
+from tests.browser.watched import BROWSER_TESTS, stranger, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.nightly,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 PASSWORD = "a long enough password"
 VIEWS = (

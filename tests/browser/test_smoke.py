@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watched import PAGES, serious, stranger, watched
+from tests.browser.watched import BROWSER_TESTS, PAGES, serious, stranger, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [*BROWSER_TESTS]
 
 PASSWORD = "a long enough password"
 

@@ -8,15 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.daemon import eventually, task_of
-from tests.browser.watched import watched
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.process,
-    pytest.mark.nightly,
-    pytest.mark.timeout(400),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 
 @pytest.fixture

@@ -11,13 +11,32 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-__all__ = ("PAGES", "SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
+__all__ = (
+    "BROWSER_TESTS",
+    "PAGES",
+    "SIZES",
+    "Watched",
+    "address",
+    "chromium",
+    "serious",
+    "stranger",
+    "watched",
+)
 
 expect.set_options(timeout=30_000)
+
+BROWSER_TESTS = (
+    pytest.mark.browser,
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("browser"),
+)
+"""Marks of each module here: one worker runs them all, with one browser and one daemon."""
 
 AXE = Path(__file__).with_name("axe.min.js")
 PAGES = {

@@ -56,7 +56,6 @@ def test_a_pattern_takes_what_is_meant_and_no_more():
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_example_prints_what_the_reference_says(tmp_path):
     (tmp_path / "bin").mkdir()

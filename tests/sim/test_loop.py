@@ -28,7 +28,7 @@ from tests.sim.shaky_store import with_a_wrong_guard
 from tests.sim.shrink import AllBut, replay, shrink
 from tests.sim.tables import Tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 LEAST = {
     "fenced": 3,

@@ -31,7 +31,7 @@ from tests.sim.told import Told
 from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parents[2]
 LEAST_MODEL = {

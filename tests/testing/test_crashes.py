@@ -102,7 +102,6 @@ def wide_in_workers(width: int) -> None:
     counted(twice.expand(number=numbers(width)))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize(
