@@ -10,7 +10,7 @@ __all__ = ("main",)
 _INTERRUPTED = 130
 
 _COLLECT_AT = 50_000
-"""Importing makes nothing but what stays; a command that goes on is collected all the same."""
+"""Allocations between two collections: imports create few objects that could be collected."""
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
-        gc.freeze()  # what is left goes with the process: the collector need not walk it first
+        gc.freeze()  # the process ends: a last collection would only take time
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What people meet of a node: the API, the page, and the cleaning up they may ask for.
+"""Serve the API and the page of a node, and delete expired data on request or on schedule.
 
-It is imported once the loop runs, while the processes of the node start, which take as long; the
-page later still, when what was waiting before a restart has been handed out.
+The daemon imports this module in a thread after its event loop has started, while the child
+processes start. ``aioflow.web`` is imported later: once a restart has assigned its triggers.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from aioflow.triggerer import Triggerer
 __all__ = ("Front",)
 
 _QUESTION_SECONDS = 2.0
-"""What one statement may take that somebody asks for through the API."""
+"""Time limit of one SQL statement that an API request causes."""
 
 
 class Front:
     """The API of a node, and the services behind it.
 
     Args:
-        started_at: When the node began.
-        cycle: Tells of runs that wait for each other.
+        started_at: Start time of the node.
+        cycle: Describes a cycle of runs that wait for each other.
         triggerers: By role.
-        spans: How many spans were made, and dropped.
+        spans: Returns the numbers of spans created and dropped.
 
     Attributes:
-        api: What can be asked; follows what is committed.
+        api: Answers requests from memory and the store; updated by each commit.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class Front:
         return found
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete what is old until cancelled; see ``Cleaning.run``."""
+        """Delete expired data until cancelled; see ``Cleaning.run``."""
         await self._cleaning.run(task_status=task_status)
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page until stopped; see ``web.serve``.
 
-        They are imported in a thread, which takes every other turn of the interpreter, and takes
-        longer than all else a start does.
+        ``aioflow.web`` is imported in a thread. Its import is the longest part of a start, and
+        competes with the event loop for the interpreter lock.
         """
         try:
             serve_web = await in_thread(_import_web)
@@ -115,7 +115,7 @@ class Front:
             self._over.set()
 
     async def stop(self, seconds: float) -> None:
-        """End serving, within that time; what was refused last, the engine writes down."""
+        """Stop serving within ``seconds``; the engine stores the last denied attempts."""
         self._stop.set()
         with anyio.move_on_after(seconds):
             await self._over.wait()

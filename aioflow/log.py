@@ -35,15 +35,15 @@ class Logger:
         self._name = name
 
     def info(self, event: str, **facts: object) -> None:
-        """Log what is good to know."""
+        """Log an event at level info."""
         self._log("info", event, facts)
 
     def warning(self, event: str, **facts: object) -> None:
-        """Log what may need someone."""
+        """Log a condition that may need attention."""
         self._log("warning", event, facts)
 
     def error(self, event: str, **facts: object) -> None:
-        """Log what needs someone."""
+        """Log a condition that needs attention."""
         self._log("error", event, facts)
 
     def exception(self, event: str, **facts: object) -> None:

@@ -1,7 +1,7 @@
-"""Daemons that several tests share: a life of one costs more CPU than most of what is asked of it.
+"""Daemons that several tests share, since starting one costs more CPU than most tests.
 
-Each test adds DAG files of its own, starts runs of its own, and looks at nothing else. What kills a
-daemon, or needs settings of its own, has its own daemon or one that is made to be killed.
+Each test adds its own DAG files, starts its own runs, and checks nothing else. A test that kills a
+daemon or needs other settings uses ``killed_daemon`` or starts its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What travels between daemon and child, and a child's end of it without an event loop.
+"""The frames between daemon and child, and a blocking link for children without an event loop.
 
 A frame is a 4-byte little-endian length and a msgpack array of tagged messages
-(``aioflow.messages``). Whoever has several messages sends them together; they are cut into
-frames here, so that no number of small messages makes one that is too long.
+(``aioflow.messages``). Messages are sent in batches. ``frames`` splits a batch, so that no number
+of small messages exceeds the limit of a frame.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def packed(message: object) -> msgspec.Raw:
-    """Return a message as it travels, to be sent later among others.
+    """Encode one message, to be sent later in a batch.
 
-    Whoever cannot vouch for what a message holds packs it first: what is wrong with it is then
-    its own failure, and not that of all it would have shared a frame with.
+    Use it for messages with content of user code: an encoding error then fails this message alone,
+    and not the whole batch.
 
     Raises:
         Unserializable: If it cannot be encoded, or has more than ``MESSAGE_LIMIT`` bytes.

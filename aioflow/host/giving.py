@@ -1,4 +1,4 @@
-"""Gives on what a generator yields, item by item, while it goes on."""
+"""Report the items that a generator task yields, with back-pressure from the store."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ("Giver",)
 
 
 class Talk(Protocol):
-    """What a giver knows of its try."""
+    """The part of a try that a ``Giver`` uses."""
 
     start: Start
 
     def report(self, report: Report) -> None:
-        """Tell the engine."""
+        """Send a report to the engine."""
 
 
 class Giver:
-    """Gives on what a generator yields: each is stored before the generator goes on."""
+    """Reports each yielded item, and resumes the generator once the item is stored."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -33,7 +33,7 @@ class Giver:
         self._room: asyncio.Future[None] | None = None
 
     async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
-        """Give on everything; what an earlier try had given on stays as it was."""
+        """Report all items but those that an earlier try had stored; these keep their values."""
         known = self._taken
         async with aclosing(items):
             async for value in items:
@@ -57,7 +57,7 @@ class Giver:
                 self._room = None
 
     def take(self, upto: int) -> None:
-        """Items are stored, and there is room for more."""
+        """Note that the items before ``upto`` are stored, and resume the generator."""
         self._taken = max(self._taken, upto)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
