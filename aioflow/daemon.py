@@ -7,7 +7,7 @@ import random
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -35,7 +35,7 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
-from aioflow.inputs import Drain
+from aioflow.inputs import Drain, Noticed
 from aioflow.log import Logger
 from aioflow.masking import Masks
 from aioflow.owed import Alert
@@ -112,10 +112,14 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with (
             _tracing(settings) as traces,
-            open_store(settings.db, vault, durability=settings.durability) as store,
+            _opened(settings, vault) as store,
         ):
             await _serve(_Node(settings, store, vault, traces), ready)
     return 0
+
+
+def _opened(settings: Settings, vault: Vault) -> AbstractAsyncContextManager[Store]:
+    return open_store(settings.db, vault, durability=settings.durability, home=settings.home)
 
 
 @asynccontextmanager
@@ -307,6 +311,7 @@ class _Node:
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
+        services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
         await services.start(front.clean_up)
@@ -396,6 +401,11 @@ class _Node:
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
+
+    async def _examine_store(self) -> None:
+        """Check what the start had no time for, while the rest works."""
+        for found in await self._store.examine():
+            self._engine.report([Noticed(reason=found.reason, message=found.message)])
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()

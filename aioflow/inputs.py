@@ -55,6 +55,7 @@ __all__ = (
     "Input",
     "LookBack",
     "MoveClass",
+    "Noticed",
     "ReadOwed",
     "Rehost",
     "Restarted",
@@ -288,6 +289,13 @@ class CodeRestored(msgspec.Struct, frozen=True):
     trigger_no: TriggerNo
 
 
+class Noticed(msgspec.Struct, frozen=True, kw_only=True):
+    """The people on call must hear of something that concerns the whole node: an alert."""
+
+    reason: str
+    message: str
+
+
 class ReadOwed(msgspec.Struct, frozen=True):
     """More of what is owed of a kind may be handed out: its rows have been read."""
 
@@ -336,4 +344,5 @@ Input: TypeAlias = (
     | Delivered
     | ReadOwed
     | CodeRestored
+    | Noticed
 )

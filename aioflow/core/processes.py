@@ -1,4 +1,4 @@
-"""Processes come and go: hosts that are up or lost, a restart, a stop, loops that stand still."""
+"""Processes come and go: hosts up or lost, a restart, a stop; and what else concerns the node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
 from aioflow.core.slots import Slots
 from aioflow.effects import StopTry
-from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Restarted, Stalled
+from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 from aioflow.model import Failure, TaskState
 
 __all__ = ("take",)
 
 
 def take(
-    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain, draft: Draft, slots: Slots
+    entry: HostUp | HostLost | HandOver | Stalled | Restarted | Drain | Noticed,
+    draft: Draft,
+    slots: Slots,
 ) -> None:
     """Take word of a process."""
     match entry:
@@ -35,6 +37,8 @@ def take(
             quarantine.stalled(entry, draft)
         case Restarted():
             restarted(entry, draft, slots)
+        case Noticed():
+            draft.owing.alert(entry.reason, entry.message[:1_000], run_id="")
 
 
 def _host_up(role: str, draft: Draft) -> None:

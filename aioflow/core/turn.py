@@ -71,6 +71,7 @@ from aioflow.inputs import (
     Input,
     LookBack,
     MoveClass,
+    Noticed,
     ReadOwed,
     Rehost,
     Restarted,
@@ -223,7 +224,7 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
             _take_file(entry, draft, slots)
-        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
+        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)

@@ -53,6 +53,7 @@
     │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── SyncFailed            the disk did; what was written since may be lost
     │   ├── StoreSlow             a question took too long, and was given up
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
     │   ├── Fenced                this node was declared dead
@@ -157,6 +158,7 @@ from aioflow.errors.store import (
     StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
+    SyncFailed,
 )
 from aioflow.errors.tasks import (
     CallCutShort,
@@ -219,6 +221,7 @@ __all__ = (
     "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
+    "SyncFailed",
     "TaskError",
     "TaskTimeout",
     "TimetableAway",

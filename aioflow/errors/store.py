@@ -13,6 +13,7 @@ __all__ = (
     "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
+    "SyncFailed",
 )
 
 
@@ -30,6 +31,16 @@ class StoreUnavailable(StoreError):
     """
 
     code = "store.unavailable"
+
+
+class SyncFailed(StoreError):
+    """The disk failed to sync the database: what was written since the last sync may be lost.
+
+    The system shows those bytes until the machine stops, and never syncs them again. So the
+    process ends; the next one writes them again.
+    """
+
+    code = "store.sync"
 
 
 class StoreSlow(StoreError):

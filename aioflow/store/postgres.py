@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 from aioflow.errors import BatchRefused, StoreSlow, StoreUnavailable
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
-from aioflow.store import Claim, Durability, Store, journal
+from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind
 from aioflow.store.fence import NODE_NO, claiming, confirm_applied
 from aioflow.store.in_order import Fetch
@@ -204,6 +204,15 @@ class PostgresStore(Reading):
 
     def verify(self) -> None:
         """See ``Store``. The server watches over its own files; the fence over whose they are."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """See ``Store``. Its server looks after that."""
+        return False
+
+    async def examine(self) -> list[Finding]:
+        """See ``Store``."""
+        return []
 
     async def size_bytes(self) -> int:
         """See ``Store``."""

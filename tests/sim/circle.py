@@ -64,6 +64,7 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "StreamOpened",
         "LookBack",
         "MoveClass",
+        "Noticed",
         "Rehost",
         "RoomChanged",
         "Stalled",

@@ -347,12 +347,12 @@ async def test_a_full_disk_is_unavailable_and_work_goes_on_when_there_is_room(st
     assert await compare(store) == []
 
 
-async def test_after_a_failing_disk_the_file_is_opened_afresh(store):
+async def test_after_a_write_that_failed_the_file_is_opened_afresh(store):
     await store.commit(first_batch())
 
     def fail(raw):
         exc = sqlite3.OperationalError("disk I/O error")
-        exc.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        exc.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
         raise exc
 
     old = store._writer._connection
@@ -468,8 +468,8 @@ def die(statement):
 
 real = sqlite_file._connect
 
-def connect(path, **options):
-    raw = real(path, **options)
+def connect(path, *pragmas, **options):
+    raw = real(path, *pragmas, **options)
     raw.set_trace_callback(die)
     return raw
 
