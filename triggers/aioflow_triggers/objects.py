@@ -16,6 +16,7 @@ from typing import Any, TypedDict, TypeVar
 from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
+from aioflow_triggers.paths import in_key
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
@@ -81,7 +82,7 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         """Yield one event when it is there."""
         while (seen := await self.look()) is None:
             await _next_period(_seconds(self.interval))
-        yield TriggerEvent(seen, key=f"{seen['url']}:{seen['etag']}")
+        yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def look(self) -> ObjectSeen | None:
         """Look once and return the object if it is there, else ``None``."""
@@ -151,7 +152,7 @@ class NewObjects(Trigger[ObjectSeen]):
 
 
 def _key(seen: ObjectSeen) -> str:
-    return f"{seen['url']}:{seen['etag']}:{seen['modified'].isoformat()}"
+    return f"{in_key(seen['url'])}:{seen['etag'][:64]}:{seen['modified'].isoformat()}"
 
 
 def _check(trigger: ObjectTrigger | NewObjects) -> None:
