@@ -34,7 +34,7 @@ from aioflow.messages import Ask, Fired, TriggerEnded
 from aioflow.orders import Answer, Host
 from aioflow_triggers.files import FilesTrigger, NewFiles
 from tests.host.peer import VERSION, Child, write_version
-from tests.triggers.test_catalogue import defined
+from tests.triggers.test_catalogue import triggers
 
 pytestmark = pytest.mark.process
 
@@ -102,8 +102,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
 
 
 def catalogue() -> list[type[Trigger[Any]]]:
-    found = [cls for cls in defined() if issubclass(cls, Trigger)]
-    return [cls for cls in found if shares(cls) or cls in {NewFiles, FilesTrigger}]
+    return [cls for cls in triggers() if shares(cls) or cls in {NewFiles, FilesTrigger}]
 
 
 @pytest.fixture

@@ -102,6 +102,8 @@ class FileTrigger(Trigger[FileSeen]):
         error: it is what the trigger waits out.
     """
 
+    public_fields = ("path", "poll_seconds", "stable")
+
     path: str | Path
     poll_seconds: float = 5.0
     stable: Duration | None = None
@@ -214,6 +216,8 @@ class FilesTrigger(Trigger[FilesSeen]):
         Those of ``FileTrigger``; and more paths than an event can hold, which are some thousands.
     """
 
+    public_fields = ("pattern", "at_least", "poll_seconds", "stable")
+
     pattern: str | Path
     at_least: int = 1
     poll_seconds: float = 5.0
@@ -269,6 +273,8 @@ class FileGoneTrigger(Trigger[FileGone]):
     Errors:
         Those of ``FileTrigger``.
     """
+
+    public_fields = ("path", "poll_seconds")
 
     path: str | Path
     poll_seconds: float = 5.0
@@ -361,6 +367,8 @@ class NewFiles(Trigger[NewFile]):
         with a warning in the log, such as a link that leads to itself; so is one whose name is
         no valid text.
     """
+
+    public_fields = ("pattern", "stable", "existing", "poll_seconds")
 
     pattern: str | Path
     stable: Duration | None = None

@@ -17,6 +17,7 @@ from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
 from aioflow_triggers.paths import in_key
+from aioflow_triggers.urls import shown, shown_in
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
@@ -71,6 +72,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         Anything else fails the waiting task, as when access is denied.
     """
 
+    public_fields = ("url", "interval")
+
     url: str
     interval: Duration = 60.0
     options: Mapping[str, str] = field(default_factory=dict)
@@ -118,6 +121,8 @@ class NewObjects(Trigger[ObjectSeen]):
         Those of ``ObjectTrigger``.
     """
 
+    public_fields = ("url", "existing", "interval")
+
     url: str
     existing: bool = False
     interval: Duration = 60.0
@@ -162,7 +167,7 @@ def _check(trigger: ObjectTrigger | NewObjects) -> None:
     if scheme not in _SCHEMES or not folder or not name:
         raise ValueError(
             f"url must be a scheme ({', '.join(_SCHEMES)}), a bucket and a name, "
-            f"got {trigger.url!r}"
+            f"got {shown(trigger.url)!r}"
         )
     if _is_glob(folder):
         raise ValueError(f"url must name objects of one folder: {folder!r} stands for many")
@@ -206,8 +211,11 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
     except FileNotFoundError:
         return []
     except (obstore.exceptions.GenericError, TimeoutError) as exc:
-        trigger.log.warning("%s cannot be looked at: %s", trigger.url, str(exc).partition("\n")[0])
+        why = shown_in(str(exc).partition("\n")[0])
+        trigger.log.warning("%s cannot be looked at: %s", shown(trigger.url), why)
         return []
+    except obstore.exceptions.BaseError as exc:
+        raise type(exc)(shown_in(str(exc))) from None  # the URL it asked may be a signed one
     return [
         _seen(folder, meta["path"], meta)
         for meta in listed["objects"]

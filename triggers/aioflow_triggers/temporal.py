@@ -41,6 +41,8 @@ class DateTimeTrigger(Trigger[datetime]):
         None.
     """
 
+    public_fields = ("moment",)
+
     moment: datetime
 
     def __post_init__(self) -> None:
@@ -71,6 +73,8 @@ class TimeDeltaTrigger(Trigger[datetime]):
     Errors:
         None.
     """
+
+    public_fields = ("delta",)
 
     delta: Duration
 
@@ -103,6 +107,8 @@ class CronTrigger(Trigger[datetime]):
     Errors:
         None. Where no tick follows within fifty years the trigger ends.
     """
+
+    public_fields = ("expression", "timezone")
 
     expression: str
     timezone: str = "UTC"

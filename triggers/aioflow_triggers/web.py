@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import logging
 import weakref
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -19,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aioflow_triggers.extras import require
+from aioflow_triggers.urls import shown, shown_in
 
 __all__ = (
     "Answer",
@@ -72,7 +75,7 @@ class Answer:
     """What came back.
 
     Attributes:
-        url: Who answered in the end.
+        url: Who answered in the end, as anybody may read it.
         headers: By their names in lower case.
     """
 
@@ -181,21 +184,26 @@ class Line:
             try:
                 answer = await _answer(client, wanted, request)
             except httpx2.TransportError as exc:
-                raise Away(f"{method} {url}: {str(exc) or type(exc).__name__}") from exc
+                why = shown_in(str(exc)) or type(exc).__name__
+                raise Away(f"{method} {shown(str(url))}: {why}") from None
             except TimeoutError as exc:
                 raise Away(
-                    f"{method} {url}: no whole answer in {request.timeout_seconds:g} s"
+                    f"{method} {shown(str(url))}: no whole answer in {request.timeout_seconds:g} s"
                 ) from exc
             if answer.status not in _REDIRECTED or "location" not in answer.headers:
                 return answer
             url = _followed(url, answer.headers["location"])
             if answer.status == 303 or (answer.status in {301, 302} and method == "POST"):
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
-        raise Forbidden(f"{request.url} redirects more than {_REDIRECTS} times")
+        raise Forbidden(f"{shown(request.url)} redirects more than {_REDIRECTS} times")
 
 
 async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
-    response = await client.send(wanted, stream=True)
+    token = _is_asking.set(True)
+    try:
+        response = await client.send(wanted, stream=True)
+    finally:
+        _is_asking.reset(token)
     try:
         content = bytearray()
         # Each piece has a time limit of its own: one that drips would never reach it.
@@ -203,13 +211,12 @@ async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > request.body_limit:
-                    raise AnswerTooLarge(
-                        f"the answer of {wanted.url} has more than {request.body_limit} bytes"
-                    )
+                    limit = f"more than {request.body_limit} bytes"
+                    raise AnswerTooLarge(f"the answer of {shown(str(wanted.url))} has {limit}")
     finally:
         await response.aclose()
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, str(response.url), headers, bytes(content))
+    return Answer(response.status_code, shown(str(response.url)), headers, bytes(content))
 
 
 class _Pool:
@@ -225,8 +232,18 @@ class _Pool:
         self.shares = 0
 
 
+_is_asking: ContextVar[bool] = ContextVar("is_asking", default=False)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Keep the client from writing whole URLs of ours into logs; what others ask is theirs."""
+    return not _is_asking.get()
+
+
 def _made_client() -> Any:
     import httpx2
+
+    logging.getLogger(httpx2.__name__).addFilter(_is_of_others)
 
     limits = httpx2.Limits(
         max_connections=_CONNECTIONS,
@@ -248,7 +265,7 @@ def check_url(url: str) -> None:
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
     if scheme not in {"http", "https"} or not host:
-        raise ValueError(f"url must begin with http:// or https:// and a host, got {url!r}")
+        raise ValueError(f"url must begin with http:// or https:// and a host, got {shown(url)!r}")
 
 
 def _followed(url: Any, location: str) -> Any:
@@ -257,9 +274,11 @@ def _followed(url: Any, location: str) -> Any:
     try:
         target = url.join(location)
     except httpx2.InvalidURL as exc:
-        raise Forbidden(f"{url} redirects to {location!r}, which is no URL") from exc
+        asked = shown(str(url))
+        raise Forbidden(f"{asked} redirects to {shown(location)!r}, which is no URL") from exc
     if not may_follow(str(url), str(target)):
-        raise Forbidden(f"{url} redirects to {target}, which is another origin")
+        asked, led = shown(str(url)), shown(str(target))
+        raise Forbidden(f"{asked} redirects to {led}, which is another origin")
     return target
 
 
