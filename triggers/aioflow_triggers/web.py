@@ -1,4 +1,6 @@
-"""Asks other machines over HTTP: one pool of connections per loop, and what is safe to follow.
+"""Asks other machines over HTTP: one client per loop, and what is safe to follow.
+
+How many connections there may be per origin and per DAG is the matter of ``places``.
 
 Redirects are followed within one origin, or from ``http`` to ``https`` of the same host; a
 credential never travels further than where the author sent it. A connection to a link-local
@@ -20,7 +22,9 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
+from aioflow import own_dag_id
 from aioflow_triggers.extras import require
+from aioflow_triggers.places import NoPlace, Places
 from aioflow_triggers.urls import shown, shown_in
 
 __all__ = (
@@ -34,7 +38,7 @@ __all__ = (
     "may_follow",
 )
 
-_CONNECTIONS = 100
+_KEPT_CONNECTIONS = 100
 _KEPT_SECONDS = 30.0
 _REDIRECTS = 5
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -165,8 +169,9 @@ class Line:
             Forbidden: If it leads elsewhere, or the address is link-local.
             AnswerTooLarge: If its body is longer than allowed.
         """
-        assert self._pool is not None  # noqa: S101 - the share has been taken
-        client = await asyncio.shield(self._pool.client)
+        pool = self._pool
+        assert pool is not None  # noqa: S101 - the share has been taken
+        client = await asyncio.shield(pool.client)
         import httpx2
 
         url = httpx2.URL(request.url)
@@ -181,8 +186,12 @@ class Line:
                 timeout=httpx2.Timeout(request.timeout_seconds, pool=None),
                 extensions={"trace": _refuse_link_local},
             )
+            origin = f"{url.scheme}://{url.host}:{_port(url)}"
             try:
-                answer = await _answer(client, wanted, request)
+                async with pool.places.place(_dag_id(), origin, request.timeout_seconds):
+                    answer = await _answer(client, wanted, request)
+            except NoPlace as exc:
+                raise Away(f"{method} {shown(str(url))}: {exc}") from None
             except httpx2.TransportError as exc:
                 why = shown_in(str(exc)) or type(exc).__name__
                 raise Away(f"{method} {shown(str(url))}: {why}") from None
@@ -198,10 +207,20 @@ class Line:
         raise Forbidden(f"{shown(request.url)} redirects more than {_REDIRECTS} times")
 
 
+def _dag_id() -> str:
+    """Return for which DAG is asked; empty in a plain script."""
+    try:
+        return own_dag_id()
+    except RuntimeError:
+        return ""
+
+
 async def _answer(client: Any, wanted: Any, request: Request) -> Answer:
     token = _is_asking.set(True)
     try:
-        response = await client.send(wanted, stream=True)
+        # Connecting and sending have a limit each, a head that drips has none.
+        async with asyncio.timeout(3 * request.timeout_seconds):
+            response = await client.send(wanted, stream=True)
     finally:
         _is_asking.reset(token)
     try:
@@ -223,12 +242,14 @@ class _Pool:
     """The connections of one loop, and how many have a share in them.
 
     Attributes:
+        places: Who may have one.
         client: Made in a thread: to import it and to read the certificates takes a quarter of a
             second, for which nothing else on the loop would go on.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client: asyncio.Future[Any] = loop.run_in_executor(None, _made_client)
+        self.places = Places()
         self.shares = 0
 
 
@@ -246,8 +267,8 @@ def _made_client() -> Any:
     logging.getLogger(httpx2.__name__).addFilter(_is_of_others)
 
     limits = httpx2.Limits(
-        max_connections=_CONNECTIONS,
-        max_keepalive_connections=_CONNECTIONS,
+        max_connections=None,  # whoever has a place has a connection
+        max_keepalive_connections=_KEPT_CONNECTIONS,
         keepalive_expiry=_KEPT_SECONDS,
     )
     return httpx2.AsyncClient(limits=limits, follow_redirects=False)
