@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
 from aioflow.catalog import Catalog, Limits
-from aioflow.catalog.plug_ins import warn_of_broken
+from aioflow.catalog.parsing import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
@@ -172,6 +172,9 @@ class _Front(Protocol):
     def api(self) -> Follower:
         """Follows what is committed."""
 
+    async def look_at_plug_ins(self, parser: Parser) -> None:
+        """See ``front.Front``."""
+
     async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
         """See ``cleaning.Cleaning.run``."""
 
@@ -315,7 +318,7 @@ class _Node:
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
         await services.start(front.clean_up)
-        services.start_soon(warn_of_broken, catalog.parser)
+        services.start_soon(front.look_at_plug_ins, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
 

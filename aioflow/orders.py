@@ -222,6 +222,7 @@ class Host(_Wire, frozen=True):
         start: Of a task that waits straight from its start: what its trigger is made of. Of one
             whose result others expand over: what it takes to write that, if an event ends it.
         is_made_there: It waits straight from its start.
+        dag_id: The DAG of its task, or that it starts runs of.
         newest: The newest version of its DAG; empty where that is ``version``.
         last: Its last stored event: payload and key.
         priority: That of its task; the higher is hosted first where room is short.
@@ -248,6 +249,7 @@ class Host(_Wire, frozen=True):
     start_no: StartNo = 0
     try_number: int = 1
     is_made_there: bool = False
+    dag_id: str = ""
 
 
 class Foresee(_Wire, frozen=True):

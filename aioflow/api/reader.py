@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from aioflow.api.catalogue import Catalogue, broken_view, import_error
 from aioflow.api.layout import Layout, Place, absent_state
 from aioflow.api.params import params_view
+from aioflow.api.public_fields import PublicFields
 from aioflow.api.slots import Timetables, calendar_slots, foreseen, next_run_at
 from aioflow.api.views import (
     DagDetailView,
@@ -72,6 +73,7 @@ class RunReader:
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
         self._results = results
+        self.public_fields = PublicFields(tasklog.masks)
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._counted: dict[tuple[RunNo, Instant | None], Counted] = {}
 

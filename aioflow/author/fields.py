@@ -35,7 +35,7 @@ class _Shape:
 _shapes: WeakKeyDictionary[type, _Shape] = WeakKeyDictionary()
 
 
-def check_fields(cls: type, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+def check_fields(cls: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Refuse arguments that cannot be stored, or not as what they are annotated with.
 
     Whatever a stored value would be restored from is accepted: text for a date, a number for a
@@ -52,10 +52,11 @@ def check_fields(cls: type, args: Sequence[object], kwargs: Mapping[str, object]
     codec.encode_fields(given, cls.__name__)
     for name, annotation in shape.annotations.items():
         if name in given and not (given[name] is None and name in shape.optional):
-            _check(given[name], annotation, f"{cls.__name__}.{name}")
+            where = f"{cls.__name__}.{name}"
+            _check(given[name], annotation, where, is_public=name in cls.public_fields)
 
 
-def _check(value: object, annotation: Any, where: str) -> None:
+def _check(value: object, annotation: Any, where: str, *, is_public: bool) -> None:
     if getattr(annotation, "_is_protocol", False):
         return
     if isinstance(annotation, type) and isinstance(value, annotation):
@@ -63,8 +64,10 @@ def _check(value: object, annotation: Any, where: str) -> None:
     try:
         plain = codec.decode(codec.encode(value, where), where=where)
         restore(plain, annotation, where, strict=True)
-    except Unserializable as exc:
-        raise WrongField(where, value, _name(annotation)) from exc
+    except Unserializable:
+        # Others read the error, and what is not public may be a password.
+        is_shown = is_public or value is None or isinstance(value, int | float)
+        raise WrongField(where, value, _name(annotation), is_shown=is_shown) from None
 
 
 def _shape(cls: type) -> _Shape:

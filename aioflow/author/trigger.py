@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioflow.author import codec
@@ -41,6 +41,9 @@ class Trigger(Generic[T]):
     A class with an ``__init__`` of its own defines ``serialize()``, which returns its class
     path and the arguments that make an equal one. ``T`` is the type of the payloads.
     """
+
+    public_fields: ClassVar[Sequence[str]] = ()
+    """Names of fields that anybody may read who may see the trigger; the others are masked."""
 
     _hosted_since: datetime | None = None
     _hosted_last: TriggerEvent[T] | None = None

@@ -216,6 +216,7 @@ def _host(one: DagTrigger, draft: Draft) -> None:
         logical_date=None,
         window=WINDOW,
         last=last,
+        dag_id=row.dag_id,
     )
     draft.effects.append(HostTrigger(host, None, role))
 

@@ -127,6 +127,7 @@ def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> H
         map_index=-1 if live is None else live.map_index,
         start_no=0 if live is None else live.start_no,
         try_number=1 if live is None else live.try_number,
+        dag_id=run.dag_id,
     )
 
 
@@ -264,6 +265,7 @@ def _hand_folded(one: Folded, entry: HandOver, change: _Change, draft: Draft) ->
                 map_index=one.map_index,
                 start_no=one.start_no,
                 try_number=one.try_number,
+                dag_id=change.form.plan.graph.spec.dag_id,
             ),
             None,
             entry.role,

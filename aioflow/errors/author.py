@@ -164,8 +164,9 @@ class WrongField(Unserializable):
 
     code = "unserializable.field"
 
-    def __init__(self, where: str, value: object, wanted: str) -> None:
-        AioflowError.__init__(self, f"{where} is to be {wanted}, not {reprlib.repr(value)}")
+    def __init__(self, where: str, value: object, wanted: str, *, is_shown: bool) -> None:
+        shown = reprlib.repr(value) if is_shown else f"a {type(value).__name__}"
+        AioflowError.__init__(self, f"{where} is to be {wanted}, not {shown}")
         self.where = where
         self.value_type = type(value).__name__
         self.wanted = wanted

@@ -270,7 +270,9 @@ class CoroutineHost:
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
         place = (start.position, start.map_index)
-        asker.set(LineAsker(self._channels, start.run_no, place))
+        info = self._runs.info(start.run_no)
+        dag_id = "" if info is None else info.dag_id
+        asker.set(LineAsker(self._channels, start.run_no, place, dag_id=dag_id))
         held.set({})
         try:
             run = self._runs.of(start)

@@ -79,6 +79,21 @@ class Soon(Trigger[dict]):
     assert (home / "notes").read_text().split() == ["closed", "finished"]
 
 
+def test_it_knows_the_dag_in_whose_name_it_asks(host):
+    child = host(
+        """
+class Asks(Trigger):
+    async def run(self):
+        yield TriggerEvent(own_dag_id())
+"""
+    )
+
+    child.send(msgspec.structs.replace(hosting("Asks", 1), dag_id="mine"), hosting("Asks", 2))
+
+    told = {f.trigger_no: decode(f.payload) for f in (child.expect(Fired), child.expect(Fired))}
+    assert told == {1: "mine", 2: ""}
+
+
 def test_an_end_is_confirmed_after_the_cleanup(host, home):
     child = host(
         """

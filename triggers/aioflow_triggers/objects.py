@@ -16,6 +16,8 @@ from typing import Any, TypedDict, TypeVar
 from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
+from aioflow_triggers.paths import in_key
+from aioflow_triggers.urls import shown, shown_in
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
@@ -70,6 +72,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         Anything else fails the waiting task, as when access is denied.
     """
 
+    public_fields = ("url", "interval")
+
     url: str
     interval: Duration = 60.0
     options: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +85,7 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         """Yield one event when it is there."""
         while (seen := await self.look()) is None:
             await _next_period(_seconds(self.interval))
-        yield TriggerEvent(seen, key=f"{seen['url']}:{seen['etag']}")
+        yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def look(self) -> ObjectSeen | None:
         """Look once and return the object if it is there, else ``None``."""
@@ -117,6 +121,8 @@ class NewObjects(Trigger[ObjectSeen]):
         Those of ``ObjectTrigger``.
     """
 
+    public_fields = ("url", "existing", "interval")
+
     url: str
     existing: bool = False
     interval: Duration = 60.0
@@ -151,7 +157,7 @@ class NewObjects(Trigger[ObjectSeen]):
 
 
 def _key(seen: ObjectSeen) -> str:
-    return f"{seen['url']}:{seen['etag']}:{seen['modified'].isoformat()}"
+    return f"{in_key(seen['url'])}:{seen['etag'][:64]}:{seen['modified'].isoformat()}"
 
 
 def _check(trigger: ObjectTrigger | NewObjects) -> None:
@@ -161,7 +167,7 @@ def _check(trigger: ObjectTrigger | NewObjects) -> None:
     if scheme not in _SCHEMES or not folder or not name:
         raise ValueError(
             f"url must be a scheme ({', '.join(_SCHEMES)}), a bucket and a name, "
-            f"got {trigger.url!r}"
+            f"got {shown(trigger.url)!r}"
         )
     if _is_glob(folder):
         raise ValueError(f"url must name objects of one folder: {folder!r} stands for many")
@@ -205,8 +211,11 @@ async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
     except FileNotFoundError:
         return []
     except (obstore.exceptions.GenericError, TimeoutError) as exc:
-        trigger.log.warning("%s cannot be looked at: %s", trigger.url, str(exc).partition("\n")[0])
+        why = shown_in(str(exc).partition("\n")[0])
+        trigger.log.warning("%s cannot be looked at: %s", shown(trigger.url), why)
         return []
+    except obstore.exceptions.BaseError as exc:
+        raise type(exc)(shown_in(str(exc))) from None  # the URL it asked may be a signed one
     return [
         _seen(folder, meta["path"], meta)
         for meta in listed["objects"]

@@ -31,7 +31,8 @@ class DateTimeTrigger(Trigger[datetime]):
         moment: When; with a time zone. Text is ISO 8601.
 
     Raises:
-        ValueError: If ``moment`` is no instant or has no time zone.
+        ValueError: If ``moment`` is no instant, has no time zone, or is in no year from 1 to 9999
+            in UTC.
 
     Events:
         One. ``payload`` is ``moment``, in UTC; ``key`` is the same as text.
@@ -39,6 +40,8 @@ class DateTimeTrigger(Trigger[datetime]):
     Errors:
         None.
     """
+
+    public_fields = ("moment",)
 
     moment: datetime
 
@@ -70,6 +73,8 @@ class TimeDeltaTrigger(Trigger[datetime]):
     Errors:
         None.
     """
+
+    public_fields = ("delta",)
 
     delta: Duration
 
@@ -103,6 +108,8 @@ class CronTrigger(Trigger[datetime]):
         None. Where no tick follows within fifty years the trigger ends.
     """
 
+    public_fields = ("expression", "timezone")
+
     expression: str
     timezone: str = "UTC"
 
@@ -127,7 +134,12 @@ class Instants(Watch[int, datetime]):
         self._sleep: asyncio.Future[None] | None = None
 
     def joined(self, wanted: int) -> None:
-        """Sleep no longer than until then."""
+        """Sleep no longer than until then.
+
+        Raises:
+            OverflowError: If no calendar has it.
+        """
+        _moment(wanted)  # the others are not to suffer
         heappush(self._heap, wanted)
         if self._heap[0] == wanted:
             _wake(self._sleep)
@@ -140,7 +152,7 @@ class Instants(Watch[int, datetime]):
 
     def next_check(self) -> datetime | None:
         """Return the first of them."""
-        return _EPOCH + timedelta(microseconds=self._heap[0]) if self._heap else None
+        return _moment(self._heap[0]) if self._heap else None
 
     async def run(self) -> AsyncIterator[tuple[int, TriggerEvent[datetime]]]:
         """Yield each instant when it has come."""
@@ -149,7 +161,7 @@ class Instants(Watch[int, datetime]):
             while self._heap and self._heap[0] <= now:
                 due = heappop(self._heap)
                 if due in self.wanted:  # else it was given up, or is in the heap twice
-                    moment = _EPOCH + timedelta(microseconds=due)
+                    moment = _moment(due)
                     yield due, TriggerEvent(moment, key=moment.isoformat())
             await self._rest(now)
 
@@ -176,6 +188,10 @@ def _wake(sleep: asyncio.Future[None] | None) -> None:
 
 def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _instant(event: TriggerEvent[datetime]) -> datetime:
