@@ -49,7 +49,7 @@ class Welcome(_Wire, frozen=True):
         results: Folder of large results.
         memory_limit_bytes: Above this a host lets parked coroutines go; 0 for no limit.
         stall_seconds: A step that holds up a shared loop for longer is named.
-        default_deferrable: What an operator's ``deferrable=None`` stands for.
+        default_deferrable: What an operator's ``deferrable=None`` stands for, if that is set.
         default_tries: What a task has that does not say.
         traces: Whether starts are handed the span they are.
     """
@@ -59,7 +59,7 @@ class Welcome(_Wire, frozen=True):
     results: str
     memory_limit_bytes: int = 0
     stall_seconds: float = 0.1
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = 3
     traces: bool = False
 

@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["auto", "pretty", "json"] = "auto"
     log_cap_bytes: int = 10 * 1024 * 1024
     parse_timeout_seconds: float = 30.0
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
     default_tries: int = 3
     callback_processes: int = 2
     callbacks_per_second: float = 100.0

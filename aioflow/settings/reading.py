@@ -94,7 +94,7 @@ class _Parse(_Section):
 
 
 class _Operators(_Section):
-    default_deferrable: bool = False
+    default_deferrable: bool | None = None
 
 
 class _Callbacks(_Section):

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypedDict, TypeVar
 
 from aioflow import Duration, Trigger, TriggerEvent, as_timedelta
@@ -18,6 +19,7 @@ from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
 from aioflow_triggers.paths import in_key
 from aioflow_triggers.urls import shown, shown_in
+from aioflow_triggers.waking import Waking
 
 __all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
 
@@ -84,7 +86,7 @@ class ObjectTrigger(Trigger[ObjectSeen]):
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when it is there."""
         while (seen := await self.look()) is None:
-            await _next_period(_seconds(self.interval))
+            await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def look(self) -> ObjectSeen | None:
@@ -144,7 +146,7 @@ class NewObjects(Trigger[ObjectSeen]):
                 told[key] = key
                 if seen["modified"] >= horizon:
                     yield TriggerEvent(seen, key=key)
-            await _next_period(_seconds(self.interval))
+            await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
         """Return since when an object must have been written to count."""
@@ -183,11 +185,6 @@ def _is_glob(name: str) -> bool:
 
 def _seconds(interval: Duration) -> float:
     return as_timedelta(interval, "interval").total_seconds()
-
-
-async def _next_period(seconds: float) -> None:
-    """Sleep until the next period begins, the same for everybody, so that they look together."""
-    await asyncio.sleep(seconds - asyncio.get_running_loop().time() % seconds)
 
 
 async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
@@ -235,15 +232,18 @@ class _Asked:
     def __init__(self, period: float, answer: asyncio.Future[Any]) -> None:
         self.period = period
         self.answer = answer
-        self.waiting = 0
+        self.waiting: dict[asyncio.Future[Any], None] = {}
 
 
 class _Shared:
     """What those on one loop share: connections to stores, and what was asked this period."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waking = Waking(loop)
         self._stores: dict[object, Any] = {}
         self._asked: dict[tuple[object, float], _Asked] = {}
+        self._resting: dict[float, dict[asyncio.Future[None], None]] = {}
 
     def store(self, folder: str, options: tuple[tuple[str, str], ...]) -> Any:
         """Return the store of a folder's URL; names are relative to it."""
@@ -265,22 +265,47 @@ class _Shared:
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:
         """Return what was fetched in this period; who comes first fetches it."""
-        loop = asyncio.get_running_loop()
-        key, period = (what, seconds), loop.time() // seconds
+        key, period = (what, seconds), self._loop.time() // seconds
         asked = self._asked.get(key)
         if asked is None or asked.period != period:
             asked = self._asked[key] = _Asked(period, asyncio.ensure_future(_awaited(fetch)))
-            loop.call_later(seconds, self._forget, key, asked)
-        asked.waiting += 1
+            asked.answer.add_done_callback(partial(self._answered, asked))
+            self._loop.call_later(seconds, self._forget, key, asked)
+        if asked.answer.done():
+            told: T = asked.answer.result()
+            return told
+        # One that is cancelled must not take the answer from the others.
+        waiting: asyncio.Future[T] = self._loop.create_future()
+        asked.waiting[waiting] = None
         try:
-            # One that is cancelled must not take the answer from the others.
-            found: T = await asyncio.shield(asked.answer)
-            return found
+            return await waiting
         finally:
-            asked.waiting -= 1
+            asked.waiting.pop(waiting, None)
             if not asked.waiting and not asked.answer.done():
                 asked.answer.cancel()
                 self._forget(key, asked)
+
+    def _answered(self, asked: _Asked, answer: asyncio.Future[Any]) -> None:
+        waiting, asked.waiting = asked.waiting, {}
+        if not answer.cancelled():
+            problem = answer.exception()
+            self._waking.wake(waiting, None if problem else answer.result(), problem)
+
+    async def next_period(self, seconds: float) -> None:
+        """Sleep until the next period begins, the same for everybody: so they look together."""
+        resting = self._resting.get(seconds)
+        if resting is None:
+            resting = self._resting[seconds] = {}
+            self._loop.call_later(seconds - self._loop.time() % seconds, self._begin, seconds)
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        resting[waiting] = None
+        try:
+            await waiting
+        finally:
+            resting.pop(waiting, None)
+
+    def _begin(self, seconds: float) -> None:
+        self._waking.wake(self._resting.pop(seconds), None)
 
     def _forget(self, key: tuple[object, float], asked: _Asked) -> None:
         if self._asked.get(key) is asked:
@@ -298,5 +323,5 @@ def _shared() -> _Shared:
     loop = asyncio.get_running_loop()
     shared = _all.get(loop)
     if shared is None:
-        shared = _all[loop] = _Shared()
+        shared = _all[loop] = _Shared(loop)
     return shared

@@ -14,6 +14,8 @@ SLICE_SECONDS = 0.01
 """How long those who are woken together may keep the loop; measured, and aimed at."""
 
 _FIRST = 16
+_MOST = 100
+"""The next ones may have much more to do than those whose time was measured."""
 
 
 class Waking:
@@ -61,5 +63,5 @@ class Waking:
             return
         took = max(time.perf_counter() - woken_at, 1e-6)
         faster = int(self._at_once * SLICE_SECONDS / took)
-        self._at_once = max(1, min(faster, 2 * self._at_once))
+        self._at_once = max(1, min(faster, 2 * self._at_once, _MOST))
         self._wake_some()
