@@ -13,6 +13,7 @@
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
+    │   ├── ValueTooLarge
     │   └── WrongField
     ├── RequestError              the caller asked for what cannot be done
     │   ├── UnknownDag
@@ -95,6 +96,7 @@ from aioflow.errors.author import (
     ReferenceMisused,
     UnknownParent,
     Unserializable,
+    ValueTooLarge,
     WrongField,
 )
 from aioflow.errors.daemon import (
@@ -242,6 +244,7 @@ __all__ = (
     "UnknownValue",
     "UnknownVersion",
     "Unserializable",
+    "ValueTooLarge",
     "WrongField",
     "WrongPassword",
 )

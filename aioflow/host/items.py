@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from aioflow.author import codec
 from aioflow.author.node import Node
+from aioflow.author.packing import Steps
+from aioflow.errors import ValueTooLarge
 from aioflow.host.fan_in import Pages
 from aioflow.messages import Item, Report
 from aioflow.model import TaskNo
@@ -22,14 +24,12 @@ ITEM_LIMIT = 1024 * 1024
 """Bytes of msgpack an item may have."""
 
 
+_ITEM_BYTES = 32
+"""What an item takes at least until it is sent, however small it is."""
+
+
 class ItemTooLarge(Exception):
     """An item, or all a handler returned at once, has more bytes than may travel."""
-
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} has {size} bytes, {limit} are allowed; "
-            "write it to a file or a bucket and give on where it is"
-        )
 
 
 class Talk(Protocol):
@@ -39,6 +39,9 @@ class Talk(Protocol):
 
     def report(self, report: Report) -> None:
         """Tell the engine."""
+
+    async def packed(self, steps: Steps[bytes]) -> bytes:
+        """Pack what is given on; a large value does not hold up others meanwhile."""
 
 
 class Giver:
@@ -56,7 +59,8 @@ class Giver:
         async with aclosing(items):
             async for value in items:
                 if self._made >= known:
-                    await self._give(encoded(value, f"item {self._made} of {name}"))
+                    what = f"item {self._made} of {name}"
+                    await self._give(await self._talk.packed(encoded(value, what)))
                 self._made += 1
         if self._made < known:
             print(  # noqa: T201 - into the log of the task
@@ -81,20 +85,20 @@ class Giver:
             self._room.set_result(None)
 
 
-def encoded(value: object, what: str) -> bytes:
+def encoded(value: object, what: str) -> Steps[bytes]:
     """Return an item as it travels.
 
     Raises:
         ItemTooLarge: If it has more than ``ITEM_LIMIT`` bytes.
         Unserializable: If it cannot travel.
     """
-    payload = codec.encode(value, what)
-    if len(payload) > ITEM_LIMIT:
-        raise ItemTooLarge(what, len(payload), ITEM_LIMIT)
-    return payload
+    try:
+        return (yield from codec.in_steps(value, what, ITEM_LIMIT))
+    except ValueTooLarge as exc:
+        raise ItemTooLarge(str(exc)) from None
 
 
-def gathered(node: Node, value: object) -> tuple[bytes, ...]:
+def gathered(node: Node, value: object) -> Steps[tuple[bytes, ...]]:
     """Return what a handler adds to its task's output: the items of a list, or one value.
 
     Raises:
@@ -108,10 +112,12 @@ def gathered(node: Node, value: object) -> tuple[bytes, ...]:
     items: list[bytes] = []
     size = 0
     for item in values:  # type: ignore[attr-defined]  # one of the three
-        items.append(encoded(item, f"item {len(items)} of what {node.task_id!r} returned"))
-        size += len(items[-1])
+        what = f"item {len(items)} of what {node.task_id!r} returned"
+        items.append((yield from encoded(item, what)))
+        size += max(len(items[-1]), _ITEM_BYTES)
         if size > RESULT_LIMIT:
-            raise ItemTooLarge(f"what {node.task_id!r} returned", size, RESULT_LIMIT)
+            raise ItemTooLarge(str(ValueTooLarge(f"what {node.task_id!r} returned", RESULT_LIMIT)))
+        yield
     return tuple(items)
 
 

@@ -200,6 +200,10 @@ class Slow(Trigger):
         pytest.param(
             "yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large", id="too-large"
         ),
+        pytest.param(
+            "yield TriggerEvent({'rows': [[['x' * 10] * 1000] * 1000] * 1000})", "TriggerWrong",
+            "payload_too_large", id="rows-that-are-shared",
+        ),
     ],
 )  # fmt: skip
 def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home, body, kind, reason):
