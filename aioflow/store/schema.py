@@ -14,7 +14,7 @@ from aioflow.errors import ForeignDatabase, SchemaMismatch
 
 __all__ = ("HEAD", "PRODUCT", "REVISION_TABLE", "check_revision", "upgrade")
 
-HEAD = "0021"
+HEAD = "0022"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
