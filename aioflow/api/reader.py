@@ -22,8 +22,10 @@ from aioflow.api.views import (
     TaskView,
     iso,
     plain_bytes,
+    plain_fields,
     schedule_text,
     summary,
+    unreadable,
     wait_view,
 )
 from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, UnknownTask
@@ -295,7 +297,7 @@ class RunReader:
             logical_date=iso(run.logical_date),
             started_at=iso(run.started_at),
             ended_at=iso(run.ended_at),
-            conf=plain_bytes(run.conf) or {},
+            conf=plain_fields(run.conf),
             version=run.version,
             counts=layout.counts(states, run.state),
             tasks=tasks,
@@ -340,8 +342,10 @@ class RunReader:
         path = result_path(self._results, row.task_no, row.start_no)
         try:
             items = await in_thread(read_items, path)
-        except (OSError, ValueError):
+        except OSError:
             return {"size_bytes": row.size}  # deleted, or on another machine
+        except ValueError as exc:
+            return unreadable(exc)
         return [plain_bytes(item) for item in items]
 
     async def item(self, row: ResultRow, index: int) -> Any:
@@ -351,8 +355,10 @@ class RunReader:
         path = result_path(self._results, row.task_no, row.start_no)
         try:
             body = await in_thread(read_one_item, path, index)
-        except (OSError, ValueError, IndexError):
+        except (OSError, IndexError):
             return {"index": index}  # deleted, or on another machine
+        except ValueError as exc:
+            return unreadable(exc)
         return {"size_bytes": len(body)} if len(body) > RESULT_BYTES else plain_bytes(body)
 
     async def _items(self, row: ResultRow) -> Any:

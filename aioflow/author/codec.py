@@ -99,8 +99,9 @@ def decode(data: bytes | memoryview, annotation: Any = Any, where: str = "the va
     """
     try:
         value = _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as exc:
-        raise Unserializable(where, "damaged value", str(exc)) from exc
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+        raise Unserializable(where, "damaged value", reason) from exc
     return restore(value, annotation, where)
 
 
