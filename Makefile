@@ -21,7 +21,7 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run check test nightly pure lint style types layers bench ui ui-check clean
+.PHONY: run check test nightly pure lint style types layers bench dist ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -55,6 +55,7 @@ style: .venv/.all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/deptry aioflow triggers
 
 layers: .venv/.all
 	$(BIN)/lint-imports
@@ -65,6 +66,13 @@ types: .venv/.all
 
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
+
+# The wheel and the source distribution, in dist/.
+dist: | .venv/.pip
+	$(PIP) --group dist --constraint constraints.txt
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 # The page, out of ui/ into the package; what is built is committed. Needs Node.js with npm.
 ui: ui/node_modules
@@ -91,10 +99,15 @@ clean:
 	$(PIP) --editable . --constraint constraints.txt
 	@touch $@
 
-.venv/.all: pyproject.toml constraints.txt | $(BIN)/pip
+.venv/.all: pyproject.toml constraints.txt | .venv/.pip
 	@echo "Installing aioflow with everything its tests need into .venv ..."
-	$(PIP) --editable '.[all]' --constraint constraints.txt
+	$(PIP) --editable '.[postgres,http,objects]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
+
+# Dependency groups are newer than the pip that Python 3.11 brings.
+.venv/.pip: constraints.txt | $(BIN)/pip
+	$(PIP) 'pip>=25.1' --constraint constraints.txt
+	@touch $@
 
 # Debian keeps the venv module in a package of its own.
 $(BIN)/pip:

@@ -14,7 +14,6 @@ from typing import TypeAlias, cast
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.api.views import CleanedView
@@ -24,6 +23,7 @@ from aioflow.core.aging import Aged, may_go, needed_versions, old_numbers
 from aioflow.core.line import order_of
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, RequestError, StoreUnavailable
+from aioflow.log import Logger
 from aioflow.model import Instant, RunNo
 from aioflow.requests import (
     AUDIT,
@@ -68,7 +68,7 @@ _KEYS_DAYS = 90.0
 
 _DAY_US = 86_400_000_000
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 _Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 
 import anyio
-import structlog
 
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.effects import RestoreCode
 from aioflow.errors import StoreUnavailable
 from aioflow.inputs import CodeRestored, Input
+from aioflow.log import Logger
 from aioflow.store import Store
 
 __all__ = ("CodeMissing",)
@@ -25,7 +25,7 @@ __all__ = ("CodeMissing",)
 AGAIN_SECONDS = 1.0
 """What is missing at once again after it was restored is not looked for more often."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class CodeMissing:

@@ -6,27 +6,22 @@ import os
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.answers import Answers
-from aioflow.api import Api
-from aioflow.api.slots import HostedTimetables
-from aioflow.api.views import CleanedView
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
-from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock, SystemClock
 from aioflow.code_missing import CodeMissing
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
@@ -37,15 +32,14 @@ from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy
 from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.load import HostLoad, Watched
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
 from aioflow.inputs import Drain
+from aioflow.log import Logger
 from aioflow.masking import Masks
-from aioflow.model import TriggerNo
 from aioflow.owed import Alert
-from aioflow.routing import Routes
+from aioflow.routing import Follower, Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
@@ -58,7 +52,7 @@ from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _FIRST_SWEEP_SECONDS = 2.0
 """How long readiness waits for the DAG files; one that hangs must not keep the rest waiting."""
@@ -67,9 +61,6 @@ _WEB_WAITS_SECONDS = 2.0
 """How long the page may have to wait for what a restart has to do before."""
 
 _WATCH_STORE_SECONDS = 1.0
-
-_QUESTION_SECONDS = 2.0
-"""What one statement may take that somebody asks for through the API."""
 
 _LET_GO_SECONDS = 10.0
 """For what triggers hold to be let go before a drained node ends."""
@@ -170,10 +161,27 @@ async def _serve(node: _Node, ready: Callable[[Ready], None]) -> None:
         services.cancel_scope.cancel()
 
 
-def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
-    from aioflow.web import serve as serve_web
+class _Front(Protocol):
+    """See ``front.Front``, which is imported once the loop runs."""
 
-    return serve_web
+    @property
+    def api(self) -> Follower:
+        """Follows what is committed."""
+
+    async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
+        """See ``cleaning.Cleaning.run``."""
+
+    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
+        """See ``front.Front``."""
+
+    async def stop(self, seconds: float) -> None:
+        """See ``front.Front``."""
+
+
+def _import_front() -> Callable[..., _Front]:
+    from aioflow.front import Front
+
+    return Front
 
 
 class _Node:
@@ -187,13 +195,14 @@ class _Node:
         self, settings: Settings, store: Store, vault: Vault, traces: Traces | None
     ) -> None:
         clock = SystemClock()
+        self._started_at = clock.now()
         self._settings = settings
         self._store = store
+        self._vault = vault
         self._clock = clock
         self._traces = traces
         self._url = ""
-        self._web_stop = anyio.Event()
-        self._web_over = anyio.Event()
+        self._front: _Front | None = None
         self.stopped = anyio.Event()
         self._engine = engine = _engine(settings, store, clock)
         masks = Masks()
@@ -217,28 +226,9 @@ class _Node:
             for role in (TRIGGERS, QUARANTINE)
         }
         self._snapshots = Snapshots(settings.code_folder)
-        self._cleaning = Cleaning(
-            engine, store, self._tasklog, clock, _kept(settings), self._snapshots
-        )
-        self._api = Api(
-            engine,
-            store.limited(_QUESTION_SECONDS),
-            self._tasklog,
-            clock=clock,
-            started_at=clock.now(),
-            home=settings.home,
-            cycle=self._answers.cycle,
-            vault=vault,
-            clean=self._clean,
-            hosts=self._loads,
-            watched=self._describe,
-            spans=self._spans,
-            timetables=HostedTimetables(self._triggerers, lambda: engine.memory),
-        )
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(engine, store, self._tasklog, settings.results_folder, clock)
-        engine.connect(self._routes())
 
     def _wired(self, settings: Settings) -> Wiring:
         return Wiring(
@@ -256,29 +246,38 @@ class _Node:
             traces=settings.export_traces,
         )
 
-    async def _clean(self, dry_run: bool) -> CleanedView:
-        return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
-
-    def _loads(self) -> list[HostLoad]:
-        return [self._async.load, *(host.load for host in self._triggerers.values())]
-
-    async def _describe(self, numbers: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
-        found: dict[TriggerNo, Watched] = {}
-        for triggerer in self._triggerers.values():
-            found |= await triggerer.describe(numbers)
-        return found
-
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    def _routes(self) -> Routes:
+    async def _open_front(self) -> _Front:
+        """Open what people meet of the node.
+
+        It is imported in a thread while the processes come up, which takes as long.
+        """
+        make = await in_thread(_import_front)
+        return make(
+            self._settings,
+            self._engine,
+            self._store,
+            self._vault,
+            tasklog=self._tasklog,
+            clock=self._clock,
+            started_at=self._started_at,
+            cycle=self._answers.cycle,
+            snapshots=self._snapshots,
+            coroutines=self._async,
+            triggerers=self._triggerers,
+            spans=self._spans,
+        )
+
+    def _routes(self, front: _Front) -> Routes:
         return Routes(
             self._slot,
             self._async,
             self._triggerers,
             self._deliveries,
             self._answers,
-            self._api,
+            front.api,
             on_commit=self._deleting.committed,
             on_code_missing=self._code_missing.ask,
             trace=None if self._traces is None else self._traces.committed,
@@ -299,16 +298,18 @@ class _Node:
                 starting.start_soon(services.start, service.run)
             for triggerer in self._triggerers.values():
                 starting.start_soon(services.start, triggerer.run)
+            front = self._front = await self._open_front()
+            self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
-            starting.start_soon(self._start_web, services)
+            starting.start_soon(self._start_web, services, front)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         services.start_soon(self._watch_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
-        await services.start(self._cleaning.run)
+        await services.start(front.clean_up)
         services.start_soon(warn_of_broken, catalog.parser)
         if self._settings.until_idle:
             services.start_soon(self._stop_when_idle, catalog)
@@ -335,29 +336,12 @@ class _Node:
                     await self._snapshots.restore(row.version, row.sources)
         return catalog
 
-    async def _start_web(self, services: TaskGroup) -> None:
-        """Serve the API and the page.
-
-        They are imported in a thread, which takes longer than all else a start does, and only
-        when what was waiting before a restart has been handed to its hosts: a thread that
-        imports takes every other turn of the interpreter.
-        """
+    async def _start_web(self, services: TaskGroup, front: _Front) -> None:
+        """Serve the API and the page, once what was waiting has been handed to its hosts."""
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs:
                 await self._engine.next_turn()
-        serve_web = await anyio.to_thread.run_sync(_import_web)
-        self._url = await services.start(self._serve_web, serve_web)
-
-    async def _serve_web(
-        self,
-        serve_web: Callable[..., Coroutine[Any, Any, None]],
-        *,
-        task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        try:
-            await serve_web(self._api, self._settings, self._web_stop, task_status=task_status)
-        finally:
-            self._web_over.set()
+        self._url = await services.start(front.serve)
 
     def describe(self) -> Ready:
         """Return what a banner says."""
@@ -404,9 +388,8 @@ class _Node:
             async with anyio.create_task_group() as closing:
                 for triggerer in self._triggerers.values():
                     closing.start_soon(triggerer.shut_down)
-        self._web_stop.set()
-        with anyio.move_on_after(_LET_GO_SECONDS):
-            await self._web_over.wait()  # what it refused last, the engine writes down
+        if self._front is not None:
+            await self._front.stop(_LET_GO_SECONDS)
 
     async def _watch_store(self) -> None:
         """End with the error of a database that is no longer ours, also while nothing commits."""
@@ -435,7 +418,7 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
         ends_when_idle=settings.until_idle,
         about=NodeFacts(
             started_at=clock.now(),
-            version=version("aioflow"),
+            version=version("aioflow-engine"),
             pid=os.getpid(),
             host=socket.gethostname(),
         ),
@@ -466,17 +449,6 @@ def _deliveries(
         ),
         restore=restore,
         on_alert=_alert,
-    )
-
-
-def _kept(settings: Settings) -> Kept:
-    return Kept(
-        runs_days=settings.keep_runs_days,
-        events_days=settings.keep_events_days,
-        journal_days=settings.keep_journal_days,
-        logs_days=settings.keep_logs_days,
-        versions_days=settings.keep_versions_days,
-        audit_days=settings.keep_audit_days,
     )
 
 

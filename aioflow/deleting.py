@@ -13,18 +13,17 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import structlog
 
 from aioflow.clock import Clock
 from aioflow.engine import Engine
 from aioflow.errors import AioflowError, StoreUnavailable
+from aioflow.log import Logger
 from aioflow.model import RunNo
 from aioflow.owed import callback_kind
 from aioflow.requests import EraseRows
 from aioflow.results import delete_results
 from aioflow.rows import Batch, DeletionRow
-from aioflow.store import Store
-from aioflow.store.erasing import ERASED
+from aioflow.store import TABLES_OF_RUNS, Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 
@@ -43,7 +42,7 @@ _LEAST_REST_SECONDS = 0.01
 _AGAIN_SECONDS = 1.0
 """Where a host has still to let go of a trigger, or the database does not answer."""
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Deleting:
@@ -140,10 +139,10 @@ class Deleting:
         return await self._store.has_triggers(run_no)
 
     async def _delete(self, deletion: DeletionRow) -> None:
-        for table in ERASED:
-            if table.name == "run":
+        for table in TABLES_OF_RUNS:
+            if table == "run":
                 await self._tasklog.delete(deletion.run_no)
-            await self._empty(table.name, deletion)
+            await self._empty(table, deletion)
         self._owed.pop(deletion.run_no, None)
         _log.info("run deleted", run_no=deletion.run_no)
 

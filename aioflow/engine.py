@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
-import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.access import Actor
@@ -35,6 +34,7 @@ from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
 from aioflow.errors import AioflowError, BatchRefused, Fenced, StoreUnavailable
 from aioflow.inputs import Asked, Due, FillBack, Input, Restarted
+from aioflow.log import Logger
 from aioflow.measures import Measures
 from aioflow.messages import Fired, TriggerEnded
 from aioflow.model import Failure, TaskState
@@ -48,7 +48,7 @@ from aioflow.unfinished import LiveRun, Snapshot, Unfinished
 
 __all__ = ("Engine",)
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _NUMBERS_AT_ONCE = 1 << 20
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts at a database that is away

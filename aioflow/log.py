@@ -2,27 +2,74 @@
 
 Pretty on a terminal, one JSON object a line elsewhere. ``about(run_id=...)`` puts ids on every
 line that is logged within it, also by the tasks that are started there.
+
+structlog does it, and is imported when there is something to configure or to say: a command that
+reads a database says nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
-import structlog
-from structlog.contextvars import bound_contextvars
-from structlog.typing import Processor
-
-__all__ = ("about", "configure")
+__all__ = ("Logger", "about", "configure")
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 10}
 _CONTROL[ord("\n")] = "\\n"
 
 _QUIET = ("aiosqlite", "alembic", "asyncio", "uvicorn")
 """Libraries whose chatter helps nobody below a warning."""
+
+
+class Logger:
+    """Logs events with facts under the name of a module.
+
+    Args:
+        name: Of the module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def info(self, event: str, **facts: object) -> None:
+        """Log an event at level info."""
+        self._log("info", event, facts)
+
+    def warning(self, event: str, **facts: object) -> None:
+        """Log a condition that may need attention."""
+        self._log("warning", event, facts)
+
+    def error(self, event: str, **facts: object) -> None:
+        """Log a condition that needs attention."""
+        self._log("error", event, facts)
+
+    def exception(self, event: str, **facts: object) -> None:
+        """Log an error with the exception that is being handled."""
+        self._log("exception", event, facts)
+
+    def _log(self, method: str, event: str, facts: Mapping[str, object]) -> None:
+        with _rich_only_on_a_terminal():
+            import structlog
+        getattr(structlog.get_logger(self._name), method)(event, **facts)
+
+
+@contextmanager
+def _rich_only_on_a_terminal() -> Iterator[None]:
+    """Have structlog import Rich, which draws tracebacks, only where there is a terminal.
+
+    It takes four times as long as structlog itself.
+    """
+    if {"rich", "structlog"} & sys.modules.keys() or sys.stderr.isatty():
+        yield
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment] # as if it were not installed
+    try:
+        yield
+    finally:
+        del sys.modules["rich"]
 
 
 def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None = None) -> None:
@@ -33,6 +80,9 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
         style: ``pretty``, ``json``, or ``auto`` for what suits the stream.
         stream: Standard error by default.
     """
+    with _rich_only_on_a_terminal():
+        import structlog
+
     stream = stream or sys.stderr
     is_pretty = style == "pretty" or (style == "auto" and stream.isatty())
     shared = _shared_processors()
@@ -65,10 +115,14 @@ def configure(*, level: str = "info", style: str = "auto", stream: TextIO | None
 
 def about(**ids: object) -> AbstractContextManager[None]:
     """Return a block in which every logged line carries these ids."""
+    from structlog.contextvars import bound_contextvars
+
     return bound_contextvars(**ids)
 
 
-def _shared_processors() -> list[Processor]:
+def _shared_processors() -> list[Callable[..., Any]]:
+    import structlog
+
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -79,7 +133,9 @@ def _shared_processors() -> list[Processor]:
     ]
 
 
-def _last_processors(*, is_pretty: bool, colors: bool) -> list[Processor]:
+def _last_processors(*, is_pretty: bool, colors: bool) -> list[Callable[..., Any]]:
+    import structlog
+
     if is_pretty:
         return [_without_control, structlog.dev.ConsoleRenderer(colors=colors)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

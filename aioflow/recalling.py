@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import anyio
-import structlog
 
 from aioflow.core import backfilling, event_runs, lanes, mark, past, taken
 from aioflow.core.clear import asks, key_of, needed
@@ -20,6 +19,7 @@ from aioflow.core.resealing import PAGE
 from aioflow.core.restoring import Restoring
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.inputs import Asked, Continue, FillBack, Input, LookBack, ReadOwed
+from aioflow.log import Logger
 from aioflow.messages import Fired
 from aioflow.model import DagSpec, RunState, TaskNo, TriggerNo, ValueKind
 from aioflow.requests import ClearTasks, Mark, Reseal
@@ -28,7 +28,7 @@ from aioflow.store import Store
 
 __all__ = ("Recalling",)
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _READING = (Asked, Continue, FillBack, LookBack, ReadOwed)
 """The inputs that may need rows; a turn is full of others."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from aioflow.answers import Answers
-from aioflow.api import Api
 from aioflow.core.draft import Draft
 from aioflow.deliveries import Deliveries
 from aioflow.effects import (
@@ -25,7 +25,14 @@ from aioflow.model import Body, RunNo
 from aioflow.rows import Batch, RunRow
 from aioflow.triggerer import Triggerer
 
-__all__ = ("Routes",)
+__all__ = ("Follower", "Routes")
+
+
+class Follower(Protocol):
+    """Knows how things stand without asking the database, as ``api.Api`` does."""
+
+    def committed(self, batch: Batch, draft: Draft) -> None:
+        """Take a durable batch."""
 
 
 class Routes:
@@ -45,7 +52,7 @@ class Routes:
         triggerers: Mapping[str, Triggerer],
         deliveries: Deliveries,
         answers: Answers,
-        api: Api,
+        api: Follower,
         *,
         on_commit: Callable[[Batch], None] = lambda _: None,
         on_code_missing: Callable[[RestoreCode], None] = lambda _: None,

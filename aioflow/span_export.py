@@ -27,7 +27,7 @@ from aioflow.tracing import Span, Traces
 
 __all__ = ("SpanMaker", "ToldIds", "open_export")
 
-_HINT = "install aioflow[otel], or set traces.export to false"
+_HINT = "install aioflow-engine[otel], or set traces.export to false"
 _CLOSE_MS = 5_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 

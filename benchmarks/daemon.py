@@ -187,6 +187,8 @@ class DaemonProcess:
             status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
             if status in {404, 503}:
                 return None  # its file has not been parsed yet, or a commit takes long
+            if status == 409 and answer["code"] == "request.dag_broken":
+                return None  # its file has not been parsed again since it was put back
             assert status in {200, 201}, answer
             return str(answer["run_id"])
 

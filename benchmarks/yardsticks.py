@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from aioflow.host.link import BlockingLink, frames
+from aioflow.host.frames import BlockingLink, frames
 from aioflow.messages import Succeeded
 from aioflow.model import RunNo, StartNo, TaskNo
 from aioflow.orders import Start

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from sqlalchemy.engine import URL, make_url
 from aioflow.store import postgres_schema, sqlite_file
 from aioflow.store.lock import FileLock
 from tests.cpu_budget import CpuBudget
+from tests.postgres_reset import ResettableDatabase
 from tests.postgres_server import PostgresServer, watch
+
+pytest_plugins = ("pytester",)
 
 # Whoever runs tests in the background of a shell has Ctrl-C ignored, and so would all they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -147,33 +150,57 @@ def migrated_postgres(postgres_server: str) -> Iterator[URL]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def resettable_postgres(
+    postgres_server: str, migrated_postgres: URL
+) -> Iterator[Callable[[], str]]:
+    """Return a function that gives this worker's database back its first state."""
+    made_of = f"TEMPLATE {migrated_postgres.database}"
+    with ExitStack() as databases:
+
+        def create() -> ResettableDatabase:
+            url = databases.enter_context(_database(postgres_server, made_of))
+            database = ResettableDatabase(url.render_as_string(hide_password=False))
+            return databases.enter_context(database)
+
+        database = create()
+
+        def reset() -> str:
+            nonlocal database
+            if database.has_its_shape():
+                database.reset()
+            else:
+                databases.close()
+                database = create()
+            return database.url
+
+        yield reset
+
+
 @pytest.fixture
-def copied_postgres_url(postgres_server: str, migrated_postgres: URL) -> Iterator[str]:
-    """Return the URL of a database with its schema that lives as long as the test."""
-    with _database(postgres_server, f"TEMPLATE {migrated_postgres.database}") as url:
-        yield url.render_as_string(hide_password=False)
+def migrated_postgres_url(resettable_postgres: Callable[[], str]) -> str:
+    """Return the URL of a database that has its schema and nothing else."""
+    return resettable_postgres()
 
 
-DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+@pytest.fixture
+def migrated_sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """Return the URL of a file that has its schema and nothing else."""
+    path = tmp_path / "aioflow.db"
+    shutil.copy(migrated_sqlite, path)
+    return f"sqlite:///{path}"
 
 
-@pytest.fixture(params=DATABASES)
-def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of a database that nobody has opened yet, once for each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/aioflow.db"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+# What every store has to do, tests/store shows on both databases. What stands on a store is shown
+# on the second one at night.
 
 
-@pytest.fixture(params=DATABASES)
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of a database without a row of ours, once for each kind."""
-    if request.param == "sqlite":
-        path = tmp_path / "aioflow.db"
-        shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
-        return f"sqlite:///{path}"
-    url: str = request.getfixturevalue("copied_postgres_url")
+@pytest.fixture(
+    params=("sqlite", pytest.param("postgres", marks=(pytest.mark.postgres, pytest.mark.nightly)))
+)
+def store_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a database without a row of ours."""
+    url: str = request.getfixturevalue(f"migrated_{request.param}_url")
     return url
 
 

@@ -44,12 +44,13 @@ class CpuBudget:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._is_controller = not hasattr(config, "workerinput")
-        self._enforced = "not nightly" in str(config.getoption("markexpr", ""))
+        self._enforced = config.getoption("markexpr", "") == "not nightly"
         self._scale = max(1.0, _yardstick() / REFERENCE_SECONDS)
-        self._began = 0.0
         self._spent = 0.0
         self._shared = 0.0
-        self._torn_down = 0.0
+        self._noted = 0.0
+        self._own: set[pytest.FixtureDef[object]] = set()
+        self._is_ending = False
         self._costs: dict[str, float] = {}
         self._over: list[str] = []
 
@@ -59,6 +60,7 @@ class CpuBudget:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Begin a case."""
         self._spent = self._shared = 0.0
+        self._noted = _cpu()
         return (yield from self._timed())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -79,26 +81,40 @@ class CpuBudget:
     ) -> Generator[None, object, object]:
         """Charge no case for a shared fixture, nor for what that one sets up in turn."""
         began, before = _cpu(), self._shared
+        self._noted = began
         try:
             return (yield)
         finally:
-            if fixturedef.scope != "function":
-                self._shared = before + _cpu() - began
+            self._noted = _cpu()
+            if fixturedef.scope == "function":
+                self._own.add(fixturedef)
+            else:
+                self._shared = before + self._noted - began
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measure the teardown up to the last function-scoped fixture; those go first."""
-        self._began = self._torn_down = _cpu()
+        began = self._noted = _cpu()
+        self._is_ending = True
         try:
             return (yield)
         finally:
-            cost = self._spent - self._shared + self._torn_down - self._began
+            self._is_ending = False
+            cost = self._spent - self._shared + self._noted - began
             item.user_properties.append((_CPU, round(cost / self._scale, 3)))
 
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
-        """Note the end of a function-scoped fixture."""
-        if fixturedef.scope == "function":
-            self._torn_down = _cpu()
+        """Note the end of a case's own fixture, which pytest may report again later.
+
+        A shared fixture ends in the set-up of a case that asks for it with another parameter.
+        """
+        if fixturedef in self._own:
+            self._own.remove(fixturedef)
+            self._noted = _cpu()
+        elif not self._is_ending and fixturedef.scope != "function":
+            now = _cpu()
+            self._shared += now - self._noted
+            self._noted = now
 
     # ── judged where the session ends ───────────────────────────────────────────────────
 
@@ -143,7 +159,8 @@ class CpuBudget:
 
 
 def _allowed(case: str, listed: dict[str, dict[str, Any]]) -> float:
-    entry = listed.get(case.partition("[")[0])
+    name = case.partition("[")[0].partition("@")[0]  # the name of its xdist group follows an @
+    entry = listed.get(name)
     return BUDGET_SECONDS if entry is None else float(entry["seconds"])
 
 

@@ -1,7 +1,7 @@
 """Run the third ring of tests in parts, each within a time limit; end with one summary line.
 
 python -m tests.nightly              all parts
-python -m tests.nightly campaigns    the named parts
+python -m tests.nightly kills timed  the named parts
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import argparse
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ("PARTS", "Part", "main")
+__all__ = ("PARTS", "Part", "Result", "main", "run")
 
 _STOP_SECONDS = 60
 
@@ -28,65 +32,121 @@ class Part:
 
     name: str
     arguments: tuple[str, ...]
-    minutes: int
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a part ended.
+
+    Attributes:
+        status: Exit status of pytest; ``None`` if the part was interrupted.
+        cases: Number of cases by outcome; empty if pytest left no report.
+    """
+
+    name: str
+    status: int | None
+    cases: dict[str, int]
+    seconds: float
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether every case passed, and there was one."""
+        return self.status == 0
+
+    def __str__(self) -> str:
+        how = "interrupted" if self.status is None else f"failed with status {self.status}"
+        counted = ", ".join(f"{count:,} {outcome}" for outcome, count in self.cases.items())
+        return (
+            f"{self.name} {'passed' if self.has_passed else how}"
+            f" ({counted or 'no report'}) in {_minutes(self.seconds)}"
+        )
 
 
 BOTH_LOOPS = ("--loops", "uvloop,asyncio")
 PARALLEL = ("-n", "2", "--dist", "loadgroup")
+TIMED = "tests/campaigns/test_timed_faults.py"
 PARTS = (
     # Every case of `make test`, on both event loops.
-    Part("suite", ("-m", "not nightly", *BOTH_LOOPS, *PARALLEL), 90),
+    Part("suite", ("-m", "not nightly", *BOTH_LOOPS, *PARALLEL), 45),
     # Seeds, planted bugs, views of the page, requests drawn from the API's schema, benchmarks.
+    Part("wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, "--ignore", "tests/campaigns"), 90),
+    # Campaigns whose seconds are not judged: kills, crashes, seeds, requests.
     Part(
-        "wide",
-        ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, "--ignore", "tests/campaigns"),
-        90,
+        "kills",
+        ("-m", "nightly", "tests/campaigns", "--ignore", TIMED, "-n", "2", "--dist", "worksteal"),
+        120,
     ),
-    # Kills and faults that measure seconds: nothing else may run beside them.
-    Part("campaigns", ("-m", "nightly", "tests/campaigns", "-n", "0", "--timeout", "0"), 240),
+    # Faults whose seconds are judged: nothing else may run beside them.
+    Part("timed", ("-m", "nightly", TIMED, "-n", "0"), 45),
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> int:
     """Return 1 if a part failed or was interrupted."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m tests.nightly",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    names = [part.name for part in PARTS]
+    names = [part.name for part in parts]
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(names)}")
-    chosen = parser.parse_args().parts or names
+    chosen = parser.parse_args(arguments).parts or names
     if unknown := set(chosen) - set(names):
         parser.error(f"unknown part {min(unknown)}: choose from {', '.join(names)}")
+    results = [run(part) for part in parts if part.name in chosen]
+    passed = sum(result.has_passed for result in results)
+    took = _minutes(sum(result.seconds for result in results))
+    details = "; ".join(map(str, results))
+    print(f"nightly: {passed} of {len(results)} parts passed in {took}: {details}")
+    return int(passed < len(results))
+
+
+def run(part: Part) -> Result:
+    """Run a part to its end, or to its time limit."""
     began = time.monotonic()
-    results = {part.name: _run(part) for part in PARTS if part.name in chosen}
-    details = ", ".join(f"{name} {result}" for name, result in results.items())
-    failed = sum(not result.startswith("passed") for result in results.values())
-    print(
-        f"nightly: {len(results) - failed} of {len(results)} parts passed "
-        f"in {_minutes(began)} min: {details}"
-    )
-    return int(failed > 0)
+    print(f"── {part.name}: at most {_minutes(part.minutes * 60)} ──", flush=True)
+    with tempfile.TemporaryDirectory(prefix="aioflow-nightly-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", *part.arguments, f"--junitxml={report}"]
+        with subprocess.Popen(command) as process:
+            status = _wait(process, part.minutes * 60)
+        cases = _cases(report)
+    return Result(part.name, status, cases, time.monotonic() - began)
 
 
-def _run(part: Part) -> str:
-    began = time.monotonic()
-    print(f"── {part.name}: at most {part.minutes} min ──", flush=True)
-    with subprocess.Popen([sys.executable, "-m", "pytest", *part.arguments]) as process:
-        try:
-            status = process.wait(part.minutes * 60)
-            result = "passed" if status == 0 else f"failed with status {status}"
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            result = "interrupted"
-    return f"{result} in {_minutes(began)} min"
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return the exit status, or ``None`` after an interrupt: pytest then reports what it has."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return None
 
 
-def _minutes(since: float) -> int:
-    return round((time.monotonic() - since) / 60)
+def _cases(report: Path) -> dict[str, int]:
+    if not report.exists():
+        return {}
+    suites = list(ET.parse(report).getroot().iter("testsuite"))
+    counted = {
+        name: sum(int(suite.get(name, 0)) for suite in suites)
+        for name in ("tests", "failures", "errors", "skipped")
+    }
+    failed = counted["failures"] + counted["errors"]
+    outcomes = {
+        "passed": counted["tests"] - failed - counted["skipped"],
+        "failed": failed,
+        "skipped": counted["skipped"],
+    }
+    return {outcome: count for outcome, count in outcomes.items() if count or outcome == "passed"}
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.api import Api, instant, iso
@@ -669,11 +669,23 @@ NESTED = st.recursive(
 )
 
 
-@given(NESTED)
-def test_whatever_can_be_stored_can_be_shown(value):
+def can_be_shown(value: object) -> None:
     shown = plain_bytes(encode(value, "the value"))
 
     assert msgspec.json.decode(msgspec.json.encode(shown)) == shown
+
+
+@given(NESTED)
+@settings(max_examples=30)
+def test_whatever_can_be_stored_can_be_shown(value):
+    can_be_shown(value)
+
+
+@pytest.mark.nightly
+@given(NESTED)
+@settings(max_examples=300)
+def test_much_that_can_be_stored_can_be_shown(value):
+    can_be_shown(value)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import anyio
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from aioflow.api import passwords as passwords_module
 from aioflow.api.attempts import Attempts
 from aioflow.api.passwords import Passwords
 from aioflow.errors import TooManyLogins
@@ -147,9 +146,11 @@ async def test_a_password_is_known_again_and_no_other_is():
 
 
 def test_where_there_is_no_user_a_real_hash_is_compared_with():
+    passwords = Passwords()
+
     with pytest.raises(VerifyMismatchError):
-        passwords_module._hasher.verify(passwords_module._NOBODY, "anything")
-    assert not passwords_module._hasher.check_needs_rehash(passwords_module._NOBODY.decode())
+        passwords._hasher.verify(passwords._no_user, "anything")
+    assert not passwords._hasher.check_needs_rehash(passwords._no_user.decode())
 
 
 async def test_who_comes_while_too_many_wait_is_sent_away():

@@ -23,6 +23,9 @@ CLAIMED = {
     *("event_runs", "reads"),
 }
 
+SAMPLED = ("hop", "turn")
+"""With a daemon, and without one. The others run by night."""
+
 
 @pytest.fixture(autouse=True)
 def results(tmp_path, monkeypatch):
@@ -32,7 +35,13 @@ def results(tmp_path, monkeypatch):
 
 @pytest.mark.process
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", benchmarks.MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in SAMPLED else pytest.mark.nightly)
+        for name in benchmarks.MODULES
+    ],
+)
 def test_each_measurement_runs_and_says_what_it_is_measured_against(name, results):
     (found,) = benchmarks.run([name], tiny=True)
 
@@ -51,6 +60,7 @@ def test_each_measurement_runs_and_says_what_it_is_measured_against(name, result
         assert any(figure.at_most or figure.at_least for figure in figures)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(400)
 def test_the_command_weighs_each_kind_on_a_daemon_of_its_own(tmp_path):

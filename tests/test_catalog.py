@@ -160,7 +160,6 @@ async def test_without_inotify_the_sweep_finds_changes(tmp_path, monkeypatch):
 BAD = {
     "exit": "import sys, aioflow\nsys.exit(3)",
     "hard_exit": "import os, aioflow\nos._exit(3)",
-    "loop": "import aioflow\nwhile True: pass",
     "syntax": "import aioflow\ndef broken(:",
     "memory": "import aioflow\nhoard = bytearray(10_000_000_000)",
     "output": "import aioflow\nfor _ in range(1000): print('x' * 1_000_000)",
@@ -170,17 +169,36 @@ BAD = {
 }
 
 
-async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path):
-    files = {f"{name}.py": text for name, text in BAD.items()} | {"good.py": GOOD}
+ENDLESS = {
+    "sleeps": "import time, aioflow\ntime.sleep(1000)",
+    "spins": "import aioflow\nwhile True: pass",
+}
+
+
+@pytest.mark.parametrize("endless", ENDLESS.values(), ids=ENDLESS)
+async def test_a_file_that_does_not_end_is_ended(tmp_path, endless):
+    async with watched(tmp_path, {"loop.py": endless}, limits=Limits(wall_seconds=1)) as it:
+        assert [report.reason for report in it.reports] == ["timeout"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, id="all-end"),
+        pytest.param({"loop": ENDLESS["sleeps"]}, id="one-sleeps", marks=pytest.mark.nightly),
+        pytest.param({"loop": ENDLESS["spins"]}, id="one-spins", marks=pytest.mark.nightly),
+    ],
+)
+async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path, more):
+    files = {f"{name}.py": text for name, text in (BAD | more).items()} | {"good.py": GOOD}
     async with watched(tmp_path, files, limits=Limits(wall_seconds=10)) as it:
         reasons = {r.file: r.reason for r in it.reports if isinstance(r, FileBroken)}
         good = [report for report in it.reports if isinstance(report, FileParsed)]
 
     assert [report.file for report in good] == ["good.py"]
-    assert reasons == {
+    assert reasons == dict.fromkeys((f"{name}.py" for name in more), "timeout") | {
         "exit.py": "exit",
         "hard_exit.py": "exit",
-        "loop.py": "timeout",
         "syntax.py": "syntax_error",
         "memory.py": "memory",
         "output.py": "output",
@@ -190,17 +208,24 @@ async def test_bad_files_are_told_apart_and_harm_no_other(tmp_path):
     }
 
 
-async def test_what_a_parser_started_does_not_outlive_it(tmp_path):
+@pytest.mark.parametrize(
+    ("reason", "deed"),
+    [
+        pytest.param("output", "while True: print('x' * 1_000_000)", id="output"),
+        pytest.param("timeout", "child.wait()", id="timeout", marks=pytest.mark.nightly),
+    ],
+)
+async def test_what_a_parser_started_does_not_outlive_it(tmp_path, reason, deed):
     where = tmp_path / "offspring"
     source = f"""
 import aioflow, os, subprocess
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 open({str(where)!r}, "w").write(str(child.pid))
-while True: pass
+{deed}
 """
     async with watched(tmp_path, {"a.py": source}, limits=Limits(wall_seconds=10)) as it:
         [broken] = it.reports
-        assert broken.reason == "timeout"
+        assert broken.reason == reason
         assert not is_alive(int(where.read_text()))
 
 
@@ -333,7 +358,7 @@ async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(lanes, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:
         for number in range(8):
-            it.write(f"{number}.py", BAD["loop"])
+            it.write(f"{number}.py", ENDLESS["sleeps"])
         await until(lambda: len(it.catalog._lanes.files) == 8)
         it.write("z.py", DAG.format(name="good", value=2))
         assert (await it.reported(2)).file == "z.py"

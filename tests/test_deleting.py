@@ -25,6 +25,7 @@ from aioflow.store import tables
 from aioflow.store.erasing import ERASED
 from aioflow.store.replay import compare
 from aioflow.tasklog import LogKey, TaskLog
+from tests.databases import on_both_databases
 from tests.test_engine import Node, node
 from tests.turns import until
 
@@ -141,6 +142,7 @@ async def test_nobody_sees_a_run_that_is_being_deleted(store_url):
         assert run.run_no in [row.run_no for row in await n.store.list_deletions()]
 
 
+@on_both_databases
 @pytest.mark.parametrize("fields", [{"run_id": "mine"}, {"key": "once"}])
 async def test_what_a_run_has_taken_is_free_when_all_of_it_has_gone(store_url, tmp_path, fields):
     async with node(store_url) as n:
@@ -209,6 +211,7 @@ async def test_one_that_cannot_be_deleted_keeps_no_other_from_it(store_url, tmp_
         assert await compare(n.store) == []
 
 
+@on_both_databases
 async def test_what_is_gone_already_may_be_erased_again(store_url):
     async with node(store_url) as n:
         run_id = await finished(n)

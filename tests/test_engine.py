@@ -38,6 +38,7 @@ from aioflow.store import open_store
 from aioflow.store.replay import compare
 from aioflow.timers import Timers
 from aioflow.unfinished import LiveRun
+from tests.databases import on_both_databases
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -235,6 +236,7 @@ def test_a_database_that_stays_away_is_named_at_once_and_then_each_second():
     assert engine.store_away_since == 7_000_000
 
 
+@on_both_databases
 async def test_a_refused_batch_costs_only_its_culprit(store_url):
     async with node(store_url) as n:
         await n.load(A, B)
@@ -268,7 +270,7 @@ async def test_a_slot_whose_run_is_refused_is_told_and_tried_again(store_url):
     async with node(store_url) as n:
         n.engine.memory.late_after_us = 1
         n.store.refuse = lambda batch: bool(batch.new_runs)
-        await n.load(A, schedule=ScheduleSpec(every_us=1_000_000))
+        await n.load(A, schedule=ScheduleSpec(every_us=50_000))
         while not (told := [e for e in n.outlets.others if isinstance(e, Deliver)]):
             await n.engine.next_turn()
 
@@ -356,6 +358,7 @@ async def test_an_unstorable_result_fails_nobody_else(store_url):
         assert row.state is RunState.FAILED or row.quarantine
 
 
+@on_both_databases
 async def test_a_restart_on_the_same_rows_goes_on(store_url):
     mapped = MapSpec(sources=(MapSource("x", 0, -1),))
     tasks = (

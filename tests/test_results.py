@@ -93,5 +93,4 @@ def test_a_damaged_list_is_said_to_be(tmp_path, content):
     with pytest.raises(ValueError, match="damaged"):
         read_items(path)
     with pytest.raises(ValueError, match="damaged"):
-        for index in range(3):
-            read_one_item(path, index)
+        _ = [read_one_item(path, index) for index in range(3)]

@@ -194,3 +194,24 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
 
     assert find_home() == tmp_path / ".aioflow"
     assert find_home("here") == tmp_path / "here"
+
+
+@pytest.mark.parametrize("url", [None, "postgresql://user@host/name"])
+@pytest.mark.parametrize("means", ["file", "variable"])
+def test_who_reads_the_database_finds_what_the_daemon_does(tmp_path, monkeypatch, url, means):
+    if url and means == "file":
+        (tmp_path / "aioflow.toml").write_text(f'db.url = "{url}"\n')
+    if url and means == "variable":
+        monkeypatch.setenv("aioflow_db__url", url)
+
+    found, whole = Settings.of_database(tmp_path), Settings.read(tmp_path)
+
+    assert url in {None, found.db}
+    assert (found.home, found.db, found.key_file) == (whole.home, whole.db, whole.key_file)
+
+
+def test_who_reads_the_database_is_told_of_a_wrong_setting(tmp_path):
+    (tmp_path / "aioflow.toml").write_text("web.port = -1\n")
+
+    with pytest.raises(SettingsError, match=r"web\.port"):
+        Settings.of_database(tmp_path)

@@ -221,7 +221,7 @@ def test_a_run_that_the_process_does_not_know_has_none():
 def test_an_exporter_that_is_not_installed_is_told(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nonsense")
 
-    with pytest.raises(SettingsError, match=r"no exporter 'nonsense'.*aioflow\[otel\]"):
+    with pytest.raises(SettingsError, match=r"no exporter 'nonsense'.*aioflow-engine\[otel\]"):
         open_export()
 
 

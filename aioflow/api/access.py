@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskStatus
 
 from aioflow.access import HOME, AccountRow, Actor, LoginRow, Noted, Role, TokenRow
@@ -30,6 +29,7 @@ from aioflow.errors import (
     UnknownLogin,
     WrongPassword,
 )
+from aioflow.log import Logger
 from aioflow.requests import (
     CreateAccount,
     CreateToken,
@@ -54,7 +54,7 @@ _SCOPES = 100
 _WRITE_SECONDS = 1.0
 _USES_AT_ONCE = 500
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _Ask: TypeAlias = Callable[[Request, Actor | None, float], Awaitable[object]]
 _ASK_SECONDS = 5.0
@@ -118,17 +118,20 @@ class Access:
 
     Args:
         ask: Asks the engine in somebody's name, and waits for so many seconds.
+        passwords: Hashes passwords.
 
     Attributes:
         picture: What requests are compared with.
     """
 
-    def __init__(self, store: Store, clock: Clock, ask: _Ask) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ask: _Ask, passwords: Passwords | None = None
+    ) -> None:
         self.picture = Picture()
         self._store = store
         self._clock = clock
         self._ask = ask
-        self._passwords = Passwords()
+        self._passwords = passwords or Passwords()
         self._attempts = Attempts()
         self._refusals = Refusals()
         self._arrived = anyio.Event()

@@ -60,7 +60,7 @@ class Overview:
         used = sum(not worker.is_idle for worker in slots.workers)
         return OverviewView(
             status=status,
-            version=version("aioflow"),
+            version=version("aioflow-engine"),
             uptime_seconds=(self._clock.monotonic_us() - self._began_us) / 1e6,
             is_store_away=engine.store_away_since is not None,
             live_runs=len(engine.memory.runs),

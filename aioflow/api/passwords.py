@@ -22,13 +22,10 @@ _WAITING = 16
 _AGAIN_SECONDS = 2
 
 # What OWASP asks for at least: 19 MiB, two rounds.
-_hasher = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+_OWASP = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
-_NOBODY = (
-    b"$argon2id$v=19$m=19456,t=2,p=1$c29tZXRoaW5nc2FsdHkxMg$"
-    b"ZzO1ZQm0pOZzY6V2v3r8mVJY9b2uZk0h7pXqk0yF1mE"
-)
-"""Compared with where there is no such user: that takes as long."""
+_NO_USER = "$argon2id$v=19$m={m},t={t},p={p}$c29tZXRoaW5nc2FsdHkxMg${digest}"
+_DIGEST = "ZzO1ZQm0pOZzY6V2v3r8mVJY9b2uZk0h7pXqk0yF1mE"
 
 
 def checked_password(password: str) -> str:
@@ -43,9 +40,17 @@ def checked_password(password: str) -> str:
 
 
 class Passwords:
-    """Hashes and compares. Who comes while too many wait is sent away."""
+    """Hashes and compares. Who comes while too many wait is sent away.
 
-    def __init__(self) -> None:
+    Args:
+        hasher: Its parameters decide how long a hash takes.
+    """
+
+    def __init__(self, hasher: argon2.PasswordHasher = _OWASP) -> None:
+        self._hasher = hasher
+        self._no_user = _NO_USER.format(
+            m=hasher.memory_cost, t=hasher.time_cost, p=hasher.parallelism, digest=_DIGEST
+        ).encode()
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._waiting = 0
 
@@ -58,7 +63,7 @@ class Passwords:
         """
         text = checked_password(password).encode("utf-8", "surrogatepass")
         with self._in_line():
-            return (await in_thread(_hasher.hash, text, limiter=self._limiter)).encode()
+            return (await in_thread(self._hasher.hash, text, limiter=self._limiter)).encode()
 
     async def matches(self, secret: bytes | None, password: str) -> bool:
         """Whether a password is the one that this was kept of; it takes as long for ``None``.
@@ -70,7 +75,9 @@ class Passwords:
             return False
         text = password.encode("utf-8", "surrogatepass")
         with self._in_line():
-            is_same = await in_thread(_is_of, secret or _NOBODY, text, limiter=self._limiter)
+            is_same = await in_thread(
+                self._is_of, secret or self._no_user, text, limiter=self._limiter
+            )
         return is_same and secret is not None
 
     @contextmanager
@@ -83,9 +90,8 @@ class Passwords:
         finally:
             self._waiting -= 1
 
-
-def _is_of(secret: bytes, password: bytes) -> bool:
-    try:
-        return _hasher.verify(secret, password)
-    except (VerificationError, InvalidHashError):
-        return False
+    def _is_of(self, secret: bytes, password: bytes) -> bool:
+        try:
+            return self._hasher.verify(secret, password)
+        except (VerificationError, InvalidHashError):
+            return False

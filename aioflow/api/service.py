@@ -23,6 +23,7 @@ from aioflow.api.layout import Place
 from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
 from aioflow.api.params import check_params
 from aioflow.api.parked import Describe, nothing_known
+from aioflow.api.passwords import Passwords
 from aioflow.api.reader import PAGE, Counted
 from aioflow.api.reads import Reads
 from aioflow.api.rotation import Rotation, RotationView
@@ -105,6 +106,7 @@ class Api(Actions):
         watched: What triggers share their watches with.
         spans: How many spans were made, and dropped.
         timetables: Where authors' own are asked; ``None`` where they cannot be.
+        passwords: Hashes passwords; ``None`` for as slowly as is safe.
 
     Attributes:
         actor: In whose name it changes things, for the audit; ``None`` for the daemon itself.
@@ -130,6 +132,7 @@ class Api(Actions):
         watched: Describe = nothing_known,
         spans: Callable[[], tuple[int, int]] = lambda: (0, 0),
         timetables: Timetables | None = None,
+        passwords: Passwords | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results")
         self.clock = clock
@@ -149,7 +152,7 @@ class Api(Actions):
         if engine is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._ask, hosts=hosts, watched=watched)
-        self.access = Access(store, clock, self._ask_as)
+        self.access = Access(store, clock, self._ask_as, passwords)
         self.act_as(None)
 
     def act_as(self, actor: Actor | None) -> None:

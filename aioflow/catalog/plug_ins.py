@@ -10,18 +10,18 @@ from importlib.metadata import entry_points
 
 import anyio.to_thread
 import msgspec
-import structlog
 
 from aioflow.catalog.parsing import Parser
 from aioflow.findings import DagFailure, TriggerKind
+from aioflow.log import Logger
 
 __all__ = ("GROUP", "PlugIn", "look_at", "plug_ins", "warn_of_broken")
 
 GROUP = "aioflow.triggers"
 
-_OURS = "aioflow"
+_OURS = "aioflow-engine"
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class PlugIn(msgspec.Struct, frozen=True, kw_only=True):

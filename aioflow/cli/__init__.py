@@ -184,5 +184,5 @@ class _Version(argparse.Action):
     ) -> None:
         from importlib.metadata import version
 
-        print(version("aioflow"))
+        print(version("aioflow-engine"))
         parser.exit()

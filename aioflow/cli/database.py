@@ -11,8 +11,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from aioflow.api import Api
-from aioflow.cli.lone_host import LoneHost
 from aioflow.clock import SystemClock
 from aioflow.errors import DaemonAway, SettingsError
 from aioflow.secrets import KEY_BYTES, Vault, read_keys
@@ -23,16 +21,19 @@ from aioflow.tasklog import TaskLog
 __all__ = ("ask_database", "opened")
 
 
-def ask_database(home: Path, question: Callable[[Api], Awaitable[Any]]) -> Any:
-    """Return the answer in JSON's terms, bytes as they are.
+def ask_database(home: Path, question: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Return the answer of an ``Api`` in JSON's terms, bytes as they are.
 
     Raises:
         DaemonAway: If there is no database yet.
     """
 
     async def ask() -> Any:
-        settings = Settings.read(home)
+        settings = Settings.of_database(home)
         async with opened(settings) as store:
+            from aioflow.api import Api  # not before there is something to ask
+            from aioflow.cli.lone_host import LoneHost
+
             tasklog = TaskLog(settings.logs_folder, SystemClock())
             lone = LoneHost(store)
             answer = await question(Api.offline(store, tasklog, home=home, timetables=lone))

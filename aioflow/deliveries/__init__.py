@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow.children import NoRoom
@@ -23,6 +22,7 @@ from aioflow.effects import Deliver
 from aioflow.errors import StoreUnavailable
 from aioflow.executors.wiring import Wiring
 from aioflow.inputs import Delivered
+from aioflow.log import Logger
 from aioflow.messages import Called
 from aioflow.owed import ALERT, Alert
 from aioflow.rows import VersionRow
@@ -30,7 +30,7 @@ from aioflow.store import Store
 
 __all__ = ("Deliveries", "Pace", "Targets")
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 IDLE_SECONDS = 10.0
 """How long a process waits for more."""

@@ -11,6 +11,7 @@ many coroutines outlived their cancellation.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -20,7 +21,7 @@ from aioflow.author.deferrable import set_default_deferrable
 from aioflow.author.retry import set_default_tries
 from aioflow.errors import LinkClosed
 from aioflow.host.airflow import finder as airflow
-from aioflow.host.link import BlockingLink
+from aioflow.host.frames import BlockingLink
 from aioflow.host.process import die_before_parent, die_with_parent, take_socket
 from aioflow.orders import Order, Welcome
 
@@ -35,6 +36,7 @@ def main() -> int:
     die_with_parent()
     faulthandler.enable()  # a crash tells where, in the log of whoever caused it
     sys.dont_write_bytecode = True  # a snapshot is immutable, a DAG folder is not ours
+    gc.freeze()  # all this stays: neither a collection nor the end need walk it
     link = BlockingLink(sock := take_socket("AIOFLOW_LINK_FD"))
     try:
         welcome, *first = link.receive()

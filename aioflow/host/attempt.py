@@ -14,7 +14,7 @@ from aioflow.author.signals import NotReady, sensor_saw
 from aioflow.host.arguments import KnownRun, spec_of
 from aioflow.host.body import Body, PagesOfRun, begin
 from aioflow.host.failures import print_traceback
-from aioflow.host.items import Giver
+from aioflow.host.giving import Giver
 from aioflow.host.outcome import is_ignored
 from aioflow.host.pages import FetchPage, fetch_ahead, no_page
 from aioflow.messages import Labelled

@@ -23,7 +23,7 @@ from aioflow.host import values
 from aioflow.host.arguments import KnownRun
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback
-from aioflow.host.link import BlockingLink
+from aioflow.host.frames import BlockingLink
 from aioflow.host.runs import Runs
 from aioflow.host.streams import Descriptors, configure_logging, flush, line_by_line
 from aioflow.instants import as_datetime

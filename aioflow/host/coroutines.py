@@ -24,7 +24,7 @@ from aioflow.host.attempt import Attempt
 from aioflow.host.blackbox import BlackBox
 from aioflow.host.calls import DurableCalls
 from aioflow.host.code import CodeShelf
-from aioflow.host.items import Giver
+from aioflow.host.giving import Giver
 from aioflow.host.nursery import Hosted, Nursery, guest
 from aioflow.host.outcome import (
     LostInHost,
@@ -136,7 +136,7 @@ class HostedTry(Hosted):
         self._host.report_for(self, report)
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """See ``items.Talk``."""
+        """See ``giving.Talk``."""
         return await self._host.packed(steps)
 
     def find_class(self, path: str) -> Any:

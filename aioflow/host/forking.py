@@ -24,7 +24,7 @@ from aioflow.errors import LinkClosed
 from aioflow.findings import NO_ROOM, DagFailure, Inspected, Named, Parsed, ParserDied
 from aioflow.host import offspring
 from aioflow.host.failures import print_traceback
-from aioflow.host.link import BlockingLink, complete_frames
+from aioflow.host.frames import BlockingLink, complete_frames
 from aioflow.host.parse import look
 from aioflow.host.process import adopt_orphans, die_with_parent, limit_parser, stand_back
 from aioflow.host.shared_state import SharedState

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.node import Node
 from aioflow.author.packing import Steps
 from aioflow.errors import ValueTooLarge
 from aioflow.host.fan_in import Pages
-from aioflow.messages import Item, Report
 from aioflow.model import TaskNo
-from aioflow.orders import Start
 from aioflow.results import RESULT_LIMIT
 
-__all__ = ("ITEM_LIMIT", "Giver", "ItemTooLarge", "all_items", "encoded", "gathered", "one_item")
+__all__ = ("ITEM_LIMIT", "ItemTooLarge", "all_items", "encoded", "gathered", "one_item")
 
 ITEM_LIMIT = 1024 * 1024
 """Bytes of msgpack an item may have."""
@@ -30,59 +25,6 @@ _ITEM_BYTES = 32
 
 class ItemTooLarge(Exception):
     """An item, or all a handler returned at once, has more bytes than may travel."""
-
-
-class Talk(Protocol):
-    """What a giver knows of its try."""
-
-    start: Start
-
-    def report(self, report: Report) -> None:
-        """Tell the engine."""
-
-    async def packed(self, steps: Steps[bytes]) -> bytes:
-        """Pack what is given on; a large value does not hold up others meanwhile."""
-
-
-class Giver:
-    """Gives on what a generator yields: each is stored before the generator goes on."""
-
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
-        self._made = 0
-        self._taken = talk.start.stored
-        self._room: asyncio.Future[None] | None = None
-
-    async def give_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
-        """Give on everything; what an earlier try had given on stays as it was."""
-        known = self._taken
-        async with aclosing(items):
-            async for value in items:
-                if self._made >= known:
-                    what = f"item {self._made} of {name}"
-                    await self._give(await self._talk.packed(encoded(value, what)))
-                self._made += 1
-        if self._made < known:
-            print(  # noqa: T201 - into the log of the task
-                f"aioflow: it yielded {self._made} items, and {known} in an earlier try; "
-                "those stay as they are"
-            )
-
-    async def _give(self, payload: bytes) -> None:
-        start = self._talk.start
-        self._talk.report(Item(start.task_no, start.start_no, self._made, payload))
-        while self._taken <= self._made:
-            self._room = asyncio.get_running_loop().create_future()
-            try:
-                await self._room
-            finally:
-                self._room = None
-
-    def take(self, upto: int) -> None:
-        """Items are stored, and there is room for more."""
-        self._taken = max(self._taken, upto)
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
 
 
 def encoded(value: object, what: str) -> Steps[bytes]:

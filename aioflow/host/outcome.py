@@ -34,8 +34,8 @@ from aioflow.errors import (
 from aioflow.host.arguments import BadArgument, spec_of
 from aioflow.host.choices import BadChoice, skipped_by
 from aioflow.host.failures import failure_of, one_line, print_traceback
+from aioflow.host.frames import packed
 from aioflow.host.items import ItemTooLarge, gathered
-from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing, portable
 from aioflow.host.runs import RunUnknown
 from aioflow.messages import (

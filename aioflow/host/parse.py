@@ -13,8 +13,8 @@ from aioflow.author.describe import describe
 from aioflow.errors import AioflowError
 from aioflow.findings import DagFailure, Inspected, Named, Parsed
 from aioflow.host.failures import failure_of, print_traceback
+from aioflow.host.frames import BlockingLink
 from aioflow.host.imports import Reach
-from aioflow.host.link import BlockingLink
 from aioflow.host.loader import CodeMissing, WholeProcess
 from aioflow.host.plug_in import look_at
 from aioflow.host.shared_state import SharedState, shown

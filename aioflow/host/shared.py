@@ -18,7 +18,8 @@ import uvloop
 
 from aioflow.errors import TaskError
 from aioflow.host.blackbox import BlackBox
-from aioflow.host.link import Link, child_link, packed
+from aioflow.host.frames import packed
+from aioflow.host.link import Link, child_link
 from aioflow.host.streams import configure_logging, line_by_line
 from aioflow.host.watchdog import Watchdog, announcer
 from aioflow.messages import Ask, Pong, Report, Withdraw

@@ -19,7 +19,7 @@ import msgspec
 
 from aioflow.errors import LinkClosed
 from aioflow.host.code import CodeShelf
-from aioflow.host.link import BlockingLink
+from aioflow.host.frames import BlockingLink
 from aioflow.host.outcome import now
 from aioflow.host.run_body import run_body
 from aioflow.host.runs import Runs

@@ -18,8 +18,8 @@ from aioflow.host.blackbox import BlackBox, signed
 from aioflow.host.code import CodeShelf
 from aioflow.host.failures import failure_of, print_traceback, traceback_of
 from aioflow.host.foresight import Question, tell_of_slots
+from aioflow.host.frames import packed
 from aioflow.host.hosted import HostedTrigger, Kinds, Wait
-from aioflow.host.link import packed
 from aioflow.host.loader import CodeMissing
 from aioflow.host.nursery import Nursery, guest
 from aioflow.host.outcome import LostInHost, now, pack

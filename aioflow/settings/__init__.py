@@ -18,9 +18,23 @@ import msgspec
 
 from aioflow.errors import SettingsError
 
-__all__ = ("FILE_NAME", "SOCKET_PATH_LIMIT", "Settings", "find_home", "is_loopback", "socket_path")
+__all__ = (
+    "FILE_NAME",
+    "NO_SETTINGS",
+    "PREFIX",
+    "SOCKET_PATH_LIMIT",
+    "Settings",
+    "database_url",
+    "find_home",
+    "is_loopback",
+    "socket_path",
+)
 
 FILE_NAME = "aioflow.toml"
+PREFIX = "AIOFLOW_"
+
+NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
+"""Variables with the prefix that are not settings."""
 
 SOCKET_PATH_LIMIT = 100
 """Bytes. The kernel takes 107; what is longer lies under ``/tmp`` instead."""
@@ -106,6 +120,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         source = "environment AIOFLOW_HOME" if os.environ.get("AIOFLOW_HOME") else "default"
         return read(find_home(home), "flag" if home else source, overrides or {})
 
+    @classmethod
+    def of_database(cls, home: Path) -> Settings:
+        """Read what is needed to read the database of a home: its URL, and where things lie.
+
+        Where nothing is set that is known without pydantic.
+
+        Raises:
+            SettingsError: As ``read``.
+        """
+        if _is_anything_set(home):
+            return cls.read(home)
+        return cls(home=home, dags=(), db=database_url(home))
+
     @property
     def oddities(self) -> list[str]:
         """What to say of the odd variables, a line each."""
@@ -152,6 +179,17 @@ def find_home(given: str | Path | None = None) -> Path:
         return Path(chosen).expanduser().absolute()
     except RuntimeError as exc:
         raise SettingsError(f"the home {str(chosen)!r} cannot be found: {exc}") from exc
+
+
+def database_url(home: Path) -> str:
+    """Return the URL of the database that a home has unless another one is named."""
+    return f"sqlite:///{home / 'aioflow.db'}"
+
+
+def _is_anything_set(home: Path) -> bool:
+    """Return whether the file or a variable may say anything."""
+    variables = {name.upper() for name in os.environ} - NO_SETTINGS
+    return os.path.lexists(home / FILE_NAME) or any(name.startswith(PREFIX) for name in variables)
 
 
 def socket_path(home: Path) -> Path:

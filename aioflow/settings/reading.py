@@ -14,15 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from aioflow.errors import SettingsError
-from aioflow.settings import FILE_NAME, Settings, is_loopback
+from aioflow.settings import (
+    FILE_NAME,
+    NO_SETTINGS,
+    PREFIX,
+    Settings,
+    database_url,
+    is_loopback,
+)
 
 __all__ = ("read",)
 
-_PREFIX = "AIOFLOW_"
 _PASSWORD_MASK = "****"  # noqa: S105
-
-_NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
-"""What else people may say by a variable."""
 
 _OF_CHILDREN = frozenset(
     {"AIOFLOW_CHILD_OF", "AIOFLOW_LINK_FD", "AIOFLOW_BLACKBOX_FD", "AIOFLOW_LOG_NONCE"}
@@ -147,7 +150,7 @@ class _Document(BaseSettings):
     """The shape of ``aioflow.toml``, and of ``AIOFLOW_SECTION__KEY``."""
 
     model_config = SettingsConfigDict(
-        extra="forbid", env_prefix=_PREFIX, env_nested_delimiter="__", env_ignore_empty=True
+        extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
     )
 
     dags: Annotated[tuple[str, ...], NoDecode] = ()
@@ -212,7 +215,7 @@ def _settled(home: Path, document: _Document, sources: dict[str, str]) -> Settin
     web = document.web
     from_file = sources.get("dags", "").startswith("file")
     dags = tuple(_folder(part, home if from_file else Path.cwd()) for part in document.dags)
-    db_url = document.db.url or f"sqlite:///{home / 'aioflow.db'}"
+    db_url = document.db.url or database_url(home)
     dags = dags or (_default_dags(home),)
     values = dict(_leaves(document.model_dump(by_alias=True)))
     values |= {
@@ -303,10 +306,10 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _of_environment() -> dict[str, Any]:
-    sections = {f"{_PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
+    sections = {f"{PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
         # Without two underscores it may be anybody's: that is only told, see `_odd_variables`.
-        if name.startswith(_PREFIX) and "__" in name and not name.startswith(tuple(sections)):
+        if name.startswith(PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:
         return EnvSettingsSource(_Document)()
@@ -316,23 +319,23 @@ def _of_environment() -> dict[str, Any]:
 
 def _odd_variables(settings: Iterable[str]) -> dict[str, str]:
     """Return the variables that look like ours and are not, and what may have been meant."""
-    known = {_variable(name) for name in settings} | _NO_SETTINGS
+    known = {_variable(name) for name in settings} | NO_SETTINGS
     sections = {_variable(name) for name in _Document.model_fields}
     ours = known | sections | _OF_CHILDREN
-    named = (name for name in sorted(os.environ) if name.startswith(_PREFIX))
+    named = (name for name in sorted(os.environ) if name.startswith(PREFIX))
     odd = (name for name in named if name not in ours and not name.startswith(_OF_TESTS))
     return {name: _nearest(name, known) for name in odd}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     # Without what all have in common, by which anything would be near.
-    ends = {one.removeprefix(_PREFIX): one for one in known}
-    near = get_close_matches(name.removeprefix(_PREFIX), ends, n=1)
+    ends = {one.removeprefix(PREFIX): one for one in known}
+    near = get_close_matches(name.removeprefix(PREFIX), ends, n=1)
     return ends[near[0]] if near else ""
 
 
 def _variable(setting: str) -> str:
-    return f"{_PREFIX}{setting.upper().replace('.', '__')}"
+    return f"{PREFIX}{setting.upper().replace('.', '__')}"
 
 
 def _of_flags(overrides: Mapping[str, Any]) -> dict[str, Any]:

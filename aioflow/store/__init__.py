@@ -1,7 +1,7 @@
 """Durable state: what a store promises, and how one is opened.
 
-The only package that knows SQL. ``open_store`` imports a database driver when it is asked
-for one of its databases, not before.
+The only package that knows SQL. ``open_store`` imports SQLAlchemy when it is called, and a
+database driver when it is asked for one of its databases: naming what is promised needs neither.
 """
 
 from __future__ import annotations
@@ -9,18 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
-from sqlalchemy import Table
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from aioflow.access import AccountRow, AuditHead, AuditRow, LoginRow, TokenRow
 from aioflow.backfills import BackfillRow
 from aioflow.dag_triggers import DagTriggerRow
-from aioflow.errors import SettingsError
 from aioflow.model import Instant, RunNo, RunState, TaskNo, TaskState, TriggerNo, ValueKind
 from aioflow.rows import (
     Batch,
@@ -47,10 +42,24 @@ from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
 from aioflow.unfinished import LiveRun, Unfinished
 
-__all__ = ("Claim", "Durability", "Store", "open_store")
+__all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Store", "open_store")
 
 Durability: TypeAlias = Literal["full", "normal"]
 """What a commit survives: ``full`` a power cut, ``normal`` the death of the process alone."""
+
+TABLES_OF_RUNS = (
+    "stream_item",
+    "record",
+    "try",
+    "result",
+    "map_label",
+    "task",
+    "expansion",
+    "clear_request",
+    "run",
+    "deletion",
+)
+"""The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,7 +326,7 @@ class Store(Browsed, Protocol):
     async def list_erasable(
         self, table: str, run_no: RunNo, *, after: TaskNo = -1, limit: int = 1000
     ) -> list[tuple[Any, ...]]:
-        """Return keys of rows that a run has in a table of ``erasing.ERASED``, in order.
+        """Return keys of rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
 
         Args:
             after: The task to begin with, where a table knows runs by their tasks alone.
@@ -360,7 +369,7 @@ class Store(Browsed, Protocol):
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return journal rows after a commit number, in order."""
 
-    async def scan(self, tables: Sequence[Table]) -> list[Sequence[Sequence[Any]]]:
+    async def scan(self, tables: Sequence[Any]) -> list[Sequence[Sequence[Any]]]:
         """Return whole tables as of one moment, as they are stored. For checks only."""
 
     def verify(self) -> None:
@@ -403,34 +412,16 @@ async def open_store(
         migrate: See above.
 
     Raises:
-        SettingsError: If the URL cannot be used.
+        SettingsError: If the URL cannot be used, or its driver is not installed.
         HomeBusy: If another daemon serves the file.
         SchemaMismatch: If the schema is newer than this program, or older and may not be
             migrated.
         ForeignDatabase: If aioflow did not make it, or it is damaged.
         StoreUnavailable: If it cannot be reached, read or written.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError) as exc:
-        raise SettingsError("the database URL cannot be understood") from exc
-    match parsed.get_backend_name():
-        case "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise SettingsError("the database URL names no file: sqlite:///path/to/file")
-            from aioflow.store.sqlite import open_sqlite
+    from aioflow.store.opening import opened  # SQLAlchemy takes a while to import
 
-            path = Path(parsed.database)
-            opened = open_sqlite(path, vault, durability=durability, exclusive=exclusive)
-        case "postgresql":
-            from aioflow.store.postgres import open_postgres
-
-            opened = open_postgres(
-                parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
-            )
-        case other:
-            raise SettingsError(
-                f"the database URL names {other!r}; sqlite:///path and postgresql://… work"
-            )
-    async with opened as store:
+    async with opened(
+        url, vault, durability=durability, exclusive=exclusive, migrate=migrate
+    ) as store:
         yield store

@@ -15,25 +15,14 @@ from sqlalchemy import BigInteger, Select, Table, bindparam, func, select
 from aioflow.model import RunNo, TaskNo
 from aioflow.rows import Batch, DeletionRow
 from aioflow.secrets import Vault
-from aioflow.store import tables
+from aioflow.store import TABLES_OF_RUNS, tables
 from aioflow.store.access_tables import audit
 from aioflow.store.asking import Asking
 
 __all__ = ("AGED", "ERASED", "ErasingReader", "deletions", "erased", "not_deleted")
 
-ERASED: tuple[Table, ...] = (
-    tables.stream_item,
-    tables.record,
-    tables.try_,
-    tables.result,
-    tables.map_label,
-    tables.task,
-    tables.expansion,
-    tables.clear_request,
-    tables.run,
-    tables.deletion,
-)
-"""The tables a run has rows in once no host has a trigger of it, in the order they are emptied."""
+ERASED: tuple[Table, ...] = tuple(tables.metadata.tables[name] for name in TABLES_OF_RUNS)
+"""See ``TABLES_OF_RUNS``."""
 
 AGED: tuple[Table, ...] = (tables.named_event, tables.dag_event, tables.journal, audit)
 """Tables of which old rows go by their numbers, whatever becomes of runs."""

@@ -1,6 +1,7 @@
 """Which schema a database has, and how it gets the one this program knows.
 
-Alembic does the migrating and is imported only when there is something to migrate.
+Alembic does the migrating and is imported only when there is something to migrate. An empty SQLite
+file gets at once what all revisions together would make: ``migrations/<revision>.sql``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ import sqlalchemy
 
 from aioflow.errors import ForeignDatabase, SchemaMismatch
 
-__all__ = ("HEAD", "PRODUCT", "REVISION_TABLE", "check_revision", "upgrade")
+__all__ = (
+    "HEAD",
+    "PRODUCT",
+    "REVISION_TABLE",
+    "check_revision",
+    "sqlite_script",
+    "upgrade",
+)
 
 HEAD = "0022"
 """The revision this program works with. Revisions are numbered in order."""
@@ -45,6 +53,15 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
             "use the newer version of aioflow that made it"
         )
     return revision == HEAD
+
+
+def sqlite_script() -> str | None:
+    """Return what gives an empty SQLite file the schema ``HEAD``, in a transaction of its own.
+
+    A revision that has none is reached by migrating.
+    """
+    path = _SCRIPTS / f"{HEAD}.sql"
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def upgrade(connection: sqlalchemy.Connection) -> None:

@@ -17,7 +17,7 @@ from aioflow.errors import (
     StrangeDatabase,
 )
 from aioflow.store.lock import FileLock
-from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
+from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
 
 __all__ = (
     "APPLICATION_ID",
@@ -75,8 +75,14 @@ def prepare(path: Path, lock: FileLock) -> None:
         if mode != "wal":
             raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
         raw.execute("PRAGMA synchronous = FULL")
-        if not _is_current(path, raw):
+        if _is_empty(raw) and (script := sqlite_script()):
+            raw.executescript(script)
+        elif not _is_current(path, raw):
             _migrate(raw)
+
+
+def _is_empty(raw: sqlite3.Connection) -> bool:
+    return raw.execute("SELECT name FROM sqlite_master").fetchone() is None
 
 
 def _is_ours(header: bytes) -> bool:
@@ -127,29 +133,29 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
 
 def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
     """Open the one connection that writes. It does no checkpoint on its own."""
-    raw = _connect(path, cache_kib=_WRITER_CACHE_KIB)
-    raw.execute(f"PRAGMA synchronous = {synchronous}")
-    raw.execute("PRAGMA foreign_keys = ON")
-    raw.execute("PRAGMA wal_autocheckpoint = 0")
-    raw.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
-    return raw
+    return _connect(
+        path,
+        f"synchronous = {synchronous}",
+        "foreign_keys = ON",
+        "wal_autocheckpoint = 0",
+        f"journal_size_limit = {_WAL_KEPT_BYTES}",
+        cache_kib=_WRITER_CACHE_KIB,
+    )
 
 
 def open_checkpointer(path: Path) -> sqlite3.Connection:
     """Open a connection for checkpoints."""
-    raw = _connect(path)
-    raw.execute("PRAGMA wal_autocheckpoint = 0")
-    return raw
+    return _connect(path, "wal_autocheckpoint = 0")
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that cannot write."""
-    raw = _connect(path, mode="ro")
-    raw.execute("PRAGMA query_only = ON")
-    return raw
+    return _connect(path, "query_only = ON", mode="ro")
 
 
-def _connect(path: Path, *, mode: str = "rw", cache_kib: int = _CACHE_KIB) -> sqlite3.Connection:
+def _connect(
+    path: Path, *pragmas: str, mode: str = "rw", cache_kib: int = _CACHE_KIB
+) -> sqlite3.Connection:
     # Made in one thread and used in another, never in two at once.
     # Mode rw, not rwc: a file that was deleted under us must not come back empty.
     raw = sqlite3.connect(
@@ -158,9 +164,13 @@ def _connect(path: Path, *, mode: str = "rw", cache_kib: int = _CACHE_KIB) -> sq
         isolation_level=None,
         check_same_thread=False,
     )
-    raw.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    raw.execute(f"PRAGMA cache_size = -{cache_kib}")
-    raw.execute("PRAGMA mmap_size = 0")
+    ours = (f"busy_timeout = {BUSY_MS}", f"cache_size = -{cache_kib}", "mmap_size = 0")
+    try:
+        for pragma in (*ours, *pragmas):
+            raw.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        raw.close()  # the first one that reads the file finds out that it is damaged
+        raise
     return raw
 
 

@@ -21,7 +21,8 @@ from aioflow.author.notifiers import Notification
 from aioflow.host.blackbox import NOBODY, BlackBox
 from aioflow.host.code import CodeShelf
 from aioflow.host.coroutines import CoroutineHost
-from aioflow.host.link import Link, frames
+from aioflow.host.frames import frames
+from aioflow.host.link import Link
 from aioflow.host.shared import ABANDONED_LIMIT, Line
 from aioflow.host.triggers import TriggerHost
 from aioflow.messages import Pong, Report

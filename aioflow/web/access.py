@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.access import HOME, Role
 from aioflow.api import Api
 from aioflow.api.reader import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
+from aioflow.web.answers import Json
 from aioflow.web.asking import Asking
 from aioflow.web.guard import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
+from aioflow.web.routing import CookieName, NodeApi, api_router
 
-__all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "add_access")
+__all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "router")
 
 _NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
 _Role: TypeAlias = Literal["viewer", "operator", "admin"]
@@ -71,61 +73,44 @@ class NewTokenBody(BaseModel):
     expires_at: str | None = None
 
 
-class _Answer(Protocol):
-    def __call__(self, content: Any, status_code: int = 200) -> Response: ...
+router = api_router()
 
 
-def add_access(router: APIRouter, api: Api, json: _Answer) -> None:
-    """Add the routes."""
-    _add_me(router, api, json)
-    _add_sessions(router, api, json)
-    _add_users(router, api, json)
-    _add_tokens(router, api, json)
+@router.get("/me", dependencies=[viewer(is_own=True)])
+async def show_me(sent: Sent) -> Response:
+    """Say who asks."""
+    caller = sent.caller
+    if caller is None:
+        raise RuntimeError("a request came past the guard")
+    return Json(
+        {
+            "name": caller.name,
+            "role": caller.role.label,
+            "kind": caller.kind,
+            "scopes": caller.scopes,
+        }
+    )
 
-    @router.get("/audit", dependencies=[admin()])
-    async def list_audit(
-        limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
-        before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
-    ) -> Response:
-        """List who has changed what, and what was refused, the newest first."""
-        return json(await api.access.list_audit(before=before, limit=limit))
 
-
-def _add_me(router: APIRouter, api: Api, json: _Answer) -> None:
-    @router.get("/me", dependencies=[viewer(is_own=True)])
-    async def show_me(sent: Sent) -> Response:
-        """Say who asks."""
-        caller = sent.caller
-        if caller is None:
-            raise RuntimeError("a request came past the guard")
-        return json(
-            {
-                "name": caller.name,
-                "role": caller.role.label,
-                "kind": caller.kind,
-                "scopes": caller.scopes,
-            }
+@router.put("/me/password", dependencies=[anybody()])
+async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Response:
+    """Choose another password, of oneself. All sessions end but the one that asks."""
+    caller = sent.caller
+    own = caller if caller is not None and caller.kind == "session" else None
+    if own is not None and own.name == HOME:
+        own = None
+    name = body.name if own is None or body.name is not None else own.name
+    if name is None:
+        raise RequestError("say whose password; only a user's session need not")
+    keeps = own.number if own is not None and own.name == name else None
+    try:
+        changed = await api.access.change_password(
+            name, body.old, body.new, address=sent.address, keeps=keeps
         )
-
-    @router.put("/me/password", dependencies=[anybody()])
-    async def change_password(body: PasswordBody, sent: Sent) -> Response:
-        """Choose another password, of oneself. All sessions end but the one that asks."""
-        caller = sent.caller
-        own = caller if caller is not None and caller.kind == "session" else None
-        if own is not None and own.name == HOME:
-            own = None
-        name = body.name if own is None or body.name is not None else own.name
-        if name is None:
-            raise RequestError("say whose password; only a user's session need not")
-        keeps = own.number if own is not None and own.name == name else None
-        try:
-            changed = await api.access.change_password(
-                name, body.old, body.new, address=sent.address, keeps=keeps
-            )
-        except WrongPassword:
-            _tell_who(sent, name, api)
-            raise
-        return json(changed)
+    except WrongPassword:
+        _tell_who(sent, name, api)
+        raise
+    return Json(changed)
 
 
 def _tell_who(sent: Asking, name: str, api: Api) -> None:
@@ -134,43 +119,47 @@ def _tell_who(sent: Asking, name: str, api: Api) -> None:
         sent.target = name
 
 
-def _add_sessions(router: APIRouter, api: Api, json: _Answer) -> None:
-    @router.post("/sessions", status_code=201, dependencies=[anybody()])
-    async def log_in(body: LoginBody, request: Request, sent: Sent) -> Response:
-        """Begin a session: the answer sets its cookie. One that goes on is ended."""
-        try:
-            secret, session = await api.access.log_in(
-                body.name,
-                body.password,
-                address=sent.address,
-                cookie=request.app.state.cookie_name,
-                replaces=sent.cookie,
-            )
-        except LoginFailed:
-            _tell_who(sent, body.name, api)
-            raise
-        answer = json(session, status_code=201)
-        set_cookie(answer, request.scope, request.app.state.cookie_name, secret)
-        return answer
+@router.post("/sessions", status_code=201, dependencies=[anybody()])
+async def log_in(
+    api: NodeApi, body: LoginBody, request: Request, sent: Sent, cookie_name: CookieName
+) -> Response:
+    """Begin a session: the answer sets its cookie. One that goes on is ended."""
+    try:
+        secret, session = await api.access.log_in(
+            body.name,
+            body.password,
+            address=sent.address,
+            cookie=cookie_name,
+            replaces=sent.cookie,
+        )
+    except LoginFailed:
+        _tell_who(sent, body.name, api)
+        raise
+    answer = Json(session, status_code=201)
+    set_cookie(answer, request.scope, cookie_name, secret)
+    return answer
 
-    @router.delete("/sessions/current", dependencies=[viewer(is_own=True)])
-    async def log_out(request: Request, sent: Sent, by: By) -> Response:
-        """End the session whose cookie comes along."""
-        if sent.caller is None or sent.caller.kind != "session":
-            raise RequestError("this is no session; a token is revoked by an admin")
-        answer = json(await api.access.end_session(by, sent.caller.number))
-        answer.delete_cookie(request.app.state.cookie_name, path="/", httponly=True)
-        return answer
 
-    @router.get("/sessions", dependencies=[viewer()])
-    async def list_sessions(by: By) -> Response:
-        """List the sessions that go on: all for an admin, for others their own."""
-        return json(await api.access.list_sessions(of=_own(by.name, by.role)))
+@router.delete("/sessions/current", dependencies=[viewer(is_own=True)])
+async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> Response:
+    """End the session whose cookie comes along."""
+    if sent.caller is None or sent.caller.kind != "session":
+        raise RequestError("this is no session; a token is revoked by an admin")
+    answer = Json(await api.access.end_session(by, sent.caller.number))
+    answer.delete_cookie(cookie_name, path="/", httponly=True)
+    return answer
 
-    @router.delete("/sessions/{session_id}", dependencies=[viewer()])
-    async def end_session(session_id: _NUMBER, by: By) -> Response:
-        """End one, of others as an admin only."""
-        return json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
+
+@router.get("/sessions", dependencies=[viewer()])
+async def list_sessions(api: NodeApi, by: By) -> Response:
+    """List the sessions that go on: all for an admin, for others their own."""
+    return Json(await api.access.list_sessions(of=_own(by.name, by.role)))
+
+
+@router.delete("/sessions/{session_id}", dependencies=[viewer()])
+async def end_session(api: NodeApi, session_id: _NUMBER, by: By) -> Response:
+    """End one, of others as an admin only."""
+    return Json(await api.access.end_session(by, session_id, of=_own(by.name, by.role)))
 
 
 async def _no_key(request: Request) -> None:
@@ -183,48 +172,61 @@ def _own(name: str, role: Role) -> str | None:
     return None if role is Role.ADMIN else name
 
 
-def _add_users(router: APIRouter, api: Api, json: _Answer) -> None:
-    @router.get("/users", dependencies=[admin()])
-    async def list_users() -> Response:
-        """List who may log in."""
-        return json(await api.access.list_users())
+@router.get("/users", dependencies=[admin()])
+async def list_users(api: NodeApi) -> Response:
+    """List who may log in."""
+    return Json(await api.access.list_users())
 
-    @router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
-    async def create_user(body: NewUserBody, by: By) -> Response:
-        """Let somebody log in."""
-        made = await api.access.create_user(by, body.name, body.password, body.role)
-        return json(made, status_code=201)
 
-    @router.put("/users/{name}", dependencies=[admin()])
-    async def set_user(name: str, body: UserBody, by: By) -> Response:
-        """Change what is given of a user, whose sessions end."""
-        return json(
-            await api.access.set_user(
-                by, name, password=body.password, role=body.role, disabled=body.disabled
-            )
+@router.post("/users", status_code=201, dependencies=[admin(), Depends(_no_key)])
+async def create_user(api: NodeApi, body: NewUserBody, by: By) -> Response:
+    """Let somebody log in."""
+    made = await api.access.create_user(by, body.name, body.password, body.role)
+    return Json(made, status_code=201)
+
+
+@router.put("/users/{name}", dependencies=[admin()])
+async def set_user(api: NodeApi, name: str, body: UserBody, by: By) -> Response:
+    """Change what is given of a user, whose sessions end."""
+    return Json(
+        await api.access.set_user(
+            by, name, password=body.password, role=body.role, disabled=body.disabled
         )
-
-    @router.delete("/users/{name}", dependencies=[admin()])
-    async def delete_user(name: str, by: By) -> Response:
-        """Delete a user, whose sessions end, and whose tokens are revoked."""
-        return json(await api.access.delete_user(by, name))
+    )
 
 
-def _add_tokens(router: APIRouter, api: Api, json: _Answer) -> None:
-    @router.get("/tokens", dependencies=[admin()])
-    async def list_tokens() -> Response:
-        """List the tokens, without what they are."""
-        return json(await api.access.list_tokens())
+@router.delete("/users/{name}", dependencies=[admin()])
+async def delete_user(api: NodeApi, name: str, by: By) -> Response:
+    """Delete a user, whose sessions end, and whose tokens are revoked."""
+    return Json(await api.access.delete_user(by, name))
 
-    @router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
-    async def create_token(body: NewTokenBody, by: By) -> Response:
-        """Make a token; the answer is the only one that tells what it is."""
-        made = await api.access.create_token(
-            by, body.name, body.role, scopes=body.scopes, expires_at=body.expires_at
-        )
-        return json(made, status_code=201)
 
-    @router.delete("/tokens/{token_id}", dependencies=[admin()])
-    async def revoke_token(token_id: _NUMBER, by: By) -> Response:
-        """Have a token be good for nothing; it stays listed."""
-        return json(await api.access.revoke_token(by, token_id))
+@router.get("/tokens", dependencies=[admin()])
+async def list_tokens(api: NodeApi) -> Response:
+    """List the tokens, without what they are."""
+    return Json(await api.access.list_tokens())
+
+
+@router.post("/tokens", status_code=201, dependencies=[admin(), Depends(_no_key)])
+async def create_token(api: NodeApi, body: NewTokenBody, by: By) -> Response:
+    """Make a token; the answer is the only one that tells what it is."""
+    made = await api.access.create_token(
+        by, body.name, body.role, scopes=body.scopes, expires_at=body.expires_at
+    )
+    return Json(made, status_code=201)
+
+
+@router.delete("/tokens/{token_id}", dependencies=[admin()])
+async def revoke_token(api: NodeApi, token_id: _NUMBER, by: By) -> Response:
+    """Have a token be good for nothing; it stays listed."""
+    return Json(await api.access.revoke_token(by, token_id))
+
+
+@router.get("/audit", dependencies=[admin()])
+async def list_audit(
+    api: NodeApi,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+    before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+) -> Response:
+    """List who has changed what, and what was refused, the newest first."""
+    return Json(await api.access.list_audit(before=before, limit=limit))

@@ -9,12 +9,13 @@ from fastapi import Query, Response
 
 from aioflow.api.reader import PAGE
 
-__all__ = ("Count", "Json", "MapIndex", "Offset", "Row", "TryNumber")
+__all__ = ("Count", "Json", "MapIndex", "Offset", "RoundNumber", "Row", "TryNumber")
 
 Count = Annotated[int, Query(ge=1, le=PAGE)]
 Offset = Annotated[int, Query(ge=0, le=1 << 53)]
-MapIndex = Annotated[int, Query(ge=-1, le=1 << 53)]
-TryNumber = Annotated[int | None, Query(ge=1, le=1 << 31)]
+MapIndex = Annotated[int, Query(alias="map", ge=-1, le=1 << 53)]
+RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]
+TryNumber = Annotated[int | None, Query(alias="try", ge=1, le=1 << 31)]
 Row = 1 << 62
 """The highest number of a row."""
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
 from aioflow.errors import AioflowError
-from aioflow.web import docs
+from aioflow.web import docs, static
 from aioflow.web.forwarded import Proxies
 from aioflow.web.guard import Guard
+from aioflow.web.held import Held
 from aioflow.web.metrics import exposition
-from aioflow.web.openapi import describe, operation_id
+from aioflow.web.openapi import describe
 from aioflow.web.permissions import Sent, anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
-from aioflow.web.routes import api_routes
-from aioflow.web.static import page_routes
+from aioflow.web.routes import API_ROUTES
+from aioflow.web.routing import NodeApi, NodeMetrics
 from aioflow.web.tokens import Token
 
 __all__ = ("create_app",)
@@ -40,7 +43,7 @@ def create_app(
     proxies: Proxies | None = None,
     lag_seconds: Callable[[], float] = lambda: 0.0,
 ) -> ASGIApp:
-    """Return the whole application.
+    """Return the whole application. It shares its routes with all others of this process.
 
     Args:
         api: Answers, and knows who is let in.
@@ -56,17 +59,18 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=operation_id,
+        routes=[*_ROUTES],
+        exception_handlers={
+            AioflowError: _ours,
+            RequestValidationError: _invalid,
+            HTTPException: _http,
+            Exception: _defect,
+        },
     )
     app.state.api = api
     app.state.cookie_name = token.cookie_name
-    app.openapi = describe(app)  # type: ignore[method-assign]
-    app.include_router(api_routes(api))
-    _add_health(app, api)
-    _add_metrics(app, exposition(api, lag_seconds))
-    _add_docs(app)
-    app.include_router(page_routes())
-    _add_errors(app)
+    app.state.held = Held()
+    app.state.metrics = exposition(api, lag_seconds)
     check_routes(app.routes)
     return Guard(
         app,
@@ -79,63 +83,73 @@ def create_app(
     )
 
 
-def _add_health(app: FastAPI, api: Api) -> None:
-    @app.get("/health/live", include_in_schema=False, dependencies=[anybody()])
-    async def live() -> dict[str, str]:
-        return {"status": "live"}
-
-    @app.get("/health/ready", include_in_schema=False, dependencies=[anybody()])
-    async def ready(sent: Sent) -> Response:
-        health = await api.health()
-        status = 200 if health.status == "ready" else 503
-        is_known = sent.caller is not None and sent.caller.scopes is None
-        told = health if is_known else {"status": health.status}
-        body = msgspec.json.encode(told)
-        return Response(body, status_code=status, media_type="application/json")
+_router = APIRouter(include_in_schema=False)
 
 
-def _add_metrics(app: FastAPI, metrics: Callable[[], Awaitable[bytes]]) -> None:
-    @app.get("/metrics", include_in_schema=False, dependencies=[viewer()])
-    async def show_metrics() -> Response:
-        return Response(await metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[viewer()])
-    async def openapi() -> Response:
-        return Response(msgspec.json.encode(app.openapi()), media_type="application/json")
+@_router.get("/health/live", dependencies=[anybody()])
+async def _live() -> dict[str, str]:
+    return {"status": "live"}
 
 
-def _add_docs(app: FastAPI) -> None:
-    @app.get("/docs", include_in_schema=False, dependencies=[viewer()])
-    async def show_docs() -> Response:
-        return HTMLResponse(docs.render(app.openapi()))
+@_router.get("/health/ready", dependencies=[anybody()])
+async def _ready(api: NodeApi, sent: Sent) -> Response:
+    health = await api.health()
+    status = 200 if health.status == "ready" else 503
+    is_known = sent.caller is not None and sent.caller.scopes is None
+    told = health if is_known else {"status": health.status}
+    body = msgspec.json.encode(told)
+    return Response(body, status_code=status, media_type="application/json")
 
-    @app.get(docs.STYLE_PATH, include_in_schema=False, dependencies=[viewer()])
-    async def docs_style() -> Response:
-        return Response(docs.STYLE, media_type="text/css")
+
+@_router.get("/metrics", dependencies=[viewer()])
+async def _metrics(metrics: NodeMetrics) -> Response:
+    return Response(await metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(AioflowError)
-    async def ours(request: Request, exc: Exception) -> Response:
-        if not isinstance(exc, AioflowError):
-            raise exc
-        return problem_of(exc)
+@_router.get("/api/v1/openapi.json", dependencies=[viewer()])
+async def _openapi() -> Response:
+    return Response(msgspec.json.encode(_description()), media_type="application/json")
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, exc: Exception) -> Response:
-        return problem(422, "request.invalid", _first_error(exc))
 
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, exc: Exception) -> Response:
-        if not isinstance(exc, HTTPException):
-            raise exc
-        code = _CODES.get(exc.status_code, "request.invalid")
-        return problem(exc.status_code, code, str(exc.detail), exc.headers)
+@_router.get("/docs", dependencies=[viewer()])
+async def _docs() -> Response:
+    return HTMLResponse(docs.render(_description()))
 
-    @app.exception_handler(Exception)
-    async def defect(request: Request, exc: Exception) -> Response:
-        # Raised on by the framework afterwards: the guard writes it to the log.
-        return problem(500, "defect.web", "this is a defect; the daemon's log says more")
+
+@_router.get(docs.STYLE_PATH, dependencies=[viewer()])
+async def _docs_style() -> Response:
+    return Response(docs.STYLE, media_type="text/css")
+
+
+_ROUTES: tuple[BaseRoute, ...] = (*API_ROUTES, *_router.routes, *static.router.routes)
+
+
+@cache
+def _description() -> dict[str, Any]:
+    """Return the OpenAPI document; it is made when it is first asked for."""
+    return describe(_ROUTES)
+
+
+async def _ours(request: Request, exc: Exception) -> Response:
+    if not isinstance(exc, AioflowError):
+        raise exc
+    return problem_of(exc)
+
+
+async def _invalid(request: Request, exc: Exception) -> Response:
+    return problem(422, "request.invalid", _first_error(exc))
+
+
+async def _http(request: Request, exc: Exception) -> Response:
+    if not isinstance(exc, HTTPException):
+        raise exc
+    code = _CODES.get(exc.status_code, "request.invalid")
+    return problem(exc.status_code, code, str(exc.detail), exc.headers)
+
+
+async def _defect(request: Request, exc: Exception) -> Response:
+    # Raised on by the framework afterwards: the guard writes it to the log.
+    return problem(500, "defect.web", "this is a defect; the daemon's log says more")
 
 
 def _first_error(exc: Exception) -> str:

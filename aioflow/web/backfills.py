@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.api import Api
 from aioflow.api.reader import PAGE
 from aioflow.backfills import Reprocess
+from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, operator, viewer
+from aioflow.web.routing import NodeApi, api_router
 
-__all__ = ("BackfillBody", "add_backfills")
+__all__ = ("BackfillBody", "router")
 
 _NUMBER = Annotated[int, Path(ge=0, le=1 << 62)]
 
@@ -31,57 +32,57 @@ class BackfillBody(BaseModel):
     dry_run: bool = False
 
 
-class _Answer(Protocol):
-    def __call__(self, content: Any, status_code: int = 200) -> Response: ...
+router = api_router()
 
 
-def add_backfills(router: APIRouter, api: Api, json: _Answer) -> None:
-    """Add them."""
-
-    @router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
-    async def start_backfill(
-        acting: Acting,
-        dag_id: str,
-        body: BackfillBody,
-        idempotency_key: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
-        if body.dry_run:
-            slots = await acting.backfills.preview(
-                dag_id,
-                first=body.first,
-                last=body.last,
-                reprocess=body.reprocess,
-                reverse=body.reverse,
-            )
-            return json(slots, status_code=200)
-        made, created = await acting.backfills.start(
+@router.post("/dags/{dag_id}/backfills", status_code=201, dependencies=[operator("dag")])
+async def start_backfill(
+    acting: Acting,
+    dag_id: str,
+    body: BackfillBody,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Make runs for the slots of a range; ``dry_run`` only says for which, status 200."""
+    if body.dry_run:
+        slots = await acting.backfills.preview(
             dag_id,
             first=body.first,
             last=body.last,
             reprocess=body.reprocess,
-            max_active=body.max_active,
             reverse=body.reverse,
-            conf=body.conf,
-            key=idempotency_key,
         )
-        return json(made, status_code=201 if created else 200)
+        return Json(slots, status_code=200)
+    made, created = await acting.backfills.start(
+        dag_id,
+        first=body.first,
+        last=body.last,
+        reprocess=body.reprocess,
+        max_active=body.max_active,
+        reverse=body.reverse,
+        conf=body.conf,
+        key=idempotency_key,
+    )
+    return Json(made, status_code=201 if created else 200)
 
-    @router.get("/backfills", dependencies=[viewer("query")])
-    async def list_backfills(
-        dag: str | None = None,
-        before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
-        limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
-    ) -> Response:
-        """List them, the newest first; ``before`` is the last id of the page before."""
-        return json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
 
-    @router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
-    async def show_backfill(backfill_id: _NUMBER) -> Response:
-        """Show how one fares."""
-        return json(await api.backfills.show(backfill_id))
+@router.get("/backfills", dependencies=[viewer("query")])
+async def list_backfills(
+    api: NodeApi,
+    dag: str | None = None,
+    before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = 100,
+) -> Response:
+    """List them, the newest first; ``before`` is the last id of the page before."""
+    return Json(await api.backfills.list(dag_id=dag, before=before, limit=limit))
 
-    @router.post("/backfills/{backfill_id}/cancel", dependencies=[operator("backfill")])
-    async def cancel_backfill(acting: Acting, backfill_id: _NUMBER) -> Response:
-        """Have it make no more runs, and cancel those that go on."""
-        return json(await acting.backfills.cancel(backfill_id))
+
+@router.get("/backfills/{backfill_id}", dependencies=[viewer("backfill")])
+async def show_backfill(api: NodeApi, backfill_id: _NUMBER) -> Response:
+    """Show how one fares."""
+    return Json(await api.backfills.show(backfill_id))
+
+
+@router.post("/backfills/{backfill_id}/cancel", dependencies=[operator("backfill")])
+async def cancel_backfill(acting: Acting, backfill_id: _NUMBER) -> Response:
+    """Have it make no more runs, and cancel those that go on."""
+    return Json(await acting.backfills.cancel(backfill_id))

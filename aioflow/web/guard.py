@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs
 
 import anyio
-import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +24,7 @@ from aioflow.api.access import SESSION_SECONDS, Access
 from aioflow.api.picture import Caller
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
+from aioflow.log import Logger
 from aioflow.web.asking import Asking, put_asking
 from aioflow.web.bodies import BODY_LIMIT, STRANGER_LIMIT, read_body, refused_type
 from aioflow.web.forwarded import Proxies
@@ -64,7 +64,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 
 class Trusted:

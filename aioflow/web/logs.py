@@ -6,57 +6,58 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
-from aioflow.api import Api
 from aioflow.api.log_search import LINE_BYTES, find_lines
 from aioflow.api.reader import PAGE, Log
 from aioflow.api.shapes import LogLinesView
-from aioflow.web.answers import Json, MapIndex, Offset, TryNumber
-from aioflow.web.held import Held, HeldAnswer
+from aioflow.web.answers import Json, MapIndex, Offset, RoundNumber, TryNumber
+from aioflow.web.held import HeldAnswer
 from aioflow.web.permissions import By, viewer
+from aioflow.web.routing import HeldBytes, NodeApi, api_router
 
-__all__ = ("add_logs",)
+__all__ = ("router",)
 
 _LOG_BYTES = 4 * 1024 * 1024
 _SHOWN_BYTES = 6 * LINE_BYTES
 """Of a line of control characters, as JSON writes them."""
 
 
-def add_logs(router: APIRouter, api: Api) -> None:
-    """Add them."""
-    held = Held()
+router = api_router()
 
-    @router.get(
-        "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
-    )
-    async def logs(
-        run_id: str,
-        task_id: str,
-        map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-        round_number: Annotated[MapIndex, Query(alias="round")] = -1,
-        try_number: Annotated[TryNumber, Query(alias="try")] = None,
-        offset: Offset = 0,
-        limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
-        search: Annotated[str, Query(max_length=500)] = "",
-        form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
-        download: bool = False,
-        *,
-        by: By,
-    ) -> Response:
-        """Return what it printed, from a byte on, a piece at a time; or lines with a text, as JSON.
 
-        ``x-log-end`` is where to ask on, and ``x-log-live`` says whether more may come.
-        """
-        index = max(map_index, round_number)
-        is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before it is read
-        read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
-        if form == "lines":
-            count = min(limit, PAGE)
-            lines = partial(find_lines, read, search, offset=offset, limit=count)
-            return HeldAnswer(held, by.name, count * _SHOWN_BYTES, partial(_as_json, lines))
-        make = partial(_as_text, read, offset, limit, is_live=is_live, is_file=download)
-        return HeldAnswer(held, by.name, limit, make)
+@router.get(
+    "/runs/{run_id}/tasks/{task_id}/logs", response_class=Response, dependencies=[viewer("run")]
+)
+async def logs(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=_LOG_BYTES)] = _LOG_BYTES,
+    search: Annotated[str, Query(max_length=500)] = "",
+    form: Annotated[Literal["text", "lines"], Query(alias="format")] = "text",
+    download: bool = False,
+    *,
+    by: By,
+    held: HeldBytes,
+) -> Response:
+    """Return what it printed, from a byte on, a piece at a time; or lines with a text, as JSON.
+
+    ``x-log-end`` is where to ask on, and ``x-log-live`` says whether more may come.
+    """
+    index = max(map_index, round_number)
+    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before it is read
+    read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
+    if form == "lines":
+        count = min(limit, PAGE)
+        lines = partial(find_lines, read, search, offset=offset, limit=count)
+        return HeldAnswer(held, by.name, count * _SHOWN_BYTES, partial(_as_json, lines))
+    make = partial(_as_text, read, offset, limit, is_live=is_live, is_file=download)
+    return HeldAnswer(held, by.name, limit, make)
 
 
 async def _as_json(lines: Callable[[], Awaitable[LogLinesView]]) -> Response:

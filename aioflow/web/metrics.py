@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import isinf
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -20,7 +21,10 @@ from aioflow.api.metrics import Metrics, Sizes
 from aioflow.executors.load import resident_bytes
 from aioflow.measures import Histogram, Measures
 
-__all__ = ("exposition",)
+__all__ = ("Exposition", "exposition")
+
+Exposition: TypeAlias = Callable[[], Awaitable[bytes]]
+"""Writes all metrics as of now."""
 
 
 class _NodeCollector(Collector):
@@ -46,7 +50,7 @@ class _NodeCollector(Collector):
         yield from _kept(now, self.sizes)
 
 
-def exposition(api: Api, lag_seconds: Callable[[], float]) -> Callable[[], Awaitable[bytes]]:
+def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
     """Return a function that writes all metrics as of now."""
     registry = CollectorRegistry(auto_describe=False)
     collector = _NodeCollector(api, lag_seconds)

@@ -5,13 +5,13 @@ The shapes are made of the Structs that are encoded. Nothing looks at an answer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import msgspec
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from aioflow.api import shapes, views
 from aioflow.api.access import SessionView, TokenView, UserView
@@ -225,17 +225,11 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return what gives the description; it is made when it is asked for first."""
-    made: dict[str, Any] = {}
-
-    def openapi() -> dict[str, Any]:
-        if not made:
-            made.update(get_openapi(title=app.title, version="1", routes=app.routes))
-            _add_answers(made)
-        return made
-
-    return openapi
+def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the description of routes."""
+    described = get_openapi(title="aioflow", version="1", routes=routes)
+    _add_answers(described)
+    return described
 
 
 def _add_answers(described: dict[str, Any]) -> None:

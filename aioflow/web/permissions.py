@@ -18,6 +18,7 @@ from aioflow.api import Api
 from aioflow.api.picture import Caller
 from aioflow.errors import Forbidden, OutOfScope, RequestError
 from aioflow.web.asking import Asking, asking_of
+from aioflow.web.routing import api_of
 
 __all__ = (
     "Acting",
@@ -73,7 +74,7 @@ class Permission:
             raise OutOfScope
 
     async def _dag(self, request: Request) -> str | None:
-        api = _api_of(request)
+        api = api_of(request)
         try:
             match self.of:
                 case "dag":
@@ -158,7 +159,7 @@ async def _by(request: Request) -> Actor:
 
 
 async def _acting(request: Request) -> Api:
-    return _api_of(request).by(await _by(request))
+    return api_of(request).by(await _by(request))
 
 
 def _caller_of(request: Request) -> Caller:
@@ -166,10 +167,6 @@ def _caller_of(request: Request) -> Caller:
     if asking is None or asking.caller is None:
         raise RuntimeError("a request came past the guard")
     return asking.caller
-
-
-def _api_of(request: Request) -> Api:
-    return cast(Api, request.app.state.api)
 
 
 Sent = Annotated[Asking, Depends(_sent)]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.routing import BaseRoute
 
-from aioflow.api import Api, instant
+from aioflow.api import instant
 from aioflow.api.events import body_of
 from aioflow.api.reader import PAGE, DagsWanted
-from aioflow.web.access import add_access
-from aioflow.web.answers import Count, Json, MapIndex, Offset, Row
-from aioflow.web.backfills import add_backfills
-from aioflow.web.logs import add_logs
+from aioflow.web import access, backfills, logs, reads, stream, values
+from aioflow.web.answers import Count, Json, MapIndex, Offset, RoundNumber, Row
 from aioflow.web.permissions import Acting, admin, operator, viewer
-from aioflow.web.reads import add_reads, add_reads_first
-from aioflow.web.stream import add_streams
-from aioflow.web.values import add_values
+from aioflow.web.routing import NodeApi, api_router
 
-__all__ = ("ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody", "api_routes")
+__all__ = ("API_ROUTES", "ClearBody", "FireBody", "MarkBody", "PoolBody", "TriggerBody")
 
 
 class TriggerBody(BaseModel):
@@ -73,267 +70,273 @@ class FireBody(BaseModel):
     key: str | None = None
 
 
-def api_routes(api: Api) -> APIRouter:
-    """Return everything below ``/api/v1``."""
-    router = APIRouter(prefix="/api/v1", default_response_class=Json)
-    add_reads_first(router, api)
-    _add_dags(router, api)
-    _add_changes_of_dags(router)
-    _add_runs(router, api)
-    _add_run_ends(router)
-    _add_tasks(router, api)
-    _add_triggers(router, api)
-    _add_events(router, api)
-    _add_pools(router, api)
-    _add_database(router, api)
-    add_backfills(router, api, Json)
-    add_values(router, api, Json)
-    add_access(router, api, Json)
-    add_reads(router, api)
-    add_logs(router, api)
-    add_streams(router, api)
-    return router
+router = api_router()
 
 
-def _add_dags(router: APIRouter, api: Api) -> None:
-    @router.get("/dags", dependencies=[viewer()])
-    async def list_dags(
-        search: Annotated[str, Query(max_length=250)] = "",
-        state: DagsWanted = "all",
-        limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
-        after: str = "",
-    ) -> Response:
-        """List DAGs by name; without a limit all, and every file that gives none.
+@router.get("/dags", dependencies=[viewer()])
+async def list_dags(
+    api: NodeApi,
+    search: Annotated[str, Query(max_length=250)] = "",
+    state: DagsWanted = "all",
+    limit: Annotated[int | None, Query(ge=1, le=PAGE)] = None,
+    after: str = "",
+) -> Response:
+    """List DAGs by name; without a limit all, and every file that gives none.
 
-        ``after`` is the last id of the page before.
-        """
-        return Json(await api.list_dags(search=search, state=state, limit=limit, after=after))
+    ``after`` is the last id of the page before.
+    """
+    return Json(await api.list_dags(search=search, state=state, limit=limit, after=after))
 
-    @router.get("/dags/{dag_id}", dependencies=[viewer("dag")])
-    async def show_dag(dag_id: str) -> Response:
-        """Show a DAG with its tasks."""
-        return Json(await api.show_dag(dag_id))
 
-    @router.get("/dags/{dag_id}/next", dependencies=[viewer("dag")])
-    async def next_slots(
-        dag_id: str,
-        after: Annotated[str | None, Query(alias="from")] = None,
-        count: Count = 5,
-    ) -> Response:
-        """List when its schedule fires next."""
-        start = api.clock.now() if after is None else instant(after, "from")
-        return Json(await api.next_slots(dag_id, start, count))
+@router.get("/dags/{dag_id}", dependencies=[viewer("dag")])
+async def show_dag(api: NodeApi, dag_id: str) -> Response:
+    """Show a DAG with its tasks."""
+    return Json(await api.show_dag(dag_id))
 
-    @router.post("/dags/{dag_id}/runs", status_code=201, dependencies=[operator("dag")])
-    async def trigger(
-        acting: Acting,
-        dag_id: str,
-        body: TriggerBody | None = None,
-        idempotency_key: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        """Start a run. Asked again with the same key, or id and conf: that run, status 200."""
-        wanted = body or TriggerBody()
-        made = await acting.trigger(
-            dag_id,
-            conf=wanted.conf,
-            run_id=wanted.run_id,
-            logical_date=wanted.logical_date,
-            key=wanted.key if idempotency_key is None else idempotency_key,
+
+@router.get("/dags/{dag_id}/next", dependencies=[viewer("dag")])
+async def next_slots(
+    api: NodeApi,
+    dag_id: str,
+    after: Annotated[str | None, Query(alias="from")] = None,
+    count: Count = 5,
+) -> Response:
+    """List when its schedule fires next."""
+    start = api.clock.now() if after is None else instant(after, "from")
+    return Json(await api.next_slots(dag_id, start, count))
+
+
+@router.post("/dags/{dag_id}/runs", status_code=201, dependencies=[operator("dag")])
+async def trigger(
+    acting: Acting,
+    dag_id: str,
+    body: TriggerBody | None = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Start a run. Asked again with the same key, or id and conf: that run, status 200."""
+    wanted = body or TriggerBody()
+    made = await acting.trigger(
+        dag_id,
+        conf=wanted.conf,
+        run_id=wanted.run_id,
+        logical_date=wanted.logical_date,
+        key=wanted.key if idempotency_key is None else idempotency_key,
+    )
+    return Json(made, status_code=201 if made.created else 200)
+
+
+@router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
+async def delete_dag(acting: Acting, dag_id: str) -> Response:
+    """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
+    return Json(await acting.delete_dag(dag_id))
+
+
+@router.post("/dags/{dag_id}/pause", dependencies=[operator("dag")])
+async def pause(acting: Acting, dag_id: str) -> Response:
+    """Start no scheduled runs of it."""
+    return Json(await acting.set_paused(dag_id, paused=True))
+
+
+@router.post("/dags/{dag_id}/resume", dependencies=[operator("dag")])
+async def resume(acting: Acting, dag_id: str) -> Response:
+    """Start scheduled runs of it again."""
+    return Json(await acting.set_paused(dag_id, paused=False))
+
+
+@router.get("/runs", dependencies=[viewer("query")])
+async def list_runs(
+    api: NodeApi,
+    dag: str | None = None,
+    state: str | None = None,
+    limit: Count = 100,
+    before: str | None = None,
+) -> Response:
+    """List runs, the newest first; ``before`` is the last id of the page before."""
+    return Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
+
+
+@router.get("/runs/{run_id}", dependencies=[viewer("run")])
+async def show_run(api: NodeApi, run_id: str, offset: Offset = 0, limit: Count = PAGE) -> Response:
+    """Show a run, its counts, and one page of its tasks."""
+    return Json(await api.show_run(run_id, offset=offset, limit=limit))
+
+
+@router.get("/runs/{run_id}/why", dependencies=[viewer("run")])
+async def why_run(api: NodeApi, run_id: str) -> Response:
+    """Say what it waits for."""
+    return Json(await api.why(run_id))
+
+
+@router.post("/runs/{run_id}/cancel", dependencies=[operator("run")])
+async def cancel(acting: Acting, run_id: str) -> Response:
+    """End it now."""
+    return Json(await acting.cancel(run_id))
+
+
+@router.post("/runs/{run_id}/clear", dependencies=[operator("run")])
+async def clear(
+    acting: Acting,
+    run_id: str,
+    body: ClearBody | None = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Have tasks of it begin anew; it goes on if it had ended."""
+    wanted = body or ClearBody()
+    return Json(
+        await acting.clear(
+            run_id,
+            wanted.tasks,
+            map_index=wanted.map_index,
+            downstream=wanted.downstream,
+            failed=wanted.failed,
+            number=wanted.round,
+            key=idempotency_key,
         )
-        return Json(made, status_code=201 if made.created else 200)
+    )
 
 
-def _add_changes_of_dags(router: APIRouter) -> None:
-    @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
-    async def delete_dag(acting: Acting, dag_id: str) -> Response:
-        """Delete it with its ended runs, if its file is gone; ``more`` says to ask again."""
-        return Json(await acting.delete_dag(dag_id))
-
-    @router.post("/dags/{dag_id}/pause", dependencies=[operator("dag")])
-    async def pause(acting: Acting, dag_id: str) -> Response:
-        """Start no scheduled runs of it."""
-        return Json(await acting.set_paused(dag_id, paused=True))
-
-    @router.post("/dags/{dag_id}/resume", dependencies=[operator("dag")])
-    async def resume(acting: Acting, dag_id: str) -> Response:
-        """Start scheduled runs of it again."""
-        return Json(await acting.set_paused(dag_id, paused=False))
+@router.delete("/runs/{run_id}", dependencies=[admin("run")])
+async def delete_run(acting: Acting, run_id: str) -> Response:
+    """Delete it, once it has ended; nobody sees it from now on."""
+    return Json(await acting.delete_run(run_id))
 
 
-def _add_runs(router: APIRouter, api: Api) -> None:
-    @router.get("/runs", dependencies=[viewer("query")])
-    async def list_runs(
-        dag: str | None = None,
-        state: str | None = None,
-        limit: Count = 100,
-        before: str | None = None,
-    ) -> Response:
-        """List runs, the newest first; ``before`` is the last id of the page before."""
-        return Json(await api.list_runs(dag_id=dag, state=state, limit=limit, before=before))
-
-    @router.get("/runs/{run_id}", dependencies=[viewer("run")])
-    async def show_run(run_id: str, offset: Offset = 0, limit: Count = PAGE) -> Response:
-        """Show a run, its counts, and one page of its tasks."""
-        return Json(await api.show_run(run_id, offset=offset, limit=limit))
-
-    @router.get("/runs/{run_id}/why", dependencies=[viewer("run")])
-    async def why_run(run_id: str) -> Response:
-        """Say what it waits for."""
-        return Json(await api.why(run_id))
-
-    @router.post("/runs/{run_id}/cancel", dependencies=[operator("run")])
-    async def cancel(acting: Acting, run_id: str) -> Response:
-        """End it now."""
-        return Json(await acting.cancel(run_id))
-
-    @router.post("/runs/{run_id}/clear", dependencies=[operator("run")])
-    async def clear(
-        acting: Acting,
-        run_id: str,
-        body: ClearBody | None = None,
-        idempotency_key: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        """Have tasks of it begin anew; it goes on if it had ended."""
-        wanted = body or ClearBody()
-        return Json(
-            await acting.clear(
-                run_id,
-                wanted.tasks,
-                map_index=wanted.map_index,
-                downstream=wanted.downstream,
-                failed=wanted.failed,
-                number=wanted.round,
-                key=idempotency_key,
-            )
-        )
+@router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
+async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
+    """Say how tasks of it have ended, or it itself; what goes on is stopped."""
+    return Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
 
 
-def _add_run_ends(router: APIRouter) -> None:
-    @router.delete("/runs/{run_id}", dependencies=[admin("run")])
-    async def delete_run(acting: Acting, run_id: str) -> Response:
-        """Delete it, once it has ended; nobody sees it from now on."""
-        return Json(await acting.delete_run(run_id))
-
-    @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
-    async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
-        """Say how tasks of it have ended, or it itself; what goes on is stopped."""
-        return Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
-
-
-def _add_tasks(router: APIRouter, api: Api) -> None:
-    @router.get("/runs/{run_id}/tasks", dependencies=[viewer("run")])
-    async def list_tasks(
-        run_id: str,
-        task: str | None = None,
-        state: str | None = None,
-        offset: Offset = 0,
-        limit: Count = PAGE,
-    ) -> Response:
-        """List one page of its tasks: of all, of one with its children, of those that stand so."""
-        return Json(
-            await api.reads.one_task.list(
-                run_id, task_id=task, state=state, offset=offset, limit=limit
-            )
-        )
-
-    @router.get("/runs/{run_id}/tasks/{task_id}/why", dependencies=[viewer("run")])
-    async def why_task(
-        run_id: str,
-        task_id: str,
-        map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-        round_number: Annotated[MapIndex, Query(alias="round")] = -1,
-    ) -> Response:
-        """Say what one task waits for, and what that waits for."""
-        return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
+@router.get("/runs/{run_id}/tasks", dependencies=[viewer("run")])
+async def list_tasks(
+    api: NodeApi,
+    run_id: str,
+    task: str | None = None,
+    state: str | None = None,
+    offset: Offset = 0,
+    limit: Count = PAGE,
+) -> Response:
+    """List one page of its tasks: of all, of one with its children, of those that stand so."""
+    return Json(
+        await api.reads.one_task.list(run_id, task_id=task, state=state, offset=offset, limit=limit)
+    )
 
 
-def _add_triggers(router: APIRouter, api: Api) -> None:
-    @router.get("/triggers", dependencies=[viewer()])
-    async def list_triggers(
-        kind: str | None = None,
-        state: str | None = None,
-        dag: str | None = None,
-        limit: Count = PAGE,
-        after: Annotated[int, Query(ge=-1, le=Row)] = -1,
-    ) -> Response:
-        """List what is parked by number; ``after`` is the last of the page before."""
-        if kind is None and state is None and dag is None:
-            return Json(await api.list_triggers(limit=limit, after=after))
-        return Json(
-            await api.reads.waiting.list(
-                kind=kind, state=state, dag_id=dag, limit=limit, after=after
-            )
-        )
-
-    @router.get("/triggers/slow", dependencies=[viewer()])
-    async def list_slow() -> Response:
-        """List what has held up the loop it shares with others."""
-        return Json(await api.list_slow())
-
-    @router.delete("/triggers/quarantine/{class_path}", dependencies=[operator()])
-    async def unquarantine(acting: Acting, class_path: str) -> Response:
-        """Let the triggers of a class live with the others again."""
-        return Json(await acting.unquarantine(class_path))
-
-    @router.get("/triggers/{trigger_id}", dependencies=[viewer()])
-    async def show_trigger(trigger_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
-        """Show one parked wait."""
-        return Json(await api.show_trigger(trigger_id))
-
-    @router.post("/triggers/{trigger_id}/fire", dependencies=[operator()])
-    async def fire(
-        acting: Acting,
-        trigger_id: Annotated[int, Path(ge=0, le=Row)],
-        body: FireBody | None = None,
-    ) -> Response:
-        """Give the task that waits the event its trigger has not."""
-        given = body or FireBody()
-        return Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
+@router.get("/runs/{run_id}/tasks/{task_id}/why", dependencies=[viewer("run")])
+async def why_task(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+) -> Response:
+    """Say what one task waits for, and what that waits for."""
+    return Json(await api.why(run_id, task_id, map_index=max(map_index, round_number)))
 
 
-def _add_events(router: APIRouter, api: Api) -> None:
-    @router.get("/events", dependencies=[viewer()])
-    async def list_events(
-        name: str | None = None,
-        limit: Count = 100,
-        before: Annotated[int | None, Query(ge=0, le=Row)] = None,
-    ) -> Response:
-        """List named events, the newest first; ``before`` is the last id of the page before."""
-        return Json(await api.list_events(name=name, limit=limit, before=before))
-
-    @router.post("/events/{name:path}", status_code=201, dependencies=[operator()])
-    async def emit(
-        acting: Acting,
-        name: str,
-        request: Request,
-        key: str | None = None,
-        idempotency_key: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
-        data = body_of(await request.body())
-        made = await acting.emit(name, key=key, data=data, request=idempotency_key)
-        return Json(made, status_code=201 if made.created else 200)
+@router.get("/triggers", dependencies=[viewer()])
+async def list_triggers(
+    api: NodeApi,
+    kind: str | None = None,
+    state: str | None = None,
+    dag: str | None = None,
+    limit: Count = PAGE,
+    after: Annotated[int, Query(ge=-1, le=Row)] = -1,
+) -> Response:
+    """List what is parked by number; ``after`` is the last of the page before."""
+    if kind is None and state is None and dag is None:
+        return Json(await api.list_triggers(limit=limit, after=after))
+    return Json(
+        await api.reads.waiting.list(kind=kind, state=state, dag_id=dag, limit=limit, after=after)
+    )
 
 
-def _add_pools(router: APIRouter, api: Api) -> None:
-    @router.get("/pools", dependencies=[viewer()])
-    async def list_pools() -> Response:
-        """List the pools that have a limit."""
-        return Json(await api.list_pools())
-
-    @router.put("/pools/{name}", dependencies=[operator()])
-    async def set_pool(acting: Acting, name: str, body: PoolBody) -> Response:
-        """Limit how much of a pool's tasks runs at once."""
-        return Json(await acting.set_pool(name, body.slots, include_deferred=body.include_deferred))
-
-    @router.delete("/pools/{name}", dependencies=[operator()])
-    async def delete_pool(acting: Acting, name: str) -> Response:
-        """Lift the limit of a pool."""
-        return Json(await acting.set_pool(name, None))
+@router.get("/triggers/slow", dependencies=[viewer()])
+async def list_slow(api: NodeApi) -> Response:
+    """List what has held up the loop it shares with others."""
+    return Json(await api.list_slow())
 
 
-def _add_database(router: APIRouter, api: Api) -> None:
-    @router.post("/db/clean", dependencies=[admin()])
-    async def clean(acting: Acting, dry_run: bool = False) -> Response:
-        """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
-        return Json(await acting.clean(dry_run=dry_run))
+@router.delete("/triggers/quarantine/{class_path}", dependencies=[operator()])
+async def unquarantine(acting: Acting, class_path: str) -> Response:
+    """Let the triggers of a class live with the others again."""
+    return Json(await acting.unquarantine(class_path))
+
+
+@router.get("/triggers/{trigger_id}", dependencies=[viewer()])
+async def show_trigger(api: NodeApi, trigger_id: Annotated[int, Path(ge=0, le=Row)]) -> Response:
+    """Show one parked wait."""
+    return Json(await api.show_trigger(trigger_id))
+
+
+@router.post("/triggers/{trigger_id}/fire", dependencies=[operator()])
+async def fire(
+    acting: Acting,
+    trigger_id: Annotated[int, Path(ge=0, le=Row)],
+    body: FireBody | None = None,
+) -> Response:
+    """Give the task that waits the event its trigger has not."""
+    given = body or FireBody()
+    return Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
+
+
+@router.get("/events", dependencies=[viewer()])
+async def list_events(
+    api: NodeApi,
+    name: str | None = None,
+    limit: Count = 100,
+    before: Annotated[int | None, Query(ge=0, le=Row)] = None,
+) -> Response:
+    """List named events, the newest first; ``before`` is the last id of the page before."""
+    return Json(await api.list_events(name=name, limit=limit, before=before))
+
+
+@router.post("/events/{name:path}", status_code=201, dependencies=[operator()])
+async def emit(
+    acting: Acting,
+    name: str,
+    request: Request,
+    key: str | None = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Emit a named event; the body, any JSON, is its data. The same key again: status 200."""
+    data = body_of(await request.body())
+    made = await acting.emit(name, key=key, data=data, request=idempotency_key)
+    return Json(made, status_code=201 if made.created else 200)
+
+
+@router.get("/pools", dependencies=[viewer()])
+async def list_pools(api: NodeApi) -> Response:
+    """List the pools that have a limit."""
+    return Json(await api.list_pools())
+
+
+@router.put("/pools/{name}", dependencies=[operator()])
+async def set_pool(acting: Acting, name: str, body: PoolBody) -> Response:
+    """Limit how much of a pool's tasks runs at once."""
+    return Json(await acting.set_pool(name, body.slots, include_deferred=body.include_deferred))
+
+
+@router.delete("/pools/{name}", dependencies=[operator()])
+async def delete_pool(acting: Acting, name: str) -> Response:
+    """Lift the limit of a pool."""
+    return Json(await acting.set_pool(name, None))
+
+
+@router.post("/db/clean", dependencies=[admin()])
+async def clean(acting: Acting, dry_run: bool = False) -> Response:
+    """Delete a part of what has been kept for long enough; ``more`` says to ask again."""
+    return Json(await acting.clean(dry_run=dry_run))
+
+
+API_ROUTES: tuple[BaseRoute, ...] = (
+    *reads.first.routes,
+    *router.routes,
+    *backfills.router.routes,
+    *values.router.routes,
+    *access.router.routes,
+    *reads.router.routes,
+    *logs.router.routes,
+    *stream.router.routes,
+)
+"""Everything below ``/api/v1``."""

@@ -13,7 +13,6 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import anyio
 import anyio.to_thread
-import structlog
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
@@ -21,6 +20,7 @@ from starlette.types import ASGIApp
 from aioflow.api import Api
 from aioflow.api.access import Access
 from aioflow.errors import SettingsError
+from aioflow.log import Logger
 from aioflow.settings import Settings, is_loopback
 from aioflow.web.app import create_app
 from aioflow.web.connections import HEAD_BYTES, asked_paths, limited
@@ -36,7 +36,7 @@ _GRACE_SECONDS = 3
 _LAST_SECONDS = 2.0
 _KEEP_ALIVE_SECONDS = 30
 _PATHS_TOLD = 5
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from starlette.exceptions import HTTPException
 
 from aioflow.web.permissions import anybody
 
-__all__ = ("is_page", "page_routes")
+__all__ = ("is_page", "router")
 
 _FOLDER = Path(__file__).with_name("static")
 _PREFIX = "/static/"
@@ -66,23 +66,25 @@ def is_page(path: str) -> bool:
     return path == "/" or place in (_WITH_PARTS if has_parts else _PLACES)
 
 
-def page_routes() -> APIRouter:
-    """Return the page's routes."""
-    router = APIRouter(include_in_schema=False, dependencies=[anybody()])
+router = APIRouter(include_in_schema=False, dependencies=[anybody()])
+"""The page's routes."""
 
-    async def page(request: Request) -> Response:
-        return Response(_files()[_INDEX], media_type=_TYPES[".html"])
 
-    async def built(name: str) -> Response:
-        content = _files().get(name)
-        if content is None:
-            raise HTTPException(404, "no such file")
-        return Response(content, media_type=_TYPES[Path(name).suffix], headers=_FOR_GOOD)
+async def _page() -> Response:
+    return Response(_files()[_INDEX], media_type=_TYPES[".html"])
 
-    router.add_api_route("/", page)
-    router.add_api_route(f"{_PREFIX}{{name}}", built)
-    for place in sorted(_PLACES):
-        router.add_api_route(f"/{place}", page)
-    for place in sorted(_WITH_PARTS):
-        router.add_api_route(f"/{place}/{{rest:path}}", page)
-    return router
+
+@router.get(f"{_PREFIX}{{name}}")
+async def _built(name: str) -> Response:
+    content = _files().get(name)
+    if content is None:
+        raise HTTPException(404, "no such file")
+    return Response(content, media_type=_TYPES[Path(name).suffix], headers=_FOR_GOOD)
+
+
+for _path in (
+    "/",
+    *(f"/{place}" for place in sorted(_PLACES)),
+    *(f"/{place}/{{rest:path}}" for place in sorted(_WITH_PARTS)),
+):
+    router.add_api_route(_path, _page)

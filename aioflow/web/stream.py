@@ -7,18 +7,19 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 
 import anyio
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
 from aioflow.api.commits import OF_ONE, Commits, Wanted, frame
 from aioflow.api.missed import missed
 from aioflow.api.reader import Log
-from aioflow.web.answers import MapIndex, Offset, Row, TryNumber
+from aioflow.web.answers import MapIndex, Offset, RoundNumber, Row, TryNumber
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
+from aioflow.web.routing import NodeApi, api_router
 
-__all__ = ("add_streams",)
+__all__ = ("router",)
 
 _BEAT_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
@@ -29,6 +30,8 @@ _BUSY_SECONDS = 5
 _TOO_MANY = "web.too_many_streams"
 
 _BEAT = b": still here\n\n"
+
+router = api_router()
 
 _Put: TypeAlias = Callable[[bytes], Awaitable[None]]
 _Since = Annotated[int | None, Query(ge=0, le=Row)]
@@ -96,65 +99,65 @@ class _EventStream(Response):
         self._scope.cancel()
 
 
-def add_streams(router: APIRouter, api: Api) -> None:
-    """Add them."""
+@router.get("/stream", response_class=Response, dependencies=[viewer("query")])
+async def stream(
+    api: NodeApi,
+    since: _Since = None,
+    dag: str | None = None,
+    run: str | None = None,
+    last_event_id: _LastId = None,
+    *,
+    by: By,
+) -> Response:
+    """Tell of each commit: server-sent events, with the number of the commit as their id.
 
-    @router.get("/stream", response_class=Response, dependencies=[viewer("query")])
-    async def stream(
-        since: _Since = None,
-        dag: str | None = None,
-        run: str | None = None,
-        last_event_id: _LastId = None,
-        *,
-        by: By,
-    ) -> Response:
-        """Tell of each commit: server-sent events, with the number of the commit as their id.
+    What was committed after ``since``, or the last id, comes first. Where that is too much,
+    or no longer known, there is an event ``reset``: read everything anew.
+    """
+    after = since
+    if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
+        after = int(last_event_id)
+    return _stream(api, by.name, Wanted(dag, run), after)
 
-        What was committed after ``since``, or the last id, comes first. Where that is too much,
-        or no longer known, there is an event ``reset``: read everything anew.
-        """
-        after = since
-        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
-            after = int(last_event_id)
-        return _stream(api, by.name, Wanted(dag, run), after)
 
-    @router.get(
-        "/runs/{run_id}/tasks/{task_id}/logs/stream",
-        response_class=Response,
-        dependencies=[viewer("run")],
-    )
-    async def follow_log(
-        run_id: str,
-        task_id: str,
-        map_index: Annotated[MapIndex, Query(alias="map")] = -1,
-        round_number: Annotated[MapIndex, Query(alias="round")] = -1,
-        try_number: Annotated[TryNumber, Query(alias="try")] = None,
-        offset: Offset = 0,
-        last_event_id: _LastId = None,
-        *,
-        by: By,
-    ) -> Response:
-        """Tell what a task prints, as server-sent events; the id is the byte to go on from.
+@router.get(
+    "/runs/{run_id}/tasks/{task_id}/logs/stream",
+    response_class=Response,
+    dependencies=[viewer("run")],
+)
+async def follow_log(
+    api: NodeApi,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex = -1,
+    round_number: RoundNumber = -1,
+    try_number: TryNumber = None,
+    offset: Offset = 0,
+    last_event_id: _LastId = None,
+    *,
+    by: By,
+) -> Response:
+    """Tell what a task prints, as server-sent events; the id is the byte to go on from.
 
-        An event ``end`` comes when it has ended and all was told.
-        """
-        index = max(map_index, round_number)
-        is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
-        if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
-            offset = int(last_event_id)
-        read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
+    An event ``end`` comes when it has ended and all was told.
+    """
+    index = max(map_index, round_number)
+    is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
+    if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 16:
+        offset = int(last_event_id)
+    read = await api.log(run_id, task_id, map_index=index, try_number=try_number)
 
-        async def prints_on() -> bool:
-            return await api.reads.prints_on(run_id, task_id, map_index=index)
+    async def prints_on() -> bool:
+        return await api.reads.prints_on(run_id, task_id, map_index=index)
 
-        scope = anyio.CancelScope()
-        log = _Log(api, read, prints_on, is_live=is_live)
+    scope = anyio.CancelScope()
+    log = _Log(api, read, prints_on, is_live=is_live)
 
-        async def tell(put: _Put) -> None:
-            with api.reads.commits.reading(scope):
-                await log.tell(put, offset)
+    async def tell(put: _Put) -> None:
+        with api.reads.commits.reading(scope):
+            await log.tell(put, offset)
 
-        return _EventStream(api.reads.commits, by.name, scope, tell)
+    return _EventStream(api.reads.commits, by.name, scope, tell)
 
 
 def _stream(api: Api, who: str, wanted: Wanted, after: int | None) -> Response:

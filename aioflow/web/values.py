@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.api import Api
 from aioflow.model import ValueKind
+from aioflow.web.answers import Json
 from aioflow.web.permissions import Acting, admin
+from aioflow.web.routing import NodeApi, api_router
 
-__all__ = ("ValueBody", "add_values")
+__all__ = ("ValueBody", "router")
 
 _NAME = Annotated[str, Path(max_length=250)]
 
@@ -25,35 +25,18 @@ class ValueBody(BaseModel):
     value: Annotated[Any, Field(...)]
 
 
-def add_values(router: APIRouter, api: Api, json: Callable[[Any], Response]) -> None:
-    """Add the routes of each kind."""
-    for kind in ValueKind:
-        _add_kind(router, api, json, kind)
-    _add_rotation(router, json)
+router = api_router()
 
 
-def _add_rotation(router: APIRouter, json: Callable[[Any], Response]) -> None:
-    @router.post(
-        "/secrets/rotate",
-        name="rotate",
-        description="Change the key of the home.",
-        dependencies=[admin()],
-    )
-    async def rotate(acting: Acting) -> Response:
-        return json(await acting.rotate())
-
-
-def _add_kind(
-    router: APIRouter, api: Api, json: Callable[[Any], Response], kind: ValueKind
-) -> None:
+def _add_kind(kind: ValueKind) -> None:
     @router.get(
         f"/{kind}s",
         name=f"list_{kind}s",
         description=f"List the {kind}s, without values.",
         dependencies=[admin()],
     )
-    async def list_values() -> Response:
-        return json(await api.values.list(kind))
+    async def list_values(api: NodeApi) -> Response:
+        return Json(await api.values.list(kind))
 
     @router.put(
         f"/{kind}s/{{name:path}}",
@@ -62,7 +45,7 @@ def _add_kind(
         dependencies=[admin()],
     )
     async def set_value(name: _NAME, body: ValueBody, acting: Acting) -> Response:
-        return json(await acting.values.set(kind, name, body.value))
+        return Json(await acting.values.set(kind, name, body.value))
 
     @router.delete(
         f"/{kind}s/{{name:path}}",
@@ -71,4 +54,18 @@ def _add_kind(
         dependencies=[admin()],
     )
     async def delete_value(name: _NAME, acting: Acting) -> Response:
-        return json(await acting.values.delete(kind, name))
+        return Json(await acting.values.delete(kind, name))
+
+
+for _kind in ValueKind:
+    _add_kind(_kind)
+
+
+@router.post(
+    "/secrets/rotate",
+    name="rotate",
+    description="Change the key of the home.",
+    dependencies=[admin()],
+)
+async def rotate(acting: Acting) -> Response:
+    return Json(await acting.rotate())

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioflow.author import codec
@@ -289,12 +289,24 @@ values = st.recursive(
 )
 
 
-@given(values)
-def test_whatever_is_made_of_these_comes_back_equal_and_of_its_type(value):
+def comes_back(value: object) -> None:
     back = travelled(value)
 
     assert back == value
     assert type(back) is type(value)
+
+
+@given(values)
+@settings(max_examples=30)
+def test_whatever_is_made_of_these_comes_back_equal_and_of_its_type(value):
+    comes_back(value)
+
+
+@pytest.mark.nightly
+@given(values)
+@settings(max_examples=300)
+def test_much_that_is_made_of_these_comes_back_equal_and_of_its_type(value):
+    comes_back(value)
 
 
 @given(st.binary())

@@ -68,6 +68,11 @@ def note() -> None:
     print("noted")
 
 
+@dag
+def noted() -> None:
+    note()
+
+
 @dag(schedule="@daily", catchup=False, tags=("books",))
 def daily(region: str = "north", limit: int = 5, full: bool = False) -> None:
     """Books of each day."""

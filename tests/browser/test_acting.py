@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from datetime import date
-from pathlib import Path
 
 import pytest
 
-from benchmarks.daemon import DaemonProcess
 from examples.settlement_data import generate
-from tests.browser.dags import WORKS
-from tests.browser.watched import watched
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 DAY = date(2026, 1, 1)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("acting")
-    dags = folder / "dags"
-    dags.mkdir()
-    (dags / "works.py").write_text(WORKS)
-    shutil.copy(Path(__file__).parents[2] / "examples/dags/settlements.py", dags)
-    with DaemonProcess(folder / "home", dags) as running:
-        for dag in ("daily", "settlements"):
-            running.knows(dag)
-        yield running
 
 
 def fill(page, **fields):
@@ -93,21 +76,6 @@ def drop(page, daemon, folder):
     page.page.wait_for_selector("[data-task='count'][data-state='success']", timeout=60_000)
     print(f"the graph moved {took:.3f} s after the file")
     return took
-
-
-def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, daemon):
-    run = daemon.trigger("slow")
-    with watched(browser, daemon) as page:
-        page.go(f"/runs/{run}")
-        page.press("Cancel …")
-        page.see("Everything of", within="dialog")
-        assert daemon.run(run)["state"] == "running"
-        page.confirm("Cancel the run")
-
-        page.see("cancelled", within="main h1")
-        page.heard(f"{run} is cancelled")
-        page.clean()
-    assert daemon.run(run)["state"] == "cancelled"
 
 
 def test_what_failed_is_cleared_and_goes_on(browser, daemon, tmp_path):
@@ -190,6 +158,7 @@ def test_a_trigger_is_fired_by_hand(browser, daemon):
 
 
 def test_keys_go_where_they_say(browser, daemon):
+    first = daemon.get("/api/v1/dags")[1][0]["dag_id"]
     with watched(browser, daemon) as page:
 
         def is_there():
@@ -200,9 +169,9 @@ def test_keys_go_where_they_say(browser, daemon):
         page.page.locator("[data-row]").first.wait_for()
         page.page.keyboard.press("j")
         focused = page.page.evaluate("document.activeElement.textContent")
-        assert focused == "daily"
+        assert focused == first
         page.page.keyboard.press("Enter")
-        page.page.wait_for_url("**/dags/daily")
+        page.page.wait_for_url(f"**/dags/{first}")
         page.page.keyboard.press("?")
         page.see("Keys", within="dialog")
         page.page.keyboard.press("Escape")

@@ -5,22 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import STEERED
-from tests.browser.watched import serious, stranger, watched
+from tests.browser.watched import BROWSER_TESTS, serious, stranger, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 PASSWORD = "a long enough password"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("letting-in")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "steered.py").write_text(STEERED)
-    with DaemonProcess(folder / "home", folder / "dags") as running:
-        yield running
 
 
 def add(daemon, name, role="viewer"):

@@ -5,23 +5,12 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import STEERED
-from tests.browser.watched import watched
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 MOST_ELEMENTS = 800
 LAST = "and a last one, with ä"
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("logs")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "steered.py").write_text(STEERED)
-    with DaemonProcess(folder / "home", folder / "dags") as running:
-        yield running
 
 
 @pytest.fixture
@@ -32,25 +21,6 @@ def printing(daemon, tmp_path):
 
 def is_at_end(lines):
     return lines.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 18")
-
-
-def test_a_log_is_told_by_a_stream_and_never_asked_for_again(browser, daemon, printing, tmp_path):
-    with watched(browser, daemon) as page:
-        page.go(f"/runs/{printing}?task=prints")
-        page.see("line 4999 of many", within=".drawer .lines")
-        page.see("live", within=".drawer .log-head")
-        assert page.elements() < MOST_ELEMENTS
-        stream = [url for url in page.asked if "/logs/stream?" in url]
-        asked = [url for url in page.asked if "/logs?" in url]
-
-        (tmp_path / "go").touch()
-        page.see(LAST, within=".drawer .lines")
-        expect(page.page.locator(".drawer .log-head .live")).to_have_count(0)
-        assert len(stream) == 1
-        assert [url for url in page.asked if "/logs/stream?" in url] == stream
-        # Those after the end are of the run's last commits.
-        assert len([url for url in page.asked if "/logs?" in url]) <= len(asked) + 3
-        page.clean()
 
 
 def test_who_scrolls_back_is_left_there_until_they_want_the_end(

@@ -8,55 +8,26 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.daemon import DaemonProcess, eventually
-from tests.browser.dags import MANY, PAYLOADS, WIDE, WORKS, hostile
-from tests.browser.watched import address, serious, watched
+from tests.browser.dags import MANY, PAYLOADS
+from tests.browser.watched import BROWSER_TESTS, PAGES, address, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(600)]
+# The first limit counts.
+pytestmark = [pytest.mark.timeout(600), *BROWSER_TESTS, pytest.mark.nightly]
 
-VIEWS = (
-    "/", "/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
-    "/dags/hostile/code", "/dags/hostile/runs", "/runs", "/runs/loud", "/runs/loud/graph",
-    "/runs/loud/gantt", "/runs/loud/tasks", "/runs/loud/logs", "/runs/loud?task=breaks&map=1",
-    "/triggers", "/events", "/pools", "/schedules", "/backfills", "/nodes", "/access", "/audit",
-    "/errors", "/settings",
-)  # fmt: skip
+VIEWS = tuple(view for views in PAGES.values() for view in views)
 MOST_ELEMENTS = 1_500
 CHILDREN = 10_000
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("looking")
-    dags = folder / "dags"
-    dags.mkdir()
-    (dags / "works.py").write_text(WORKS)
-    (dags / "wide.py").write_text(WIDE)
-    (dags / "hostile.py").write_text(hostile())
-    (dags / "<img src=x onerror=alert(1)>.py").write_text("import aioflow\nimport nothing")
-    with DaemonProcess(folder / "home", dags) as running:
-        running.trigger("hostile", {"given": " ".join(PAYLOADS)}, run_id="loud")
-        running.trigger("slow", run_id="parked")
-        running.request("PUT", "/api/v1/pools/books", {"slots": 3})
-        running.wait("loud")
-        yield running
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser, daemon, theme):
-    with watched(browser, daemon, theme=theme) as page:
-        found = {view: serious(page.go(view).page) for view in VIEWS}
-        assert {view: what for view, what in found.items() if what} == {}
-
-
 @pytest.mark.parametrize("size", ["phone", "wall"])
-def test_no_view_is_wider_than_the_window(browser, daemon, size):
+def test_no_view_is_wider_than_the_window(browser, daemon, pool, size):
     with watched(browser, daemon, size=size) as page:
         wide = {view: page.go(view).overflow() for view in VIEWS}
         assert {view: pixels for view, pixels in wide.items() if pixels > 0} == {}
         page.clean()
 
 
-def test_no_text_is_taken_for_anything_else(browser, daemon):
+def test_no_text_is_taken_for_anything_else(browser, daemon, pool):
     with watched(browser, daemon) as page:
         for view in VIEWS:
             page.go(view)

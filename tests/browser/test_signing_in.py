@@ -7,33 +7,26 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import STEERED
-from tests.browser.watched import stranger, watched
+from tests.browser.watched import BROWSER_TESTS, stranger, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 PASSWORD = "a long enough password"
 VIEWS = (
-    "/", "/dags", "/dags/brief", "/runs", "/runs/first", "/runs/first?task=at_once", "/triggers",
-    "/events", "/pools", "/backfills", "/nodes", "/settings",
+    "/", "/dags", "/dags/brief", "/runs", "/runs/signed-in", "/runs/signed-in?task=at_once",
+    "/triggers", "/events", "/pools", "/backfills", "/nodes", "/settings",
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("signing")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "steered.py").write_text(STEERED)
-    with DaemonProcess(folder / "home", folder / "dags") as running:
-        for role in ("viewer", "operator", "admin"):
-            body = {"name": f"the-{role}", "password": PASSWORD, "role": role}
-            running.request("POST", "/api/v1/users", body)
-        running.trigger("brief", run_id="first")
-        running.trigger("patient", run_id="parked")
-        running.request("PUT", "/api/v1/pools/desk", {"slots": 2})
-        running.wait("first")
-        yield running
+@pytest.fixture(scope="module", autouse=True)
+def accounts(daemon):
+    """One user of each role, a run that ended and one that waits."""
+    for role in ("viewer", "operator", "admin"):
+        body = {"name": f"the-{role}", "password": PASSWORD, "role": role}
+        daemon.request("POST", "/api/v1/users", body)
+    daemon.trigger("brief", run_id="signed-in")
+    daemon.trigger("patient", run_id="signed-out")
+    daemon.wait("signed-in")
 
 
 def sign_in(page, name, password=PASSWORD):
@@ -53,20 +46,7 @@ def offered(page):
     return page.page.locator("main [data-needs]:visible").all_inner_texts()
 
 
-def test_who_signs_in_is_where_they_wanted_to_go(browser, daemon):
-    with stranger(browser, daemon) as page:
-        page.page.goto(f"{page.base}/runs/first/gantt?task=at_once")
-        sign_in(page, "the-viewer", "not that one, surely")
-        page.see("Sign in", within="main")
-        page.see("request.login", within="[role=alert]")
-        enter(page, "the-viewer")
-
-        page.page.wait_for_selector(".drawer")
-        assert page.page.url == f"{page.base}/runs/first/gantt?task=at_once"
-        page.clean()
-
-
-def test_a_viewer_is_offered_nothing_that_changes_anything(browser, daemon):
+def test_a_viewer_is_offered_nothing_that_changes_anything(browser, daemon, pool):
     with stranger(browser, daemon) as page:
         page.page.goto(page.base)
         enter(page, "the-viewer")
@@ -83,7 +63,7 @@ def test_an_operator_is_offered_runs_and_not_what_is_an_admins(browser, daemon):
         page.page.goto(page.base)
         enter(page, "the-operator")
         assert "Trigger …" in offered(page.go("/dags/brief"))
-        assert "Delete …" not in offered(page.go("/runs/first"))
+        assert "Delete …" not in offered(page.go("/runs/signed-in"))
         assert offered(page.go("/nodes")) == []
         page.go("/settings")
         expect(page.page.get_by_role("heading", name="Secrets")).to_have_count(0)
@@ -96,18 +76,18 @@ def test_who_signs_out_is_out_of_every_window_and_comes_back_to_the_same_place(b
         enter(page, "the-admin")
         page.settle()
         other = page.page.context.new_page()
-        other.goto(f"{page.base}/runs/parked?task=rests")
+        other.goto(f"{page.base}/runs/signed-out?task=rests")
         other.locator(".drawer").get_by_text("deferred").first.wait_for()
         page.press("Sign out")
         page.see("Or sign in")
-        daemon.request("POST", "/api/v1/runs/parked/cancel")
+        daemon.request("POST", "/api/v1/runs/signed-out/cancel")
 
         other.get_by_text("Your session has ended").wait_for()
         other.get_by_label("Name").fill("the-admin")
         other.get_by_label("Password").fill(PASSWORD)
         other.get_by_role("button", name="Sign in").click()
         other.locator(".drawer").get_by_text("cancelled").first.wait_for()
-        assert other.url == f"{page.base}/runs/parked?task=rests"
+        assert other.url == f"{page.base}/runs/signed-out?task=rests"
 
 
 @pytest.mark.parametrize(

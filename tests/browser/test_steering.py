@@ -7,23 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.daemon import DaemonProcess, eventually, task_of
-from tests.browser.dags import STALLS, STEERED
-from tests.browser.watched import watched
+from benchmarks.daemon import eventually, task_of
+from tests.browser.watched import BROWSER_TESTS, watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.process, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("steering")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "steered.py").write_text(STEERED)
-    (folder / "dags" / "stalls.py").write_text(STALLS)
-    with DaemonProcess(folder / "home", folder / "dags") as running:
-        for dag in ("shaped", "stalling"):
-            running.knows(dag)
-        yield running
+pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 
 @pytest.fixture

@@ -11,15 +11,47 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from benchmarks.daemon import DaemonProcess, eventually
 
-__all__ = ("SIZES", "Watched", "address", "chromium", "serious", "stranger", "watched")
+__all__ = (
+    "BROWSER_TESTS",
+    "PAGES",
+    "SIZES",
+    "Watched",
+    "address",
+    "chromium",
+    "serious",
+    "stranger",
+    "watched",
+)
 
 expect.set_options(timeout=30_000)
 
+BROWSER_TESTS = (
+    pytest.mark.browser,
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("browser"),
+)
+"""Marks of each module here: one worker runs them all, with one browser and one daemon."""
+
 AXE = Path(__file__).with_name("axe.min.js")
+PAGES = {
+    "overview": ("/",),
+    "dags": ("/dags", "/dags/hostile", "/dags/hostile/graph", "/dags/hostile/gantt",
+             "/dags/hostile/code", "/dags/hostile/runs"),
+    "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
+             "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
+    "waits": ("/triggers", "/events", "/pools"),
+    "times": ("/schedules", "/backfills"),
+    "node": ("/nodes", "/errors", "/settings"),
+    "access": ("/access", "/audit"),
+}  # fmt: skip
+"""Every view of the page, by what it is about."""
+
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
 _FLAGS = (

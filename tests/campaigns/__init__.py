@@ -1,1 +1,1 @@
-"""Long campaigns against the whole product; ``make prove`` runs them and keeps what they saw."""
+"""Long campaigns against the whole product; ``make nightly`` runs them and keeps their figures."""

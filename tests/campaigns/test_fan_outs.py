@@ -1,19 +1,18 @@
-"""A fan-out of 2,000 in worker processes, killed at each commit in turn, in the test kit."""
+"""A fan-out of 2,000 on a node in the test process, crashed at each of its commits in turn."""
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 import pytest
 
 from aioflow import dag, task
 from aioflow.testing import Sim
+from aioflow.testing.crashing import Ending, ending_of
+from tests.campaigns.record import record
+from tests.campaigns.shards import shards
 
-RESULTS = Path(__file__).parent / "results"
 WIDTH = 2_000
 
 
@@ -39,23 +38,48 @@ def wide() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("shard", shards(4), ids=str)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_killed():
-    begun = itertools.count()
+async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_crashed(shard):
+    """As ``Sim.crash_everywhere``, but each shard has a part of the commits."""
+    aggregates = commits = crashes = stored_by = 0
 
     def count_them(doubled: Sequence[int]) -> list[int]:
-        next(begun)
+        nonlocal aggregates
+        aggregates += 1
         return counted.fn(doubled)
 
-    with Sim() as sim:
-        run = await (await sim.start(wide)).finished()
-        assert run["counted"].result == [WIDTH, WIDTH * (WIDTH - 1)]
+    async def play(crash: Callable[[int, bool], bool]) -> Ending:
+        with Sim() as sim:
+            sim.replace(counted, count_them)
+            sim._world.crash_where(crash)
+            run = await (await sim.start(wide)).finished()
+            assert run["counted"].result == [WIDTH, WIDTH * (WIDTH - 1)]
+            return ending_of(run)
 
-    commits = await Sim.crash_everywhere(wide, lambda sim: sim.replace(counted, count_them))
+    def count(number: int, is_before: bool) -> bool:
+        nonlocal commits, stored_by
+        commits = number
+        if aggregates and not stored_by:
+            stored_by = number  # the first commit since the aggregate ran
+        return False
 
-    aggregates = next(begun)
-    assert aggregates == 1 + 2 * commits + 1  # once in each life of a run, but for one cut short
-    now = datetime.now(UTC)
-    figures = {"width": WIDTH, "commits": commits, "crashes": 2 * commits, "begun": aggregates}
-    with (RESULTS / f"fan_outs-{now.date().isoformat()}.jsonl").open("a") as file:
-        file.write(json.dumps({"at": now.isoformat(), **figures}) + "\n")
+    expected = await play(count)
+    for number in takewhile(lambda number: number <= commits, shard.numbers()):
+        for is_before in (True, False):
+            ending = await play(lambda *place, wanted=(number, is_before): place == wanted)
+            assert ending == expected, f"crashed at commit {number}, before it: {is_before}"
+            crashes += 1
+
+    record(
+        "fan_outs",
+        shard=str(shard),
+        width=WIDTH,
+        commits=commits,
+        crashes=crashes,
+        begun=aggregates,
+    )
+    assert crashes == 2 * shard.share(commits)
+    # Once in each run, but for the crash before its result was stored.
+    is_cut_short = (stored_by - shard.number) % shard.of == 0
+    assert aggregates == 1 + crashes + is_cut_short

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from pathlib import Path
-
 import pytest
 
+from tests.campaigns.record import record
 from tests.web.test_fuzz import fuzz
 
-RESULTS = Path(__file__).parent / "results"
 REQUESTS = 20_000
 
 
@@ -20,7 +16,5 @@ REQUESTS = 20_000
 async def test_20000_requests_are_answered_as_described_and_none_by_a_defect(tmp_path):
     ended = await fuzz(tmp_path, 2 * REQUESTS)  # routes without parameters take few
 
-    now = datetime.now(UTC)
-    with (RESULTS / f"requests-{now.date().isoformat()}.jsonl").open("a") as file:
-        file.write(json.dumps({"at": now.isoformat(), **dict(sorted(ended.items()))}) + "\n")
+    record("requests", **dict(sorted(ended.items())))
     assert ended["all"] >= REQUESTS

@@ -1,17 +1,14 @@
-"""Forty settlement runs killed and restarted; the figures go to ``prove/``."""
+"""Forty settlement runs killed and restarted."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
+from tests.campaigns.record import record
 from tests.campaigns.settlement_kills import PHASES, kill_one_run
 
-RESULTS = Path(__file__).parent / "results"
 PLANS = [
     pytest.param(phase, number % 2 == 0, number >= 8 or (number == 7 and phase in PHASES[:2]))
     for phase in PHASES
@@ -29,8 +26,5 @@ def test_a_killed_run_loses_and_doubles_nothing(phase, whole_tree, on_postgres, 
 
     verdict = kill_one_run(tmp_path, phase, whole_tree=whole_tree, db=db)
 
-    RESULTS.mkdir(exist_ok=True)
-    today = datetime.now(UTC).date().isoformat()
     database = "postgresql" if on_postgres else "sqlite"
-    with (RESULTS / f"settlement_kills-{today}.jsonl").open("a") as file:
-        file.write(json.dumps({"database": database, **asdict(verdict)}) + "\n")
+    record("settlement_kills", database=database, **asdict(verdict))

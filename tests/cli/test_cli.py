@@ -1,4 +1,4 @@
-"""The command line as scripts and people use it: real processes, a real daemon."""
+"""The command line as scripts and people use it, on a real daemon."""
 
 from __future__ import annotations
 
@@ -6,202 +6,23 @@ import argparse
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from aioflow.cli import command_parser
 from aioflow.model import RunState
 from benchmarks.daemon import eventually
+from tests.cli.served import DAGS, TALK, Daemon
+from tests.commands import run, run_process
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
-
-DAGS = """
-import sys
-import time
-from pathlib import Path
-
-from aioflow import Retry, dag, sensor, task, wait
-from aioflow_triggers.events import EventTrigger
-from aioflow_triggers.external import RunTrigger
-
-once = Retry(tries=1)
-
-
-@task
-def numbers(n: int) -> list[int]:
-    print("counting to", n)
-    return list(range(n))
-
-
-@task
-def square(i: int) -> int:
-    print("square of", i)
-    return i * i
-
-
-@task
-def total(values: list[int]) -> int:
-    return sum(values)
-
-
-@task(retry=once)
-def bad() -> int:
-    raise ValueError("no money \\x1b[31m today")
-
-
-@task(retry=Retry(tries=3, delay="0.3s"))
-def noisy(try_number: int) -> None:
-    for line in range(200):
-        print("line", line, "\\u202e\\x1b]0;owned\\x07\\x9b31m\\r\\u2066 in", try_number)
-        time.sleep(0.001)
-    print("the end of", try_number, end="")
-    if try_number < 3:
-        raise ValueError("again")
-
-
-@task(trigger_rule="all_done")
-def after(value: int | None) -> str:
-    return "done"
-
-
-@sensor(interval="0.2s")
-async def arrived(path: str) -> bool:
-    return Path(path).exists()
-
-
-@task
-async def other(dag_id: str, run_id: str) -> None:
-    await wait(RunTrigger(dag_id, run_id=run_id))
-
-
-@dag
-def hen() -> None:
-    other("egg", "egg-1")
-
-
-@dag
-def egg() -> None:
-    other("hen", "hen-1")
-
-
-@task
-async def approved() -> str:
-    return await wait(EventTrigger("approved"))
-
-
-@dag
-def approval() -> None:
-    approved()
-
-
-@dag
-def sums(n: int = 3) -> None:
-    total(square.expand(i=numbers(n)))
-
-
-@dag
-def breaks() -> None:
-    bad()
-
-
-@dag
-def noise() -> None:
-    noisy()
-
-
-@dag
-def halves() -> None:
-    after(bad())
-
-
-@dag(schedule="0 5 * * *", timezone="Asia/Kolkata")
-def rolls(n: int = 1) -> None:
-    numbers(n)
-
-
-@dag(schedule="0 3 * * *")
-def waits(path: str = "/nonexistent/file") -> None:
-    total([arrived(path)])
-"""
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-def run(*words: object, home: Path | None = None, **environment: str) -> Done:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
-    if home is not None:
-        clean["AIOFLOW_HOME"] = str(home)
-    done = subprocess.run(
-        [sys.executable, "-m", "aioflow", *map(str, words)],
-        env=clean | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-class Daemon:
-    def __init__(self, home: Path, dags: Path) -> None:
-        self.home = home
-        words = [sys.executable, "-m", "aioflow", "--json", "--home", str(home)]
-        with (home.parent / "daemon.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*words, "--dags", str(dags), "--port", "0"],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        self.facts = json.loads(self.process.stdout.readline())
-        files = {path.name for path in dags.glob("*.py")}
-        try:
-            eventually(lambda: files <= self._told(), 60.0)
-        except BaseException:
-            self.process.kill()  # nobody stops what has failed to start
-            raise
-
-    def _told(self) -> set[str]:
-        """Return which files it has read: it is ready before that, on a slow machine."""
-        return {Path(dag["file"]).name for dag in self.run("dags", "list", "--json").json}
-
-    def run(self, *words: object) -> Done:
-        return run(*words, home=self.home)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory) -> Iterator[Daemon]:
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "flows.py").write_text(DAGS)
-    (folder / "dags" / "broken.py").write_text("import aioflow\n\ndef f(:\n")
-    daemon = Daemon(folder / "home", folder / "dags")
-    yield daemon
-    assert daemon.stop() == 0
-
 
 # ── a daemon's commands ─────────────────────────────────────────────────────────────────
 
@@ -349,7 +170,7 @@ def test_runs_that_wait_for_each_other_are_told_so(daemon):
     for name in ("hen", "egg"):
         assert daemon.run("dags", "trigger", name, "--run-id", f"{name}-1").status == 0
     said = eventually(lambda: re.search("a cycle: .*", daemon.run("runs", "why", "hen-1").out), 30)
-    log = (daemon.home.parent / "daemon.log").read_text()
+    log = daemon.log.read_text()
     assert daemon.run("runs", "cancel", "egg-1").status == 0
     ended = daemon.run("runs", "watch", "hen-1")
 
@@ -613,8 +434,9 @@ def test_the_database_is_what_its_journal_says(daemon):
     assert daemon.run("db", "check", "--json").json == {"ok": True, "differences": []}
 
 
+@pytest.mark.nightly  # tests/process/test_home.py sees the same in `make test`
 def test_a_second_daemon_on_one_home_is_refused(daemon):
-    done = run("up", "--home", daemon.home, "--port", "0")
+    done = run_process("up", "--home", daemon.home, "--port", "0")
 
     assert done.status == 1
     assert "[home.busy]" in done.err
@@ -624,32 +446,83 @@ def test_a_second_daemon_on_one_home_is_refused(daemon):
 # ── without a daemon ────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly  # tests/process/test_home.py sees the same line in `make test`
 def test_a_taken_port_is_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("up", "--port", port, home=tmp_path / "home")
+        done = run_process("up", "--port", port, home=tmp_path / "home")
 
     assert done.status == 1
     assert done.err.splitlines()[-1].endswith("[web.port_in_use]")
     assert "Traceback" not in done.err
 
 
-def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "flows.py").write_text(DAGS)
-    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
-    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+@dataclass(frozen=True)
+class Left:
+    """What a daemon left that was killed: a home with runs, and what followed it."""
+
+    home: Path
+    ended: str
+    live: str
+    said_of_live: str
+    followers: list[subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory) -> Iterator[Left]:
+    daemon = Daemon(tmp_path_factory.mktemp("left"), flows=DAGS, talk=TALK)
+    ended = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    live = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
     daemon.run("pools", "set", "ledger", 4)
     daemon.run("variables", "set", "REGION", "eu")
-    assert daemon.stop() == 0
+    daemon.run("dags", "trigger", "talks", "--run-id", "talking")
+    told = daemon.run("runs", "why", live).err
+    followers = [
+        subprocess.Popen(
+            [sys.executable, "-u", "-m", "aioflow", *words],
+            env=os.environ | {"AIOFLOW_HOME": str(daemon.home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in (
+            ("runs", "watch", "talking"),
+            ("runs", "logs", "talking", "talk", "--follow"),
+            ("top", "--every", "0.1"),
+        )
+    ]
+    for follower in followers:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+    eventually(lambda: daemon.run("triggers", "list", "--json").json)
+    daemon.kill()
+    yield Left(daemon.home, ended, live, told, followers)
+    for follower in followers:
+        with follower:
+            follower.kill()
 
-    assert daemon.run("runs", "show", run_id, "--json").json["counts"] == {"success": 5}
-    assert [row["run_id"] for row in daemon.run("runs", "list", "--json").json] == [run_id]
-    assert daemon.run("runs", "logs", run_id, "numbers").out == "counting to 3\n"
-    assert daemon.run("runs", "why", run_id, "--json").json["causes"] == []
-    assert len(daemon.run("dags", "list", "--json").json) == 9
-    assert daemon.run("triggers", "list", "--json").json == []
-    assert daemon.run("pools", "list", "--json").json == [
+
+@pytest.mark.xdist_group("left")
+def test_what_follows_a_daemon_that_goes_says_so_and_fails(left):
+    for follower in left.followers:
+        _, err = follower.communicate(timeout=30)
+        assert follower.returncode == 1
+        assert re.fullmatch(r"aioflow: .+ \[daemon\.away\]\n", err)
+
+
+@pytest.mark.xdist_group("left")
+def test_once_the_daemon_is_gone_its_database_is_read(left):
+    def asked(*words: object) -> Any:
+        return run(*words, "--json", home=left.home).json
+
+    assert asked("runs", "show", left.ended)["counts"] == {"success": 5}
+    assert {row["run_id"] for row in asked("runs", "list")} == {left.ended, left.live, "talking"}
+    log = run("runs", "logs", left.ended, "numbers", home=left.home)
+    assert log.out == "counting to 3\n"
+    assert asked("runs", "why", left.ended)["causes"] == []
+    assert len(asked("dags", "list")) == 10
+    assert {row["run_id"] for row in asked("triggers", "list")} == {"talking"}
+    assert asked("pools", "list") == [
         {
             "name": "ledger",
             "slots": 4,
@@ -658,40 +531,35 @@ def test_once_the_daemon_is_gone_its_database_is_read(tmp_path):
             "queued": None,
         }
     ]
-    assert daemon.run("secrets", "list", "--json").json == []
-    [variable] = daemon.run("variables", "list", "--json").json
+    assert asked("secrets", "list") == []
+    [variable] = asked("variables", "list")
     assert (variable["name"], variable["opens"]) == ("REGION", True)
     for words in (
-        ("runs", "cancel", run_id),
-        ("runs", "clear", run_id),
+        ("runs", "cancel", left.ended),
+        ("runs", "clear", left.ended),
         ("dags", "trigger", "sums"),
         ("dags", "pause", "sums"),
         ("triggers", "slow"),
     ):
-        refused = daemon.run(*words)
+        refused = run(*words, home=left.home)
         assert refused.status == 1
         assert refused.err.endswith("start it with `aioflow up` [daemon.away]\n")
 
 
-def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "flows.py").write_text(DAGS)
-    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
-    ended = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
-    live = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
-    told = daemon.run("runs", "why", live).err
-    assert daemon.stop() == 0
-
-    assert told == ""
+@pytest.mark.xdist_group("left")
+def test_without_a_daemon_people_are_told_that_nobody_knows_what_is_waited_for(left):
+    assert left.said_of_live == ""
     for words in (("runs", "why"), ("runs", "why", "--json"), ("runs", "show")):
-        assert "only a daemon knows what is waited for" in daemon.run(*words, live).err
-        assert daemon.run(*words, ended).err == ""
+        told = run(*words, left.live, home=left.home).err
+        assert "only a daemon knows what is waited for" in told
+        assert run(*words, left.ended, home=left.home).err == ""
 
 
+@pytest.mark.nightly  # tests/cli/test_trouble.py sees the same in `make test`
 def test_until_idle_it_ends_by_itself(tmp_path):
     (tmp_path / "dags").mkdir()
 
-    done = run(
+    done = run_process(
         "--home", tmp_path / "home", "--dags", tmp_path / "dags", "--port", 0, "--until-idle"
     )
 
@@ -748,7 +616,7 @@ def test_a_defect_is_one_line_and_shows_where_if_that_is_asked_for(tmp_path):
 
 
 def test_what_the_output_cannot_show_is_escaped(tmp_path):
-    done = run("dags", "check", tmp_path / "näh.py", PYTHONIOENCODING="ascii")
+    done = run_process("dags", "check", tmp_path / "näh.py", PYTHONIOENCODING="ascii")
 
     assert done.status == 1
     assert "n\\xe4h.py" in done.out
@@ -756,7 +624,7 @@ def test_what_the_output_cannot_show_is_escaped(tmp_path):
 
 
 def test_a_home_that_cannot_be_made_is_one_line():
-    done = run("up", "--port", "0", home=Path("/proc/nobody-may-make-this"))
+    done = run_process("up", "--port", "0", home=Path("/proc/nobody-may-make-this"))
 
     assert done.status == 1
     assert re.fullmatch(r"aioflow: .+; choose another with --home \[home\.unusable\]\n", done.err)
@@ -863,8 +731,8 @@ def test_check_sees_a_name_that_two_files_give(tmp_path):
     assert "dag.duplicate_dag" in done.out
 
 
-@pytest.mark.parametrize("words", [("check",), ("test",)], ids=" ".join)
-def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path, words):
+@pytest.mark.parametrize("command", ["check", pytest.param("test", marks=pytest.mark.nightly)])
+def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path, command):
     dags, elsewhere = tmp_path / "dags", tmp_path / "elsewhere"
     for folder in (dags / "lib", elsewhere / "team"):
         folder.mkdir(parents=True)
@@ -876,8 +744,9 @@ def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path
     (dags / "team").symlink_to(elsewhere / "team")
     (tmp_path / "by-another-way").symlink_to(dags)
 
+    run_it = run_process if command == "test" else run  # a test runs a daemon of its own
     done = [
-        run("dags", *words, path / "team" / "flow.py", "--dags", dags)
+        run_it("dags", command, path / "team" / "flow.py", "--dags", dags)
         for path in (dags, tmp_path / "by-another-way")
     ]
 
@@ -887,20 +756,29 @@ def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path
 def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
     (tmp_path / "flows.py").write_text(DAGS)
 
-    done = run("dags", "test", tmp_path / "flows.py", "--dag", "sums", "--conf", '{"n": 4}')
+    words = ("--dag", "sums", "--conf", '{"n": 4}')
+    done = run_process("dags", "test", tmp_path / "flows.py", *words)
     which = run("dags", "test", tmp_path / "flows.py")
-    failed = run("dags", "test", tmp_path / "flows.py", "--dag", "breaks", "--json")
 
     assert done.status == 0
     assert "total = 14" in done.out
     assert which.status == 2
     assert "choose with --dag" in which.err
+    assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]
+
+
+@pytest.mark.nightly
+def test_one_dag_of_a_file_that_fails_is_status_one(tmp_path):
+    (tmp_path / "flows.py").write_text(DAGS)
+
+    failed = run_process("dags", "test", tmp_path / "flows.py", "--dag", "breaks", "--json")
+
     assert (failed.status, failed.json["state"]) == (1, "failed")
     assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]
 
 
 def test_the_tour_ends_with_the_total_its_generator_says():
-    done = run("demo", "--exit", "--after", "0", "--json")
+    done = run_process("demo", "--exit", "--after", "0", "--json")
 
     assert done.status == 0
     assert done.json["matches"]
@@ -918,11 +796,9 @@ def test_settings_are_shown_with_their_source(tmp_path):
 
 
 def test_what_is_old_goes_by_hand_as_well(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "flows.py").write_text(DAGS)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "aioflow.toml").write_text("[retention]\nruns_days = 0.000001\n")
-    daemon = Daemon(tmp_path / "home", tmp_path / "dags")
+    daemon = Daemon(tmp_path, flows=DAGS)
     for name in ("one", "two"):
         daemon.run("dags", "trigger", "sums", "--run-id", name, "--wait")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.commands import Done, run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -67,40 +66,32 @@ def install(folder: Path, package: str, entry_points: str, **modules: str) -> No
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return what a process needs to find packages in a folder; this one finds them as well."""
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": path}
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return {"PYTHONPATH": path}
 
 
-def kinds(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aioflow", "triggers", "kinds", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-
-
-def named(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
-    return {plug_in["name"]: plug_in for plug_in in json.loads(done.stdout)}
+def named(done: Done) -> dict[str, dict[str, Any]]:
+    return {plug_in["name"]: plug_in for plug_in in done.json}
 
 
 def test_the_triggers_of_a_package_are_listed_beside_the_catalogue(tmp_path, environment):
     points = "bells = bells.tower\nbell = bells.tower:Bell"
     install(tmp_path / "site", "bells", points, tower=GOOD)
 
-    done = kinds(environment, "--json")
+    done = run("triggers", "kinds", "--json", **environment)
 
     found = named(done)
     bell = {"class_path": "bells.tower:Bell", "summary": "A bell that rings."}
     plain = {"class_path": "bells.tower:Plain", "summary": ""}
-    assert done.returncode == 0
+    assert done.status == 0
     assert found["bells"]["kinds"] == [bell, plain]
     assert found["bell"]["kinds"] == [bell]
     ours = [kind["class_path"] for kind in found["temporal"]["kinds"]]
     assert "aioflow_triggers.temporal:DateTimeTrigger" in ours
-    assert "bells.tower:Bell" in kinds(environment).stdout
+    assert "bells.tower:Bell" in run("triggers", "kinds", **environment).out
 
 
 @pytest.mark.parametrize(
@@ -118,12 +109,12 @@ def test_a_broken_plug_in_is_named_and_the_others_are_listed(
     install(tmp_path / "site", "bells", "bells = bells.tower", tower=GOOD)
     install(tmp_path / "site", "broken", "a_broken = broken.module", module=source)
 
-    done = kinds(environment)
+    done = run("triggers", "kinds", **environment)
 
-    assert done.returncode == 1
-    assert "bells.tower:Bell" in done.stdout
-    assert "a_broken (broken.module) cannot be imported" in done.stderr
-    assert message in done.stderr
+    assert done.status == 1
+    assert "bells.tower:Bell" in done.out
+    assert "a_broken (broken.module) cannot be imported" in done.err
+    assert message in done.err
 
 
 def test_a_daemon_says_which_plug_in_is_broken_and_hosts_the_triggers_of_the_others(
@@ -134,7 +125,7 @@ def test_a_daemon_says_which_plug_in_is_broken_and_hosts_the_triggers_of_the_oth
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "evening.py").write_text(DAG)
     daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
-    daemon.environment = environment
+    daemon.environment = {**os.environ, **environment}
 
     with daemon:
         run = daemon.trigger("evening")

@@ -6,9 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.cli.test_cli import run
+from tests.commands import run, run_process
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("schedules"),
+]
 
 DAGS = """
 from datetime import datetime, timedelta
@@ -61,7 +65,7 @@ def home(tmp_path_factory):
     (folder / "dags" / "kinds.py").write_text(DAGS.format(start=start.isoformat()))
     words = ("--dags", folder / "dags", "--port", 0, "--until-idle")
     for _ in range(2):
-        assert run("--home", folder / "home", *words).status == 0
+        assert run_process("--home", folder / "home", *words).status == 0
     return folder / "home"
 
 

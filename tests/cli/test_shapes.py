@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.daemon import eventually
-from tests.cli.test_cli import DAGS, Daemon, Done
+from tests.cli.served import Daemon
+from tests.commands import Done
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -49,16 +50,6 @@ ALIKE = {
 """Of which the page says that they print what another one does."""
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory) -> Iterator[Daemon]:
-    folder = tmp_path_factory.mktemp("shapes")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "flows.py").write_text(DAGS)
-    daemon = Daemon(folder / "home", folder / "dags")
-    yield daemon
-    assert daemon.stop() == 0
-
-
 def keys_of(done: Done) -> set[str]:
     """The fields of what was printed: a document, a list of them, or one a line."""
     assert done.status in {0, 3}, done.err
@@ -80,11 +71,11 @@ def test_what_is_said_of_dags_and_their_past(daemon):
     days = ("--from", "2026-01-01", "--to", "2026-01-02")
     check(daemon, "dags list", "dags", "list")
     check(daemon, "dags show", "dags", "show", "sums")
-    check(daemon, "dags check", "dags", "check", daemon.home.parent / "dags" / "flows.py")
-    check(daemon, "dags pause", "dags", "pause", "rolls")
-    check(daemon, "dags resume", "dags", "resume", "rolls")
-    check(daemon, "dags backfill --dry-run", "dags", "backfill", "rolls", *days, "--dry-run")
-    made = check(daemon, "dags backfill", "dags", "backfill", "rolls", *days).json
+    check(daemon, "dags check", "dags", "check", daemon.dags / "flows.py")
+    check(daemon, "dags pause", "dags", "pause", "filled")
+    check(daemon, "dags resume", "dags", "resume", "filled")
+    check(daemon, "dags backfill --dry-run", "dags", "backfill", "filled", *days, "--dry-run")
+    made = check(daemon, "dags backfill", "dags", "backfill", "filled", *days).json
     check(daemon, "backfills list", "backfills", "list")
     check(daemon, "backfills show", "backfills", "show", made["backfill_id"])
 

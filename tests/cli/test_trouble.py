@@ -8,48 +8,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.daemon import eventually
-from tests.cli.test_cli import DAGS, Daemon, run
+from tests.cli.served import DAGS
+from tests.commands import run, run_process
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 AIOFLOW = f"{sys.executable} -m aioflow"
-
-TALK = """
-from aioflow import dag, task, wait
-from aioflow_triggers.events import EventTrigger
-
-
-@task
-async def talk() -> None:
-    print("I wait", flush=True)
-    await wait(EventTrigger("never"))
-
-
-@dag
-def talks() -> None:
-    talk()
-"""
-
-
-def started(folder: Path) -> Daemon:
-    (folder / "dags").mkdir()
-    (folder / "dags" / "flows.py").write_text(DAGS)
-    (folder / "dags" / "talk.py").write_text(TALK)
-    return Daemon(folder / "home", folder / "dags")
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory) -> Iterator[Daemon]:
-    daemon = started(tmp_path_factory.mktemp("trouble"))
-    yield daemon
-    assert daemon.stop() == 0
-
 
 # ── words ───────────────────────────────────────────────────────────────────────────────
 
@@ -188,10 +157,11 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
 
 def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):
     words = ("--dags", tmp_path / "nowhere", "--port", "0", "--until-idle")
-    done = run("up", *words, home=tmp_path / "home")
+    done = run_process("up", *words, home=tmp_path / "home")
 
     assert done.status == 0
     assert f"  DAGs   {tmp_path}/nowhere (there is none yet)\n" in done.out
+    assert re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", done.out)
 
 
 # ── output ──────────────────────────────────────────────────────────────────────────────
@@ -306,37 +276,3 @@ def test_ctrl_c_in_a_trial_ends_it_with_its_daemon(tmp_path):
     assert status == 130
     assert "Traceback" not in said
     assert "aioflow:" not in said
-
-
-# ── a daemon that goes ──────────────────────────────────────────────────────────────────
-
-
-def test_what_follows_a_daemon_that_goes_says_so_and_fails(tmp_path):
-    daemon = started(tmp_path)
-    daemon.run("dags", "trigger", "talks", "--run-id", "talking")
-    followers = [
-        subprocess.Popen(
-            [sys.executable, "-u", "-m", "aioflow", *words],
-            env=os.environ | {"AIOFLOW_HOME": str(daemon.home)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for words in (
-            ("runs", "watch", "talking"),
-            ("runs", "logs", "talking", "talk", "--follow"),
-            ("top", "--every", "0.1"),
-        )
-    ]
-    for follower in followers:
-        assert follower.stdout is not None
-        assert follower.stdout.readline()
-    daemon.process.kill()
-    daemon.process.wait()
-    assert daemon.process.stdout is not None
-    daemon.process.stdout.close()
-
-    for follower in followers:
-        _, err = follower.communicate(timeout=30)
-        assert follower.returncode == 1
-        assert re.fullmatch(r"aioflow: .+ \[daemon\.away\]\n", err)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from aioflow.core.rules import Verdict
 from aioflow.model import TriggerRule
 
-__all__ = ("RULES", "TABLE", "VERDICTS", "cells")
+__all__ = ("RULES", "TABLE", "VERDICTS", "column")
 
 RULES = {
     "as": TriggerRule.ALL_SUCCESS,
@@ -91,9 +89,8 @@ ppp   .   .   .   .   .   .   .   .   .   R   .   .
 """
 
 
-def cells() -> Iterator[tuple[str, TriggerRule, Verdict]]:
-    """Yield the parents, a rule, and what it says of them."""
+def column(rule: TriggerRule) -> dict[str, Verdict]:
+    """Return what a rule says, for each row of parents."""
     head, *rows = (line.split() for line in TABLE.strip().splitlines())
-    for parents, *outcomes in rows:
-        for rule, outcome in zip(head, outcomes, strict=True):
-            yield parents, RULES[rule], VERDICTS[outcome]
+    at = [RULES[name] for name in head].index(rule)
+    return {parents: VERDICTS[outcomes[at]] for parents, *outcomes in rows}

@@ -24,6 +24,7 @@ from aioflow.model import (
 )
 from aioflow.requests import CancelRun, ClearTasks
 from tests.core.world import World
+from tests.seeds import seeds
 
 ONCE = RetryPolicy(tries=1)
 _RULES = (TriggerRule.ALL_SUCCESS, TriggerRule.ALL_SUCCESS, *TriggerRule)
@@ -155,6 +156,6 @@ def ends_well(drawn: Drawn) -> None:
     assert not drawn.world.rows.triggers
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(40, nightly=200))
 def test_a_run_ends_whatever_is_cleared_of_it(seed):
     ends_well(Drawn(seed))

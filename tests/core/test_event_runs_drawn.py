@@ -16,6 +16,7 @@ from aioflow.model import DagSpec, Failure, IfPaused, TaskSpec
 from aioflow.requests import SetPaused
 from tests.core.dag_trigger_host import Hosting
 from tests.core.world import World
+from tests.seeds import seeds
 
 EVENTS = 40
 STEPS = 120
@@ -135,7 +136,7 @@ class Life:
             self.finish()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(15, nightly=40))
 def test_each_event_starts_one_run_whatever_happens(seed):
     life = Life(seed)
     steps = [life.yield_some] * 6 + [life.finish] * 2

@@ -11,6 +11,7 @@ from aioflow.inputs import Asked
 from aioflow.model import TaskState
 from aioflow.requests import Mark
 from tests.core.test_clear_drawn import Drawn, ends_well
+from tests.seeds import seeds
 
 
 class Marked(Drawn):
@@ -49,7 +50,7 @@ class Marked(Drawn):
                 assert row.state in (request.state, TaskState.REMOVED)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(40, nightly=300))
 def test_a_run_ends_whatever_is_marked_of_it(seed, monkeypatch):
     slices = random.Random(f"slices {seed}")
     monkeypatch.setattr(clearing, "SLICE_TASKS", slices.choice((1, 2, 4, clearing.SLICE_TASKS)))

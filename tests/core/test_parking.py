@@ -25,6 +25,7 @@ from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, Explain
 from tests.core.world import SECOND, World
+from tests.seeds import seeds
 
 CRASHED = Failure(type="Killed", message="SIGSEGV", reason="crashed")
 BROKEN = Failure(type="ValueError", message="no", reason="raised")
@@ -550,7 +551,7 @@ def as_bytes(step: int) -> bytes:
     return b"%d" % step * (step % 7)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(5, nightly=20))
 @pytest.mark.parametrize(
     ("column", "value"),
     [(list, str), (Numbers, int), (Rows, as_bytes)],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.rehosting import REHOST_AT_ONCE
+from aioflow.core import quarantine
 from aioflow.core.stalls import NAMES_KEPT, WITHIN_US, Stalls
 from aioflow.effects import EndHosting, HostTrigger, Warn
 from aioflow.errors import RequestError
@@ -298,16 +298,17 @@ def test_the_quarantine_host_is_not_given_what_another_host_still_has():
     assert hosted(left(world, before)) == [(SLOW, "quarantine")]
 
 
-def test_a_class_with_many_triggers_moves_in_several_turns():
-    world = World(cpu_slots=REHOST_AT_ONCE + 5)
-    world.load(spec(*(f"t{number}" for number in range(REHOST_AT_ONCE + 5))))
+def test_a_class_with_many_triggers_moves_in_several_turns(monkeypatch):
+    monkeypatch.setattr(quarantine, "REHOST_AT_ONCE", 20)
+    world = World(cpu_slots=25)
+    world.load(spec(*(f"t{number}" for number in range(25))))
     world.trigger()
-    for number in range(REHOST_AT_ONCE + 5):
+    for number in range(25):
         defer(world, f"t{number}", SLOW)
 
     effects = stall(world, 1, 5_000)
 
-    assert len(ended(effects)) == REHOST_AT_ONCE + 5
+    assert len(ended(effects)) == 25
     moves = [effect for effect in effects if isinstance(effect, MoveClass)]
     assert [move.after < 0 for move in moves] == [True, False]
 

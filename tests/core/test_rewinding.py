@@ -17,6 +17,7 @@ from aioflow.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
 from tests.core.test_rounds import begin, behind_two, go_round, inside, loop, states, task
 from tests.core.world import World
+from tests.seeds import seeds
 
 R = TriggerRule
 NAMES = ("try", "check", "until")
@@ -390,7 +391,7 @@ def test_going_back_in_a_turn_that_is_taken_back_is_done_once():
     assert states(world, run, "until", 3) == ["success"] * 3
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20, nightly=60))
 def test_a_run_ends_whatever_rounds_it_goes_back_to(seed, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(clearing, "SLICE_TASKS", rng.choice((1, 4, 1_500)))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.core import cancel, draft
 from aioflow.effects import EndHosting, HostTrigger, RecallTries, RestoreCode, StartTry, StopTry
 from aioflow.errors import (
     BadConf,
@@ -772,14 +773,20 @@ def test_cancel_stops_what_runs_and_starts_nothing_more():
     assert not world.memory.runs
 
 
-def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself():
-    world = World(async_slots=25_000)
+def slice_at(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (draft, cancel):
+        monkeypatch.setattr(module, "BATCH_ROWS", rows)
+
+
+def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself(monkeypatch):
+    slice_at(100, monkeypatch)
+    world = World(async_slots=250)
     run = world.begin(
-        task("list", feeds_limit=30_000),
-        mapped("work", 0, map_limit=30_000, body=Body.COROUTINE),
+        task("list", feeds_limit=300),
+        mapped("work", 0, map_limit=300, body=Body.COROUTINE),
     )
-    world.succeed("list", size=9, width=25_000)
-    assert len(world.starts) == 25_000
+    world.succeed("list", size=9, width=250)
+    assert len(world.starts) == 250
 
     world.ask(CancelRun(run_id=world.rows.runs[run].run_id))
 
@@ -788,13 +795,14 @@ def test_a_cancel_of_more_than_fits_a_batch_goes_on_by_itself():
     assert not live
 
 
-def test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start():
-    world = World(async_slots=25_000)
+def test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start(monkeypatch):
+    slice_at(100, monkeypatch)
+    world = World(async_slots=250)
     run = world.begin(
-        task("list", feeds_limit=30_000),
-        mapped("work", 0, map_limit=30_000, body=Body.COROUTINE),
+        task("list", feeds_limit=300),
+        mapped("work", 0, map_limit=300, body=Body.COROUTINE),
     )
-    world.succeed("list", size=9, width=25_000)
+    world.succeed("list", size=9, width=250)
     world._turn([Asked(99, CancelRun(run_id=world.rows.runs[run].run_id))])
     assert [row for row in world.rows.tasks.values() if row.state.is_live]
 

@@ -16,7 +16,7 @@ from aioflow.children import Children
 
 PRELUDE = """
 import os, signal, socket, subprocess, sys, time
-from aioflow.host.link import BlockingLink
+from aioflow.host.frames import BlockingLink
 from aioflow.messages import *
 from aioflow.orders import *
 from aioflow.errors import LinkClosed

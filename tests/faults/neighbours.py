@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,11 +27,7 @@ LEAD_SECONDS = 3.0
 """From the ask until the first is due: until then all of them wait."""
 
 LATE_SECONDS = 1.0
-LATE_SHARE = 0.01
-"""Of those that fall due in a minute so many may be later than that, on a machine at rest."""
-
-LAG_SECONDS = 0.5
-"""How late the daemon's own loop may be, on a machine that has other things to do."""
+"""A healthy one that resumes later than that counts as too late."""
 
 Figures = dict[str, Any]
 
@@ -43,9 +38,6 @@ def misbehaving(
     seconds: float,
     instants: int,
     arrivals: int,
-    culprits: Sequence[str] = CULPRITS,
-    health_seconds: float = 30.0,
-    late_share: float = LATE_SHARE,
 ) -> Figures:
     """Start one culprit after the other while healthy ones fall due; judge all of them.
 
@@ -57,21 +49,18 @@ def misbehaving(
     ground, files = Ground(folder), folder / "files"
     files.mkdir()
     daemon = ground.daemon(dags=DAGS)
-    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": str(health_seconds)}
     with daemon:
-        _settle(daemon, culprits)
+        _settle(daemon)
         plan = {"seconds": seconds, "instants": instants, "arrivals": arrivals}
         conf = {"ledger": str(ground.ledger), "files": str(files), **plan}
         healthy, begin = _park(daemon, ground, conf, instants + arrivals)
         replaced = _replaced(daemon)
         with _files(files, begin, seconds, arrivals), _lag(daemon) as lags:
-            runs = _start(daemon, culprits, folder, begin, seconds)
+            runs = _start(daemon, folder, begin, seconds)
             ended = daemon.wait(healthy, seconds + 60.0)
         figures = _judge_healthy(ground, daemon, healthy, ended)
-        too_late = figures["too_late"] / figures["healthy"] * min(1.0, seconds / 60.0)
-        assert too_late <= late_share, figures
+        figures["too_late_share"] = figures["too_late"] / figures["healthy"]
         figures["daemon_lag_seconds"] = round(max(lags), 3)
-        assert max(lags) <= LAG_SECONDS
         figures["culprits"] = _judge_culprits(daemon, runs, folder)
         figures["hosts_replaced"] = _replaced(daemon) - replaced
         assert daemon.stop() == 0
@@ -80,9 +69,9 @@ def misbehaving(
     return figures
 
 
-def _settle(daemon: Victim, culprits: Sequence[str]) -> None:
+def _settle(daemon: Victim) -> None:
     """Wait until all is read and every host is there."""
-    for dag_id in ("on_time", *culprits):
+    for dag_id in ("on_time", *CULPRITS):
         eventually(partial(_is_known, daemon, dag_id))
     daemon.child("triggers")
 
@@ -120,13 +109,11 @@ def _is_known(daemon: DaemonProcess, dag_id: str) -> bool:
     return daemon.get(f"/api/v1/dags/{dag_id}", status=None)[0] == 200
 
 
-def _start(
-    daemon: DaemonProcess, culprits: Sequence[str], folder: Path, begin: float, seconds: float
-) -> dict[str, str]:
+def _start(daemon: DaemonProcess, folder: Path, begin: float, seconds: float) -> dict[str, str]:
     """Start the culprits, spread over the first two thirds of the time."""
     runs = {}
-    for number, dag_id in enumerate(culprits):
-        time.sleep(max(0.0, begin + seconds * number / len(culprits) * 2 / 3 - time.time()))
+    for number, dag_id in enumerate(CULPRITS):
+        time.sleep(max(0.0, begin + seconds * number / len(CULPRITS) * 2 / 3 - time.time()))
         conf = {"gate": str(folder / "gate")} if dag_id == "floods_a_stream" else None
         runs[dag_id] = daemon.trigger(dag_id, conf)
         if dag_id == "swallows":

@@ -18,6 +18,7 @@ from aioflow.author.codec import decode
 from aioflow.host.nursery import Hosted
 from aioflow.messages import Report
 from aioflow.orders import RunInfo, Start, Welcome
+from tests.sim.planted.plant import VARIABLE
 
 VERSION = "0123abcd"
 NONCE = "00112233445566778899aabbccddeeff"
@@ -56,6 +57,7 @@ class Child:
         self.home = home
         ours, theirs = socket.socketpair()
         given = {
+            **{name: os.environ[name] for name in ("PYTHONPATH", VARIABLE) if name in os.environ},
             **(environment or {}),
             "PATH": os.environ["PATH"],
             "AIOFLOW_LINK_FD": str(theirs.fileno()),

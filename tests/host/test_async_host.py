@@ -12,6 +12,7 @@ from aioflow.host.shared import REPORTS_AT_ONCE
 from aioflow.messages import Ask, CallAnswered, Deferred, Failed, Output, Skipped, Succeeded
 from aioflow.orders import Answer, ForgetRun, Start, Stop
 from aioflow.results import result_path
+from tests.differing import differing
 from tests.host.peer import Child, kinds, result_of, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -70,34 +71,41 @@ def test_of_very_many_the_first_to_end_are_reported_while_the_others_run(host):
     assert max(map(len, child.frames)) == REPORTS_AT_ONCE
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "reason"),
-    [
-        pytest.param("1 / 0", "ZeroDivisionError", "raised", id="raises"),
-        pytest.param("sys.exit(1)", "SystemExit", "exit", id="exits"),
-        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt", "raised", id="^C"),
-        pytest.param("raise GeneratorExit", "GeneratorExit", "raised", id="generator-exit"),
-        pytest.param("raise asyncio.CancelledError", "CancelledError", "raised", id="cancelled"),
-        pytest.param(
-            "asyncio.current_task().cancel()\nawait asyncio.sleep(0)", "CancelledError", "raised",
-            id="cancels-itself",
-        ),
-        pytest.param(
-            "async def leave(): sys.exit(2)\nawait asyncio.create_task(leave())", "SystemExit",
-            "exit", id="exits-in-a-task-of-its-own",
-        ),
-        pytest.param("return object()", "Unserializable", "unserializable", id="object"),
-        pytest.param("raise NotReady()", "NotASensor", "not_ready", id="not-ready"),
-    ],
-)  # fmt: skip
-def test_whatever_a_coroutine_does_fails_its_try_alone(host, body, kind, reason):
-    child = host(tasks(body, "await asyncio.sleep(0.05)\nreturn 1"))
+ENDS = {
+    "raises": ("1 / 0", "ZeroDivisionError", "raised"),
+    "exits": ("sys.exit(1)", "SystemExit", "exit"),
+    "^C": ("raise KeyboardInterrupt", "KeyboardInterrupt", "raised"),
+    "generator-exit": ("raise GeneratorExit", "GeneratorExit", "raised"),
+    "cancelled": ("raise asyncio.CancelledError", "CancelledError", "raised"),
+    "cancels-itself": (
+        "asyncio.current_task().cancel()\nawait asyncio.sleep(0)",
+        "CancelledError",
+        "raised",
+    ),
+    "exits-in-a-task-of-its-own": (
+        "async def leave(): sys.exit(2)\nawait asyncio.create_task(leave())",
+        "SystemExit",
+        "exit",
+    ),
+    "object": ("return object()", "Unserializable", "unserializable"),
+    "not-ready": ("raise NotReady()", "NotASensor", "not_ready"),
+}
+"""The body of a coroutine, and what its failure is."""
 
-    child.send(start(1), start(0))
 
-    failed = child.expect(Failed)
-    assert (failed.task_no, failed.failure.type, failed.failure.reason) == (100, kind, reason)
-    assert result_of(child.expect(Succeeded)) == 1
+def test_whatever_a_coroutine_does_fails_its_try_alone(host):
+    child = host(
+        tasks("await asyncio.sleep(0.05)\nreturn 1", *(body for body, *_ in ENDS.values()))
+    )
+    found = {}
+    for position, name in enumerate(ENDS, start=1):
+        child.send(start(0, start_no=position), start(position))
+        failed = child.expect(Failed)
+        assert failed.task_no == 100 + position
+        found[name] = (failed.failure.type, failed.failure.reason)
+        assert result_of(child.expect(Succeeded)) == 1
+
+    assert not (rows := differing(found, {name: end[1:] for name, end in ENDS.items()})), rows
 
 
 def test_the_host_outlives_callbacks_that_exit(host):

@@ -8,6 +8,7 @@ import pytest
 from aioflow.author.codec import decode, encode
 from aioflow.messages import Fired, Output, TriggerEnded
 from aioflow.orders import End, EventsTaken, Host
+from tests.differing import differing
 from tests.host.peer import VERSION, write_version
 from tests.host.test_trigger_host import HEAD, hosting
 
@@ -385,28 +386,30 @@ def test_what_a_trigger_does_when_it_has_fired_is_for_its_log_alone(host, name, 
 # ── where classes come from, and what is refused ────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param("os:system", id="a-function"),
-        pytest.param("subprocess:Popen", id="a-class-that-is-no-trigger"),
-        pytest.param("builtins:eval", id="eval"),
-        pytest.param("flow:Plain.run", id="a-method"),
-        pytest.param("flow:Plain.__init__.__globals__", id="globals"),
-        pytest.param("flow:", id="nothing"),
-        pytest.param(":", id="no-module"),
-        pytest.param("flow", id="no-colon"),
-        pytest.param("__main__:main", id="the-host-itself"),
-    ],
-)
-def test_a_class_path_that_names_no_trigger_is_refused(host, path):
+NO_TRIGGERS = {
+    "a-function": "os:system",
+    "a-class-that-is-no-trigger": "subprocess:Popen",
+    "eval": "builtins:eval",
+    "a-method": "flow:Plain.run",
+    "globals": "flow:Plain.__init__.__globals__",
+    "nothing": "flow:",
+    "no-module": ":",
+    "no-colon": "flow",
+    "the-host-itself": "__main__:main",
+}
+
+
+def test_a_class_path_that_names_no_trigger_is_refused(host):
     child = host("")
+    found = {}
+    for number, (name, path) in enumerate(NO_TRIGGERS.items()):
+        order = msgspec.structs.replace(hosting("Plain", 2 * number), class_path=path)
+        newest = msgspec.structs.replace(order, trigger_no=2 * number + 1)
+        child.send(order, with_newest(newest, VERSION))
+        found[name] = {child.expect(TriggerEnded).failure.reason for _ in range(2)}
 
-    order = msgspec.structs.replace(hosting("Plain"), class_path=path)
-    child.send(order, with_newest(msgspec.structs.replace(order, trigger_no=2), VERSION))
-
-    reasons = {child.expect(TriggerEnded).failure.reason for _ in range(2)}
-    assert reasons == {"trigger_load"}
+    expected = {name: {"trigger_load"} for name in NO_TRIGGERS}
+    assert not (rows := differing(found, expected)), rows
 
 
 AIRFLOWS = """

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import Unserializable
-from aioflow.host.link import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
+from aioflow.host.frames import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
 from aioflow.messages import Fired, Report
 from aioflow.orders import Host
 

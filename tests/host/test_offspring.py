@@ -18,6 +18,7 @@ import os, subprocess
 from aioflow.host import offspring
 from aioflow.host.process import adopt_orphans
 
+offspring.DEATH_SECONDS = 1.0
 adopt_orphans()
 others, mine = [
     subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL).pid for _ in range(2)

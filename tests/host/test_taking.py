@@ -46,6 +46,8 @@ def broken(n): raise ValueError("no such thing")
 
 """
 
+pytestmark = pytest.mark.process
+
 Spawn = Callable[[str, str], Child]
 
 

@@ -88,6 +88,7 @@ def test_a_template_that_cannot_be_rendered_fails_the_try(child, position, says)
     assert says in failed.failure.message
 
 
+@pytest.mark.process
 def test_a_text_without_braces_costs_no_template_engine():
     code = (
         "import sys; from aioflow.host import arguments, templates;"

@@ -10,6 +10,7 @@ from aioflow.author.codec import decode, encode
 from aioflow.host.questions import EventsPage, RunEnded, RunEnding, RunsWanted
 from aioflow.messages import Ask, Expects, Fired, Foreseen, Pong, TriggerEnded, Withdraw
 from aioflow.orders import Answer, End, Foresee, Host, Ping
+from tests.differing import differing
 from tests.host.peer import VERSION, kinds, write_version
 
 pytestmark = pytest.mark.process
@@ -167,60 +168,54 @@ class Slow(Trigger):
     assert (home / "notes").read_text().split() == ["begun", "over"]
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "reason"),
-    [
-        pytest.param("1 / 0\n        yield", "ZeroDivisionError", "trigger", id="raises"),
-        pytest.param("sys.exit(1)\n        yield", "SystemExit", "trigger", id="exits"),
-        pytest.param(
-            "raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger", id="^C"
-        ),
-        pytest.param(
-            "raise asyncio.CancelledError\n        yield", "CancelledError", "trigger", id="cancels"
-        ),
-        pytest.param("return\n        yield", "TriggerWrong", "trigger_ended", id="no-event"),
-        pytest.param("pass", "TriggerWrong", "trigger_ended", id="no-yield"),
-        pytest.param("return TriggerEvent(1)", "TriggerWrong", "trigger_yield", id="returns"),
-        pytest.param("yield 5", "TriggerWrong", "trigger_yield", id="yields-a-bare-value"),
-        pytest.param("yield TriggerEvent(1, key=5)", "TriggerWrong", "trigger_yield", id="bad-key"),
-        pytest.param(
-            r"yield TriggerEvent(1, key='\ud800')", "TriggerWrong", "trigger_yield", id="odd-text"
-        ),
-        pytest.param(
-            "yield TriggerEvent(1, key='k' * 1025)", "TriggerWrong", "payload_too_large",
-            id="key-too-long",
-        ),
-        pytest.param(
-            "yield TriggerEvent(1, key=type('S', (str,), {})('k'))", "Unserializable",
-            "unserializable", id="odd-key",
-        ),
-        pytest.param(
-            "yield TriggerEvent(object())", "Unserializable", "unserializable", id="bad-payload"
-        ),
-        pytest.param(
-            "yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large", id="too-large"
-        ),
-        pytest.param(
-            "yield TriggerEvent({'rows': [[['x' * 10] * 1000] * 1000] * 1000})", "TriggerWrong",
-            "payload_too_large", id="rows-that-are-shared",
-        ),
-    ],
-)  # fmt: skip
-def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home, body, kind, reason):
+ODD = {
+    "raises": ("1 / 0\n        yield", "ZeroDivisionError", "trigger"),
+    "exits": ("sys.exit(1)\n        yield", "SystemExit", "trigger"),
+    "^C": ("raise KeyboardInterrupt\n        yield", "KeyboardInterrupt", "trigger"),
+    "cancels": ("raise asyncio.CancelledError\n        yield", "CancelledError", "trigger"),
+    "no-event": ("return\n        yield", "TriggerWrong", "trigger_ended"),
+    "no-yield": ("pass", "TriggerWrong", "trigger_ended"),
+    "returns": ("return TriggerEvent(1)", "TriggerWrong", "trigger_yield"),
+    "yields-a-bare-value": ("yield 5", "TriggerWrong", "trigger_yield"),
+    "bad-key": ("yield TriggerEvent(1, key=5)", "TriggerWrong", "trigger_yield"),
+    "odd-text": ("yield TriggerEvent(1, key='\\ud800')", "TriggerWrong", "trigger_yield"),
+    "key-too-long": ("yield TriggerEvent(1, key='k' * 1025)", "TriggerWrong", "payload_too_large"),
+    "odd-key": (
+        "yield TriggerEvent(1, key=type('S', (str,), {})('k'))",
+        "Unserializable",
+        "unserializable",
+    ),
+    "bad-payload": ("yield TriggerEvent(object())", "Unserializable", "unserializable"),
+    "too-large": ("yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large"),
+    "rows-that-are-shared": (
+        "yield TriggerEvent({'rows': [[['x' * 10] * 1000] * 1000] * 1000})",
+        "TriggerWrong",
+        "payload_too_large",
+    ),
+}
+"""The body of a trigger, and what its failure is."""
+
+
+def test_whatever_a_trigger_does_ends_its_hosting_alone(host, home):
     child = host(
-        f"""
-class Odd(Trigger):
+        "".join(
+            f"""
+class Odd{number}(Trigger):
     async def run(self):
         {body}
     async def cleanup(self, reason): note(reason)
 """
+            for number, (body, *_) in enumerate(ODD.values())
+        )
     )
+    found = {}
+    for number, name in enumerate(ODD):
+        child.send(hosting(f"Odd{number}", 1 + number))
+        failure = child.expect(TriggerEnded).failure
+        found[name] = (failure.type, failure.reason)
 
-    child.send(hosting("Odd", 1))
-    failure = child.expect(TriggerEnded).failure
-
-    assert (failure.type, failure.reason) == (kind, reason)
-    assert (home / "notes").read_text().split() == ["finished"]
+    assert not (rows := differing(found, {name: odd[1:] for name, odd in ODD.items()})), rows
+    assert (home / "notes").read_text().split() == ["finished"] * len(ODD)
     child.send(hosting("Plain", 2))  # the host lives
     assert child.expect(TriggerEnded).failure is None
 

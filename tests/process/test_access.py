@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import json
-import os
+import re
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +15,8 @@ import pytest
 from aioflow.cli.client import Client, connect_home
 from aioflow.errors import AioflowError
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.commands import Done, run
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -42,24 +41,12 @@ def status_of(daemon: DaemonProcess, token: str, path: str = "/api/v1/me") -> in
     return status
 
 
-def aioflow(daemon: DaemonProcess, *words: str, given: str = "") -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
-    environment = {**os.environ, "NO_COLOR": "1"}
-    return subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=60, env=environment
-    )
+def aioflow(daemon: DaemonProcess, *words: str, given: str = "") -> Done:
+    return run(*words, home=daemon.home, given=given)
 
 
-@pytest.fixture
-def daemon(tmp_path: Path):
-    (tmp_path / "dags").mkdir()
-    one = DaemonProcess(tmp_path / "home", tmp_path / "dags").start()
-    yield one
-    if one.is_alive:
-        one.kill(whole_tree=True)
-
-
-def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(daemon):
+def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
+    daemon = killed_daemon
     told: list[dict] = []
 
     def make(client: Client) -> None:
@@ -86,34 +73,37 @@ def test_a_token_that_was_told_is_good_after_kill_9_and_a_revoked_one_is_not(dae
     for made in told:
         assert status_of(daemon, made["token"]) == (401 if made["state"] == "revoked" else 200)
     checked = aioflow(daemon, "db", "check", "--json")
-    assert json.loads(checked.stdout) == {"ok": True, "differences": []}
+    assert checked.json == {"ok": True, "differences": []}
 
 
-def test_the_commands_let_people_in_and_tell_who_did_what(daemon):
+def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
+    daemon = killed_daemon
     made = aioflow(daemon, "users", "create", "anna", "--role", "operator", given="a long one\n")
     listed = aioflow(daemon, "users", "list", "--json")
     short = aioflow(daemon, "users", "create", "bob", given="short\n")
     changed = aioflow(daemon, "users", "set", "anna", "--disable", "--json")
     token = aioflow(daemon, "tokens", "create", "ci", "--role", "admin", "--days", "2")
     as_json = aioflow(daemon, "tokens", "create", "etl", "--dag", "sales", "--json")
-    number = json.loads(aioflow(daemon, "tokens", "list", "--json").stdout)[0]["token_id"]
-    before = status_of(daemon, token.stdout.strip())
+    made_tokens = aioflow(daemon, "tokens", "list", "--json").json
+    [number] = [one["token_id"] for one in made_tokens if one["name"] == "ci"]
+    before = status_of(daemon, token.out.strip())
     revoked = aioflow(daemon, "tokens", "revoke", str(number))
-    after = status_of(daemon, token.stdout.strip())
+    after = status_of(daemon, token.out.strip())
     aioflow(daemon, "users", "delete", "anna")
     daemon.kill(whole_tree=True)
     offline = aioflow(daemon, "audit", "list", "--json")
     table = aioflow(daemon, "audit", "list", "--limit", "2")
     tokens = aioflow(daemon, "tokens", "list")
 
-    assert made.returncode == 0, made.stderr
-    assert json.loads(listed.stdout)[0].items() >= {"name": "anna", "role": "operator"}.items()
-    assert (short.returncode, "[request.account]" in short.stderr) == (1, True)
-    assert json.loads(changed.stdout)["disabled"] is True
-    assert json.loads(as_json.stdout)["scopes"] == ["sales"]
-    assert (before, revoked.returncode, after) == (200, 0, 401)
-    done = [one["action"] for one in json.loads(offline.stdout) if one["outcome"] == "done"]
-    assert done == [
+    assert made.status == 0, made.err
+    [anna] = [user for user in listed.json if user["name"] == "anna"]
+    assert anna["role"] == "operator"
+    assert (short.status, "[request.account]" in short.err) == (1, True)
+    assert changed.json["disabled"] is True
+    assert as_json.json["scopes"] == ["sales"]
+    assert (before, revoked.status, after) == (200, 0, 401)
+    done = [one["action"] for one in offline.json if one["outcome"] == "done"]
+    assert done[:6] == [
         "user.delete",
         "token.revoke",
         "token.create",
@@ -121,46 +111,46 @@ def test_the_commands_let_people_in_and_tell_who_did_what(daemon):
         "user.set",
         "user.create",
     ]
-    assert "a long one" not in offline.stdout
-    assert len(table.stdout.splitlines()) == 3
-    assert "revoked" in tokens.stdout
+    assert "a long one" not in offline.out
+    assert len(table.out.splitlines()) == 3
+    assert re.search(r"\bci\b.*revoked", tokens.out)
 
 
-def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(daemon):
+def test_what_was_refused_last_is_in_the_audit_and_an_end_that_was_cut_off_shows(tmp_path):
+    # One of its own: refusals that follow each other are counted together, whoever made them.
+    daemon = SharedDaemon(tmp_path).lend()
     for _ in range(3):
         assert status_of(daemon, "aio_nothing", "/api/v1/runs") == 401
     assert daemon.stop() == 0
-    listed = json.loads(aioflow(daemon, "audit", "list", "--json").stdout)
-    whole = aioflow(daemon, "db", "check", "--json")
+    listed = aioflow(daemon, "audit", "list", "--json").json
+    whole = aioflow(daemon, "db", "check", "--json").json
     with closing(sqlite3.connect(daemon.home / "aioflow.db")) as database:
         database.execute("DELETE FROM audit WHERE audit_no = (SELECT max(audit_no) FROM audit)")
         database.commit()
-    cut = json.loads(aioflow(daemon, "db", "check", "--json").stdout)
+    cut = aioflow(daemon, "db", "check", "--json").json
 
     assert listed[-1]["code"] == "web.unauthorized"
     assert [one["target"] for one in listed] == ["/api/v1/runs"] * len(listed)
     told = [int(one["after"].split()[0]) if one["after"] else 1 for one in listed]
     assert sum(told) == 3
-    assert json.loads(whole.stdout)["ok"] is True
+    assert whole["ok"] is True
     assert any("lines are gone" in one for one in cut["differences"])
 
 
-def test_somebody_chooses_another_password_by_a_command(daemon):
+def test_somebody_chooses_another_password_by_a_command(shared_daemon):
+    daemon = shared_daemon
     aioflow(daemon, "users", "create", "anna", given="a long one\n")
     wrong = aioflow(daemon, "users", "password", "anna", given="not hers\nanother long one\n")
     right = aioflow(daemon, "users", "password", "anna", given="a long one\nanother long one\n")
     again = aioflow(daemon, "users", "password", "anna", given="a long one\na third long one\n")
 
-    assert (wrong.returncode, "[request.password]" in wrong.stderr) == (1, True)
-    assert (right.returncode, "anna has another password" in right.stderr + right.stdout) == (
-        0,
-        True,
-    )
-    assert again.returncode == 1
+    assert (wrong.status, "[request.password]" in wrong.err) == (1, True)
+    assert (right.status, "anna has another password" in right.err + right.out) == (0, True)
+    assert again.status == 1
 
 
-def test_a_daemon_leaves_no_core(daemon):
-    limits = Path(f"/proc/{daemon.process.pid}/limits").read_text()
+def test_a_daemon_leaves_no_core(shared_daemon):
+    limits = Path(f"/proc/{shared_daemon.process.pid}/limits").read_text()
 
     (core,) = [line.split() for line in limits.splitlines() if line.startswith("Max core")]
     assert core[4] == "0"
@@ -183,17 +173,13 @@ def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
     assert not (tmp_path / "home" / "aioflow.db").exists()
 
 
-def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(tmp_path):
-    home = tmp_path / "home"
-    (tmp_path / "dags").mkdir()
-    home.mkdir()
-    home.chmod(0o755)
-    before = os.umask(0)
-    try:
-        with DaemonProcess(home, tmp_path / "dags"):
-            secret = ("key", "token", "aioflow.db", "aioflow.db-wal", "run", "logs", "results")
-            modes = {name: (home / name).stat().st_mode & 0o077 for name in secret}
-    finally:
-        os.umask(before)
+def test_nothing_secret_is_for_others_whatever_the_umask_and_whoever_made_the_folder(
+    shared_daemon,
+):
+    home = shared_daemon.home  # made by others, with a mode that lets everybody in
+    status = Path(f"/proc/{shared_daemon.process.pid}/status").read_text()
+    secret = ("key", "token", "aioflow.db", "aioflow.db-wal", "run", "logs", "results")
+    modes = {name: (home / name).stat().st_mode & 0o077 for name in secret}
 
+    assert "Umask:\t0000" in status
     assert modes == dict.fromkeys(secret, 0)

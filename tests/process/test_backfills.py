@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import eventually
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -28,36 +29,46 @@ def daily(path: str = "", ds: str = current.ds) -> None:
 """
 
 
-def has_made(daemon: DaemonProcess, least: int) -> bool:
+MADE = "FROM run WHERE backfill IS NOT NULL AND dag_id = ?"
+
+
+def has_made(daemon: SharedDaemon, dag_id: str, least: int) -> bool:
     with daemon.database() as db:
-        found: int = db.execute("SELECT count(*) FROM run WHERE backfill IS NOT NULL").fetchone()[0]
+        found: int = db.execute(f"SELECT count(*) {MADE}", (dag_id,)).fetchone()[0]
     return found >= least
 
 
-def test_each_slot_has_one_run_though_the_daemon_is_killed_again_and_again(tmp_path: Path) -> None:
-    dags, booked = tmp_path / "dags", tmp_path / "booked"
-    dags.mkdir()
-    (dags / "daily.py").write_text(DAGS)
-    with DaemonProcess(tmp_path / "home", dags) as daemon:
-        body = {
-            "from": "2026-01-01",
-            "to": "2026-01-30",
-            "max_active": 3,
-            "reverse": True,
-            "conf": {"path": str(booked)},
-        }
-        known = "/api/v1/dags/daily"  # once its file has been parsed
-        eventually(lambda: daemon.get(known, status=None)[0] == 200, 30.0)
-        status, backfill = daemon.request("POST", f"{known}/backfills", body)
-        for count in (3, 9, 18):
-            eventually(partial(has_made, daemon, count), 30.0, look_seconds=0.01)
-            daemon.kill(whole_tree=True)
-            daemon.start()
-        path = f"/api/v1/backfills/{backfill['backfill_id']}"
-        eventually(lambda: daemon.get(path)[1]["state"] == "done", 60.0)
-        _, done = daemon.get(path)
-        with daemon.database() as db:
-            slots = [row[0] for row in db.execute("SELECT logical_date FROM run ORDER BY run_no")]
+@pytest.mark.parametrize(
+    ("dag_id", "kills_at"),
+    [
+        pytest.param("daily", (9,), id="killed-once"),
+        pytest.param("thrice", (3, 9, 18), id="killed-thrice", marks=pytest.mark.nightly),
+    ],
+)
+def test_each_slot_has_one_run_though_the_daemon_is_killed_again_and_again(
+    killed_daemon: SharedDaemon, tmp_path: Path, dag_id: str, kills_at: tuple[int, ...]
+) -> None:
+    daemon, booked = killed_daemon, tmp_path / "booked"
+    daemon.add(f"{dag_id}.py", DAGS.replace("daily", dag_id))
+    body = {
+        "from": "2026-01-01",
+        "to": "2026-01-30",
+        "max_active": 3,
+        "reverse": True,
+        "conf": {"path": str(booked)},
+    }
+    daemon.knows(dag_id)
+    status, backfill = daemon.request("POST", f"/api/v1/dags/{dag_id}/backfills", body)
+    for count in kills_at:
+        eventually(partial(has_made, daemon, dag_id, count), 30.0, look_seconds=0.01)
+        daemon.kill(whole_tree=True)
+        daemon.start()
+    path = f"/api/v1/backfills/{backfill['backfill_id']}"
+    eventually(lambda: daemon.get(path)[1]["state"] == "done", 60.0)
+    _, done = daemon.get(path)
+    with daemon.database() as db:
+        found = db.execute(f"SELECT logical_date {MADE} ORDER BY run_no", (dag_id,))
+        slots = [row[0] for row in found]
 
     assert status == 201
     assert (done["made"], done["runs"]) == (DAYS, {"success": DAYS})

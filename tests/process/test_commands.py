@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from aioflow.cli import command_parser
 from aioflow.cli.completion import words_of
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.process.preloaded import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 END = "<end of {}>"
@@ -56,13 +56,9 @@ def test_a_pattern_takes_what_is_meant_and_no_more():
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_example_prints_what_the_reference_says(tmp_path):
     (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "aioflow"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m aioflow "$@"\n')
-    program.chmod(0o755)
     (tmp_path / "dags").mkdir()
     (dag,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "dags" / "daily.py").write_text(dag)
@@ -80,7 +76,7 @@ def test_every_example_prints_what_the_reference_says(tmp_path):
     daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
     # An import on a slow machine would be listed among what holds up a loop.
     daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
-    with daemon:
+    with daemon, program(tmp_path / "bin"):
         eventually(lambda: daemon.get("/api/v1/dags")[1])
         done = subprocess.run(
             ["bash", "-c", script],

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+nightly = pytest.mark.nightly
 
 ROUNDS = 3
 
@@ -93,11 +95,9 @@ def sleeps(folder: str) -> None:
 
 
 @pytest.fixture
-def dags(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "durable.py").write_text(DAGS)
+def out(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
-    return tmp_path / "dags"
+    return tmp_path / "out"
 
 
 def steps(folder: Path) -> Counter[int]:
@@ -141,61 +141,79 @@ def is_parked_after(
     return done and state(daemon, run_id) == "deferred"
 
 
+IN_TURN = ("everything", "async", "triggers")
+"""One kill of each kind, where each kind alone is left to the nightly run."""
+
+
 @pytest.mark.parametrize(
-    ("what", "database"),
+    ("kills", "database"),
     [
-        pytest.param("daemon", "sqlite"),
-        pytest.param("everything", "sqlite"),
-        pytest.param("everything", "postgres", marks=pytest.mark.postgres),
-        pytest.param("async", "sqlite"),
-        pytest.param("triggers", "sqlite"),
+        pytest.param(IN_TURN, "sqlite", id="in-turn-sqlite"),
+        pytest.param(("daemon",) * 3, "sqlite", id="daemon-sqlite", marks=nightly),
+        pytest.param(("everything",) * 3, "sqlite", id="everything-sqlite", marks=nightly),
+        pytest.param(
+            ("everything",) * 3,
+            "postgres",
+            id="everything-postgres",
+            marks=[pytest.mark.postgres, nightly],
+        ),
+        pytest.param(("async",) * 3, "sqlite", id="async-sqlite", marks=nightly),
+        pytest.param(("triggers",) * 3, "sqlite", id="triggers-sqlite", marks=nightly),
     ],
 )
-def test_a_kill_between_any_two_calls_repeats_no_step(tmp_path, dags, request, what, database):
-    out = tmp_path / "out"
-    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
-    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("gates", {"folder": str(out)})
-        for number in range(ROUNDS):
-            eventually(partial(is_parked_after, daemon, run_id, out, number))
-            strike(daemon, what)
-            eventually(lambda: state(daemon, run_id) == "deferred")
-            (out / f"gate-{number}").touch()
-        ended = daemon.wait(run_id)
-        [task] = daemon.run(run_id)["tasks"]
+def test_a_kill_between_any_two_calls_repeats_no_step(daemon_on, out, kills, database):
+    daemon = daemon_on(database)
+    daemon.add("durable.py", DAGS)
+    run_id = daemon.trigger("gates", {"folder": str(out)})
+    for number, what in enumerate(kills):
+        eventually(partial(is_parked_after, daemon, run_id, out, number))
+        strike(daemon, what)
+        eventually(lambda: state(daemon, run_id) == "deferred")
+        (out / f"gate-{number}").touch()
+    ended = daemon.wait(run_id)
+    [task] = daemon.run(run_id)["tasks"]
 
     assert ended["state"] == "success"
     assert steps(out) == Counter(range(ROUNDS))
     assert task["result"]["done"] == list(range(ROUNDS))
     assert task["interruptions"] == 0
-    if what != "triggers":  # a trigger whose own code ran at that moment is charged a try
+    if "triggers" not in kills:  # a trigger whose own code ran at that moment is charged a try
         assert task["try_number"] == 1
 
 
-@pytest.mark.parametrize("what", ["daemon", "everything", "async"])
-def test_a_step_runs_again_for_each_kill_that_hits_it_and_no_other_does(tmp_path, dags, what):
-    out = tmp_path / "out"
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("hangs", {"folder": str(out)})
-        for number in range(ROUNDS):
-            eventually((out / f"begun-{number}").exists)
-            strike(daemon, what)
-        daemon.wait(run_id)
-        [task] = daemon.run(run_id)["tasks"]
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(("async", "everything", "async"), id="in-turn"),
+        pytest.param(("daemon",) * 3, id="daemon", marks=nightly),
+        pytest.param(("everything",) * 3, id="everything", marks=nightly),
+        pytest.param(("async",) * 3, id="async", marks=nightly),
+    ],
+)
+def test_a_step_runs_again_for_each_kill_that_hits_it_and_no_other_does(killed_daemon, out, kills):
+    daemon = killed_daemon
+    daemon.add("durable.py", DAGS)
+    run_id = daemon.trigger("hangs", {"folder": str(out)})
+    for number, what in enumerate(kills):
+        eventually((out / f"begun-{number}").exists)
+        strike(daemon, what)
+    daemon.wait(run_id)
+    [task] = daemon.run(run_id)["tasks"]
 
     assert (task["state"], task["result"]) == ("success", list(range(ROUNDS)))
     assert steps(out) == Counter(dict.fromkeys(range(ROUNDS), 2))
 
 
-def test_kills_at_any_moment_cost_each_step_at_most_one_run_more(tmp_path, dags):
-    out, kills = tmp_path / "out", 5
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("sleeps", {"folder": str(out)})
-        for number in range(0, 2 * kills, 2):
-            eventually(partial(has_done, out, number))
-            strike(daemon, "everything")
-        daemon.wait(run_id)
-        [task] = daemon.run(run_id)["tasks"]
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=nightly)])
+def test_kills_at_any_moment_cost_each_step_at_most_one_run_more(killed_daemon, out, kills):
+    daemon = killed_daemon
+    daemon.add("durable.py", DAGS)
+    run_id = daemon.trigger("sleeps", {"folder": str(out)})
+    for number in range(0, 2 * kills, 2):
+        eventually(partial(has_done, out, number))
+        strike(daemon, "everything")
+    daemon.wait(run_id)
+    [task] = daemon.run(run_id)["tasks"]
 
     done = steps(out)
     assert (task["state"], task["result"]) == ("success", 9)
@@ -237,22 +255,20 @@ def is_newer(daemon: DaemonProcess, was: str | None) -> bool:
     return version_of(daemon) not in {None, was}
 
 
-def test_runs_of_two_versions_go_on_with_the_calls_of_their_own(tmp_path, dags):
-    out, file = tmp_path / "out", dags / "versions.py"
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        runs = []
-        for name in ("older", "newer"):
-            was = version_of(daemon)
-            file.write_text(TWO_VERSIONS.replace("{name}", name))
-            eventually(partial(is_newer, daemon, was))
-            runs.append(daemon.trigger("versions", {"folder": str(out)}))
-            eventually(partial(is_parked_after, daemon, runs[-1], out / name))
-        strike(daemon, "everything")
-        strike(daemon, "async")
-        (out / "gate").touch()
-        for run_id in runs:
-            daemon.wait(run_id)
-        results = [daemon.run(run_id)["tasks"][0]["result"] for run_id in runs]
+def test_runs_of_two_versions_go_on_with_the_calls_of_their_own(killed_daemon, out):
+    daemon, runs = killed_daemon, []
+    for name in ("older", "newer"):
+        was = version_of(daemon)
+        daemon.add("versions.py", TWO_VERSIONS.replace("{name}", name))
+        eventually(partial(is_newer, daemon, was))
+        runs.append(daemon.trigger("versions", {"folder": str(out)}))
+        eventually(partial(is_parked_after, daemon, runs[-1], out / name))
+    strike(daemon, "everything")
+    strike(daemon, "async")
+    (out / "gate").touch()
+    for run_id in runs:
+        daemon.wait(run_id)
+    results = [daemon.run(run_id)["tasks"][0]["result"] for run_id in runs]
 
     assert results == ["older", "newer"]
     assert [(out / name).read_text() for name in results] == ["x", "x"]
@@ -315,12 +331,11 @@ def misused():
 """
 
 
-def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(tmp_path, dags):
-    (dags / "misused.py").write_text(MISUSED)
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("misused", {})
-        daemon.wait(run_id, 60)
-        tasks = {task["task_id"]: task for task in daemon.run(run_id)["tasks"]}
+def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(shared_daemon):
+    shared_daemon.add("misused.py", MISUSED)
+    run_id = shared_daemon.trigger("misused", {})
+    shared_daemon.wait(run_id, 60)
+    tasks = {task["task_id"]: task for task in shared_daemon.run(run_id)["tasks"]}
 
     reasons = {name: (task["error"] or {}).get("reason") for name, task in tasks.items()}
     assert reasons == {
@@ -335,10 +350,13 @@ def test_whoever_misuses_a_wait_is_told_and_nobody_waits_for_ever(tmp_path, dags
     assert tasks["patient"]["result"] == "in time"
 
 
-def test_a_host_that_is_short_of_memory_finishes_what_it_had_let_go(tmp_path, dags):
-    out = tmp_path / "out"
-    daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
-    daemon.environment = os.environ | {"AIOFLOW_HOSTS__MEMORY_LIMIT_BYTES": "1"}
+def test_a_host_that_is_short_of_memory_finishes_what_it_had_let_go(tmp_path, out):
+    daemon = SharedDaemon(
+        tmp_path,
+        flags=("--cpu-slots", "1"),
+        environment={"AIOFLOW_HOSTS__MEMORY_LIMIT_BYTES": "1"},
+    )
+    daemon.add("durable.py", DAGS)
     with daemon:
         run_id = daemon.trigger("gates", {"folder": str(out)})
         for number in range(ROUNDS):
@@ -386,26 +404,26 @@ def changes(folder: str) -> None:
 """
 
 
-def test_what_follows_changed_calls_is_what_the_task_says(tmp_path, dags):
-    (dags / "changes.py").write_text(FICKLE)
+def test_what_follows_changed_calls_is_what_the_task_says(killed_daemon, out):
+    daemon = killed_daemon
+    daemon.add("changes.py", FICKLE)
     policies = ("fail", "restart", "keep")
     for policy in policies:
-        (tmp_path / "out" / policy).mkdir()
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("changes", {"folder": str(tmp_path / "out")})
-        eventually(lambda: daemon.run(run_id)["counts"].get("deferred") == 3)
-        strike(daemon, "async")
-        for policy in policies:
-            (tmp_path / "out" / policy / "changed").touch()
-            (tmp_path / "out" / policy / "never").touch()
-        daemon.wait(run_id)
-        tasks = {task["task_id"]: task for task in daemon.run(run_id)["tasks"]}
+        (out / policy).mkdir()
+    run_id = daemon.trigger("changes", {"folder": str(out)})
+    eventually(lambda: daemon.run(run_id)["counts"].get("deferred") == 3)
+    strike(daemon, "async")
+    for policy in policies:
+        (out / policy / "changed").touch()
+        (out / policy / "never").touch()
+    daemon.wait(run_id)
+    tasks = {task["task_id"]: task for task in daemon.run(run_id)["tasks"]}
 
     assert tasks["fail"]["error"]["reason"] == "call_mismatch"
     assert tasks["fail"]["try_number"] == 1
     for policy in ("restart", "keep"):
         assert (tasks[policy]["state"], tasks[policy]["result"]) == ("success", ["first", "new"])
-    notes = {name: (tmp_path / "out" / name / "notes").read_text().split() for name in policies}
+    notes = {name: (out / name / "notes").read_text().split() for name in policies}
     assert notes == {
         "fail": ["first", "old"],
         "restart": ["first", "old", "first", "new"],

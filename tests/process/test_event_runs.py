@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import uuid
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually, put
+from benchmarks.daemon import eventually, put
+from tests.daemons import SharedDaemon
 from tests.process.test_durable_calls import strike
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -58,98 +63,122 @@ def counts(number: int) -> None:
 """
 
 COUNT = 60
+MARK = re.compile(r"\b(ingest|orders?|counts)\b")
+ALL_KILLS = ("daemon", "everything", "triggers")
+
+
+@dataclass(frozen=True)
+class Events:
+    """The DAGs of one test on a shared daemon: their ids and the event end with its name."""
+
+    daemon: SharedDaemon
+    folder: Path
+    name: str
+
+    def write(self, upto: int) -> None:
+        text = DAGS.replace("{here!r}", repr(str(self.folder))).replace("{upto}", str(upto))
+        self.daemon.add("events.py", MARK.sub(rf"\1_{self.name}", text))
+
+    def drop(self, name: str) -> str:
+        put(path := self.folder / "drop" / name, "x")
+        return str(path)
+
+    def emit(self, key: str, data: object) -> None:
+        self.daemon.request("POST", f"/api/v1/events/order_{self.name}?key={key}", data)
+
+    def confs(self, dag: str) -> list[Any]:
+        with self.daemon.database() as database:
+            found = database.execute(
+                "SELECT conf FROM run WHERE dag_id = ?", (f"{dag}_{self.name}",)
+            ).fetchall()
+        return [msgspec.msgpack.decode(conf) for (conf,) in found]
+
+    def unfinished(self) -> int:
+        with self.daemon.database() as database:
+            (count,) = database.execute(
+                "SELECT count(*) FROM run WHERE (ended_at IS NULL OR state != 2) AND dag_id LIKE ?",
+                (f"%_{self.name}",),
+            ).fetchone()
+        return int(count)
+
+    def is_hosted(self, dag: str) -> bool:
+        _, found = self.daemon.get("/api/v1/triggers")
+        dag_id = f"{dag}_{self.name}"
+        return any(t["dag_id"] == dag_id and t["node"] is not None for t in found)
 
 
 @pytest.fixture
-def dags(tmp_path):
-    (tmp_path / "dags").mkdir()
+def events(killed_daemon, tmp_path):
     (tmp_path / "drop").mkdir()
-    write(tmp_path, 0)
-    return tmp_path / "dags"
+    found = Events(killed_daemon, tmp_path, f"x{uuid.uuid4().hex[:8]}")
+    found.write(0)
+    return found
 
 
-def write(tmp_path, upto: int) -> None:
-    text = DAGS.replace("{here!r}", repr(str(tmp_path))).replace("{upto}", str(upto))
-    put(tmp_path / "dags" / "events.py", text)
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(("everything", "triggers", "async"), id="in-turn"),
+        *(pytest.param((what,) * 3, id=what, marks=pytest.mark.nightly) for what in ALL_KILLS),
+    ],
+)
+def test_each_event_starts_one_run_whatever_is_killed(events, kills):
+    for dag in ("ingest", "orders"):
+        eventually(partial(events.is_hosted, dag))
+    wanted = []
+    for number in range(COUNT):
+        wanted.append(events.drop(f"{number}.txt"))
+        events.emit(str(number), {"n": number})
+        if number % 20 == 10:
+            strike(events.daemon, kills[number // 20])
+    eventually(lambda: len(events.confs("ingest")) >= COUNT, timeout=90)
+    eventually(lambda: len(events.confs("orders")) >= COUNT, timeout=90)
+    eventually(lambda: events.unfinished() == 0, timeout=90)
+
+    assert sorted(conf["path"] for conf in events.confs("ingest")) == sorted(wanted)
+    told = {(conf["key"], conf["data"]["n"]) for conf in events.confs("orders")}
+    assert told == {(str(number), number) for number in range(COUNT)}
+    assert len(events.confs("orders")) == COUNT
 
 
-def confs(daemon: DaemonProcess, dag_id: str) -> list[Any]:
+def test_what_happens_while_the_daemon_is_down_is_caught_up(events):
+    eventually(partial(events.is_hosted, "ingest"))
+    events.drop("a.txt")
+    eventually(lambda: len(events.confs("ingest")) == 1)
+    eventually(lambda: events.unfinished() == 0)
+    assert events.daemon.stop() == 0
+    events.drop("b.txt")
+    events.daemon.start()
+    eventually(lambda: len(events.confs("ingest")) >= 2)
+    eventually(lambda: events.unfinished() == 0)
+
+    assert len(events.confs("ingest")) == 2
+
+
+@pytest.mark.parametrize("upto", [50, pytest.param(500, marks=pytest.mark.nightly)])
+def test_a_saved_file_moves_the_trigger_and_its_place_stays(events, upto):
+    further = upto + upto // 5
+    eventually(partial(events.is_hosted, "counts"))
+    events.write(upto)
+    eventually(lambda: len(events.confs("counts")) >= upto, timeout=90)
+    events.write(further)
+    eventually(lambda: len(events.confs("counts")) >= further, timeout=90)
+
+    assert sorted(conf["number"] for conf in events.confs("counts")) == list(range(further))
+
+
+def test_lost_code_of_a_trigger_comes_back_from_the_database_and_nobody_is_told(events):
+    daemon, dag_id = events.daemon, f"counts_{events.name}"
+    events.write(1)
+    eventually(lambda: len(events.confs("counts")) == 1)
+    code = daemon.home / "code"
+    version = daemon.version(dag_id)
+    shutil.rmtree(code / version)
+    strike(daemon, "triggers")
+    eventually((code / version / "events.py").is_file)
+    eventually(partial(events.is_hosted, "counts"))
+    events.write(2)
+    eventually(lambda: len(events.confs("counts")) == 2)
+
     with daemon.database() as database:
-        found = database.execute("SELECT conf FROM run WHERE dag_id = ?", (dag_id,)).fetchall()
-    return [msgspec.msgpack.decode(conf) for (conf,) in found]
-
-
-def unfinished(daemon: DaemonProcess) -> int:
-    with daemon.database() as database:
-        (count,) = database.execute(
-            "SELECT count(*) FROM run WHERE ended_at IS NULL OR state != 2"
-        ).fetchone()
-    return int(count)
-
-
-def is_hosted(daemon: DaemonProcess, dag_id: str) -> bool:
-    _, found = daemon.get("/api/v1/triggers")
-    return any(t["dag_id"] == dag_id and t["node"] is not None for t in found)
-
-
-@pytest.mark.parametrize("what", ["daemon", "everything", "triggers"])
-def test_each_event_starts_one_run_whatever_is_killed(tmp_path, dags, what):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        for dag_id in ("ingest", "orders"):
-            eventually(partial(is_hosted, daemon, dag_id))
-        for number in range(COUNT):
-            put(tmp_path / "drop" / f"{number}.txt", "x")
-            data = {"n": number}
-            daemon.request("POST", f"/api/v1/events/order?key={number}", data)
-            if number % 20 == 10:
-                strike(daemon, what)
-        wanted = {str(tmp_path / "drop" / f"{number}.txt") for number in range(COUNT)}
-        eventually(lambda: len(confs(daemon, "ingest")) >= COUNT, timeout=90)
-        eventually(lambda: len(confs(daemon, "orders")) >= COUNT, timeout=90)
-        eventually(lambda: unfinished(daemon) == 0, timeout=90)
-
-        assert sorted(conf["path"] for conf in confs(daemon, "ingest")) == sorted(wanted)
-        told = {(conf["key"], conf["data"]["n"]) for conf in confs(daemon, "orders")}
-        assert told == {(str(number), number) for number in range(COUNT)}
-        assert len(confs(daemon, "orders")) == COUNT
-
-
-def test_what_happens_while_the_daemon_is_down_is_caught_up(tmp_path, dags):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        eventually(partial(is_hosted, daemon, "ingest"))
-        put(tmp_path / "drop" / "a.txt", "x")
-        eventually(lambda: len(confs(daemon, "ingest")) == 1)
-    put(tmp_path / "drop" / "b.txt", "x")
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        eventually(lambda: len(confs(daemon, "ingest")) >= 2)
-        eventually(lambda: unfinished(daemon) == 0)
-
-        assert len(confs(daemon, "ingest")) == 2
-
-
-def test_a_saved_file_moves_the_trigger_and_its_place_stays(tmp_path, dags):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        eventually(partial(is_hosted, daemon, "counts"))
-        write(tmp_path, 500)
-        eventually(lambda: len(confs(daemon, "counts")) >= 500, timeout=90)
-        write(tmp_path, 600)
-        eventually(lambda: len(confs(daemon, "counts")) >= 600, timeout=90)
-
-        assert sorted(conf["number"] for conf in confs(daemon, "counts")) == list(range(600))
-
-
-def test_lost_code_of_a_trigger_comes_back_from_the_database_and_nobody_is_told(tmp_path, dags):
-    write(tmp_path, 1)
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        eventually(lambda: len(confs(daemon, "counts")) == 1)
-        code = tmp_path / "home" / "code"
-        version = daemon.version("counts")
-        shutil.rmtree(code / version)
-        strike(daemon, "triggers")
-        eventually((code / version / "events.py").is_file)
-        eventually(partial(is_hosted, daemon, "counts"))
-        write(tmp_path, 2)
-        eventually(lambda: len(confs(daemon, "counts")) == 2)
-
-        with daemon.database() as database:
-            assert database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+        assert database.execute("SELECT count(*) FROM outbox").fetchone() == (0,)

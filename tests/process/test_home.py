@@ -31,18 +31,11 @@ def wait(folder: str) -> int:
 
 
 @dag
-def waits(folder: str) -> None:
+def waits_for_a_reader(folder: str) -> None:
     wait(folder)
 """
 
-STARTS = [("up",), ("demo", "--exit")]
-
-
-@pytest.fixture
-def dags(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "waits.py").write_text(DAGS)
-    return tmp_path / "dags"
+STARTS = [("up",), pytest.param(("demo", "--exit"), marks=pytest.mark.nightly)]
 
 
 def start(*words: object) -> subprocess.CompletedProcess[str]:
@@ -56,38 +49,43 @@ def records(home: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in (home / "run" / "children").iterdir()}
 
 
-def settled_records(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the records once no parser is among them: those come and go by themselves."""
+def all_records(daemon: DaemonProcess) -> dict[str, str]:
+    """Return the records of the daemon's children; parsers, among others, come and go meanwhile."""
 
-    def settled() -> dict[str, str] | None:
+    def read() -> dict[str, str] | None:
         try:
-            found = records(daemon.home)
-        except FileNotFoundError:  # of a parser that left meanwhile
+            return records(daemon.home)
+        except FileNotFoundError:  # of a child that ended between the listing and the reading
             return None
-        return None if any('"parser"' in text for text in found.values()) else found
 
-    return eventually(settled)
+    return eventually(read)
 
 
-@pytest.mark.parametrize("words", [("up", "--db", "other"), ("up",), ("demo", "--exit")], ids=str)
-def test_a_second_daemon_on_a_home_is_refused_and_the_first_goes_on(tmp_path, dags, words):
+@pytest.mark.parametrize("words", [("up", "--db", "other"), *STARTS], ids=str)
+def test_a_second_daemon_on_a_home_is_refused_and_the_first_goes_on(shared_daemon, tmp_path, words):
+    first = shared_daemon
+    first.add("waits_for_a_reader.py", DAGS)
     os.mkfifo(tmp_path / "gate")
     words = [f"sqlite:///{tmp_path}/other.db" if word == "other" else word for word in words]
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as first:
-        run_id = first.trigger("waits", {"folder": str(tmp_path)})
-        eventually(lambda: first.run(run_id)["counts"].get("running") == 1)
-        before = settled_records(first)
-        second = start(*words, "--home", first.home, "--port", 0)
+    run_id = first.trigger("waits_for_a_reader", {"folder": str(tmp_path)})
+    eventually(lambda: first.run(run_id)["counts"].get("running") == 1)
+    before = all_records(first)
+    second = start(*words, "--home", first.home, "--port", 0)
 
-        assert second.returncode == 1
-        assert f"process {first.process.pid}" in second.stderr
-        assert re.search(r"\[home\.busy\]\n$", second.stderr)
-        assert "Traceback" not in second.stderr
-        assert settled_records(first) == before
-        assert all(is_alive(int(pid)) for pid in before)
-        pid = int((tmp_path / "gate").read_text())
-        first.wait(run_id)
-        [task] = first.run(run_id)["tasks"]
+    assert second.returncode == 1
+    assert f"process {first.process.pid}" in second.stderr
+    assert re.search(r"\[home\.busy\]\n$", second.stderr)
+    assert "Traceback" not in second.stderr
+    after = all_records(first)
+    living = {pid: text for pid, text in before.items() if is_alive(int(pid))}
+    assert living.items() <= after.items()
+    hosts = [pid for pid, text in before.items() if '"triggers"' in text or '"async"' in text]
+    assert len(hosts) >= 2
+    assert living.keys() >= set(hosts)
+    eventually(lambda: {int(pid) for pid in all_records(first)} <= {p.pid for p in first.tree()})
+    pid = int((tmp_path / "gate").read_text())
+    first.wait(run_id)
+    [task] = first.run(run_id)["tasks"]
 
     assert (task["state"], task["try_number"], task["interruptions"]) == ("success", 1, 0)
     assert task["result"] == pid

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -107,15 +108,13 @@ def wide(folder: str): Each.partial(task_id="each").expand(trigger_kwargs=paths(
 
 
 @pytest.fixture
-def dags(tmp_path):
-    (tmp_path / "dags").mkdir()
-    save(tmp_path / "dags", "old")
+def out(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
-    return tmp_path / "dags"
+    return tmp_path / "out"
 
 
-def save(folder: Path, says: str) -> None:
-    (folder / "starts.py").write_text(DAGS.replace("SAYS", says))
+def save(daemon: SharedDaemon, says: str) -> None:
+    daemon.add("starts.py", DAGS.replace("SAYS", says))
 
 
 def states(daemon: DaemonProcess, run_id: str, task_id: str) -> set[str]:
@@ -126,8 +125,8 @@ def is_waiting(daemon: DaemonProcess, run_id: str, task_id: str) -> bool:
     return states(daemon, run_id, task_id) == {"deferred"}
 
 
-def has_printed(daemon: DaemonProcess, text: str) -> bool:
-    logs = (daemon.home / "logs").rglob("*.log")
+def has_printed(daemon: DaemonProcess, run_id: str, text: str) -> bool:
+    logs = (daemon.home / "logs").glob(f"*/{run_id.rpartition('.')[2]}/**/*.log")
     with contextlib.suppress(FileNotFoundError):
         return any(text.encode() in path.read_bytes() for path in logs)
     return False
@@ -137,71 +136,79 @@ def results(daemon: DaemonProcess, run_id: str, task_id: str) -> list[Any]:
     return [task["result"] for task in daemon.run(run_id)["tasks"] if task["task_id"] == task_id]
 
 
-def test_a_saved_trigger_goes_on_in_its_newest_code_and_prints_into_its_log(tmp_path, dags):
-    out = tmp_path / "out"
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("moves", {"folder": str(out)})
-        eventually(partial(has_printed, daemon, "looks as old does"))
+def test_a_saved_trigger_goes_on_in_its_newest_code_and_prints_into_its_log(killed_daemon, out):
+    daemon = killed_daemon
+    save(daemon, "old")
+    run_id = daemon.trigger("moves", {"folder": str(out)})
+    eventually(partial(has_printed, daemon, run_id, "looks as old does"))
 
-        save(dags, "new")
-        eventually(partial(has_printed, daemon, "looks as new does"))
-        (out / "gate").write_text("open")
-        daemon.wait(run_id)
+    save(daemon, "new")
+    eventually(partial(has_printed, daemon, run_id, "looks as new does"))
+    (out / "gate").write_text("open")
+    daemon.wait(run_id)
 
-        [task] = daemon.run(run_id)["tasks"]
-        assert (task["result"], task["try_number"]) == ("open new", 1)
-        assert task["interruptions"] == 0
+    [task] = daemon.run(run_id)["tasks"]
+    assert (task["result"], task["try_number"]) == ("open new", 1)
+    assert task["interruptions"] == 0
 
 
 def test_a_daemon_that_is_stopped_lets_its_triggers_clean_up_and_the_next_one_hosts_them(
-    tmp_path, dags
+    killed_daemon, out
 ):
-    out = tmp_path / "out"
-    daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
-    with daemon:
-        run_id = daemon.trigger("moves", {"folder": str(out)})
-        eventually(partial(has_printed, daemon, "looks as old does"))
-        assert daemon.stop() == 0
-        assert (out / "gate-cleanups").read_text().split() == ["shutdown"]
+    daemon = killed_daemon
+    save(daemon, "late")
+    run_id = daemon.trigger("moves", {"folder": str(out)})
+    eventually(partial(has_printed, daemon, run_id, "looks as late does"))
+    assert daemon.stop() == 0
+    assert (out / "gate-cleanups").read_text().split() == ["shutdown"]
 
+    daemon.start()
+    assert is_waiting(daemon, run_id, "waits")
+    (out / "gate").write_text("open")
+    daemon.wait(run_id)
+
+    [task] = daemon.run(run_id)["tasks"]
+    assert (task["result"], task["try_number"], task["interruptions"]) == ("open late", 1, 0)
+    cleanups = out / "gate-cleanups"
+    eventually(lambda: cleanups.read_text().split() == ["shutdown", "finished"])
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [
+        pytest.param("nothing", marks=pytest.mark.nightly),
+        pytest.param("daemon", marks=pytest.mark.nightly),
+        "everything",
+    ],
+)
+def test_a_trigger_ends_its_task_with_a_list_that_others_expand_over(killed_daemon, out, strike):
+    daemon = killed_daemon
+    save(daemon, "old")
+    run_id = daemon.trigger("lists", {"folder": str(out)})
+    eventually(partial(is_waiting, daemon, run_id, "starts"))
+    if strike != "nothing":
+        daemon.kill(whole_tree=strike == "everything")
         daemon.start()
-        assert is_waiting(daemon, run_id, "waits")
-        (out / "gate").write_text("open")
-        daemon.wait(run_id)
+    (out / "list").write_text("a,b,c")
+    daemon.wait(run_id)
 
-        [task] = daemon.run(run_id)["tasks"]
-        assert (task["result"], task["try_number"], task["interruptions"]) == ("open old", 1, 0)
-        cleanups = out / "gate-cleanups"
-        eventually(lambda: cleanups.read_text().split() == ["shutdown", "finished"])
+    assert results(daemon, run_id, "starts") == [["a", "b", "c"]]
+    assert sorted(results(daemon, run_id, "double")) == ["aa", "bb", "cc"]
 
 
-@pytest.mark.parametrize("strike", ["nothing", "daemon", "everything"])
-def test_a_trigger_ends_its_task_with_a_list_that_others_expand_over(tmp_path, dags, strike):
-    out = tmp_path / "out"
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("lists", {"folder": str(out)})
-        eventually(partial(is_waiting, daemon, run_id, "starts"))
-        if strike != "nothing":
-            daemon.kill(whole_tree=strike == "everything")
-            daemon.start()
-        (out / "list").write_text("a,b,c")
-        daemon.wait(run_id)
+@pytest.mark.parametrize(
+    "strike", ["nothing", pytest.param("everything", marks=pytest.mark.nightly)]
+)
+def test_mapped_tasks_wait_straight_from_their_start_each_for_its_own(killed_daemon, out, strike):
+    daemon = killed_daemon
+    save(daemon, "old")
+    run_id = daemon.trigger("wide", {"folder": str(out)})
+    eventually(partial(is_waiting, daemon, run_id, "each"))
+    assert len(results(daemon, run_id, "each")) == 20
+    if strike == "everything":
+        daemon.kill(whole_tree=True)
+        daemon.start()
+    (out / "gate").write_text("open")
+    daemon.wait(run_id)
 
-        assert results(daemon, run_id, "starts") == [["a", "b", "c"]]
-        assert sorted(results(daemon, run_id, "double")) == ["aa", "bb", "cc"]
-
-
-@pytest.mark.parametrize("strike", ["nothing", "everything"])
-def test_mapped_tasks_wait_straight_from_their_start_each_for_its_own(tmp_path, dags, strike):
-    out = tmp_path / "out"
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("wide", {"folder": str(out)})
-        eventually(partial(is_waiting, daemon, run_id, "each"))
-        assert len(results(daemon, run_id, "each")) == 20
-        if strike == "everything":
-            daemon.kill(whole_tree=True)
-            daemon.start()
-        (out / "gate").write_text("open")
-        daemon.wait(run_id)
-
-        assert results(daemon, run_id, "each") == ["open old"] * 20
+    assert results(daemon, run_id, "each") == ["open old"] * 20

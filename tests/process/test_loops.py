@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.commands import run
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -60,8 +59,9 @@ def going_round(folder: str) -> None:
 
 def asked(daemon: DaemonProcess, *words: str) -> str:
     """What the command line says."""
-    command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = run(*words, home=daemon.home)
+    assert done.status == 0, done.err
+    return done.out
 
 
 def standing(daemon: DaemonProcess) -> dict[tuple[str, int], str]:
@@ -70,68 +70,65 @@ def standing(daemon: DaemonProcess) -> dict[tuple[str, int], str]:
     return {(task["task_id"], task["round"]): task["state"] for task in tasks}
 
 
-def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(tmp_path: Path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "loops.py").write_text(DAGS)
-    folder = tmp_path / "notes"
-    folder.mkdir()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notes").mkdir()
+    return tmp_path / "notes"
+
+
+def test_a_loop_goes_back_to_a_round_and_gives_what_it_comes_to_then(
+    shared_daemon: SharedDaemon, folder: Path
+):
+    daemon = shared_daemon
+    daemon.add("loops.py", DAGS)
     (folder / "go-on").touch()
 
-    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
-        daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
-        daemon.wait("loop")
-        words = ("runs", "clear", "loop", "--task", "rounds.pause", "--downstream", "--json")
-        cleared = json.loads(asked(daemon, *words, "--round", "2"))
-        daemon.wait("loop")
-        results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
-        log = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "2")
-        command = [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)]
-        refused = subprocess.run([*command, "--round", "4"], capture_output=True, text=True)
-        command[3:] = ["runs", "why", "loop", "rounds.add", "--home", str(daemon.home)]
-        unseen = subprocess.run([*command, "--round", "4"], capture_output=True, text=True)
+    daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
+    daemon.wait("loop")
+    words = ("runs", "clear", "loop", "--task", "rounds.pause", "--downstream", "--json")
+    cleared = run(*words, "--round", "2", home=daemon.home).json
+    daemon.wait("loop")
+    results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
+    log = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "2")
+    refused = run(*words, "--round", "4", home=daemon.home)
+    unseen = run("runs", "why", "loop", "rounds.add", "--round", "4", home=daemon.home)
 
     assert cleared["cleared"] == 2 * 3 + 1
     assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3", "2", "3"]
     assert results["told"] == [50, 20, 30, 40, 50]
     assert log == "round 2 adds to 30\n" * 2
     for said in (refused, unseen):
-        assert said.returncode == 1
-        assert "has not begun round 4; its last one is 3 [request.unknown_round]" in said.stderr
+        assert said.status == 1
+        assert "has not begun round 4; its last one is 3 [request.unknown_round]" in said.err
 
 
-def test_a_loop_goes_on_with_its_round_after_a_kill(tmp_path: Path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "loops.py").write_text(DAGS)
-    folder = tmp_path / "notes"
-    folder.mkdir()
+def test_a_loop_goes_on_with_its_round_after_a_kill(killed_daemon: SharedDaemon, folder: Path):
+    daemon = killed_daemon
+    daemon.add("loops.py", DAGS)
 
     def waits() -> dict[tuple[str, int], str] | None:
         states = standing(daemon)
         return states if states.get(("rounds.pause", 2)) == "deferred" else None
 
-    with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
-        daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
-        before: Any = eventually(waits)
-        assert before["rounds.until", 1] == "success"
-        daemon.kill()
-        daemon.start()
-        (folder / "go-on").touch()
-        daemon.wait("loop")
+    daemon.trigger("going_round", {"folder": str(folder)}, run_id="loop")
+    before: Any = eventually(waits)
+    assert before["rounds.until", 1] == "success"
+    daemon.kill()
+    daemon.start()
+    (folder / "go-on").touch()
+    daemon.wait("loop")
 
-        states = standing(daemon)
-        assert set(states.values()) == {"success"}
-        assert sorted(round_ for name, round_ in states if name == "rounds.until") == [0, 1, 2, 3]
-        results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
-        assert results["told"] == [50, 20, 30, 40, 50]
-        assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3"]
+    states = standing(daemon)
+    assert set(states.values()) == {"success"}
+    assert sorted(round_ for name, round_ in states if name == "rounds.until") == [0, 1, 2, 3]
+    results = {task["task_id"]: task["result"] for task in daemon.run("loop")["tasks"]}
+    assert results["told"] == [50, 20, 30, 40, 50]
+    assert (folder / "rounds").read_text().split() == ["0", "1", "2", "3"]
 
-        said = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "1")
-        assert said == "round 1 adds to 20\n"
-        assert asked(daemon, "runs", "logs", "loop", "rounds.until") == "asked about 50\n"
-        assert "rounds.until, round 3" in asked(daemon, "runs", "show", "loop")
-        why = json.loads(
-            asked(daemon, "runs", "why", "loop", "rounds.add", "--round", "2", "--json")
-        )
-        assert [(cause["task_id"], cause["round"]) for cause in why["causes"]] == [
-            ("rounds.add", 2)
-        ]
+    said = asked(daemon, "runs", "logs", "loop", "rounds.add", "--round", "1")
+    assert said == "round 1 adds to 20\n"
+    assert asked(daemon, "runs", "logs", "loop", "rounds.until") == "asked about 50\n"
+    assert "rounds.until, round 3" in asked(daemon, "runs", "show", "loop")
+    words = ("runs", "why", "loop", "rounds.add", "--round", "2", "--json")
+    why = run(*words, home=daemon.home).json
+    assert [(cause["task_id"], cause["round"]) for cause in why["causes"]] == [("rounds.add", 2)]

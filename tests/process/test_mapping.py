@@ -11,6 +11,7 @@ import pytest
 from benchmarks.daemon import DaemonProcess, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+nightly = pytest.mark.nightly
 
 WIDTH = 40
 
@@ -75,14 +76,6 @@ def grouped(folder: str) -> None:
 """
 
 
-@pytest.fixture
-def dags(tmp_path: Path) -> Path:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "mapping.py").write_text(DAGS)
-    (tmp_path / "out").mkdir()
-    return tmp_path / "dags"
-
-
 def lines(file: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
@@ -99,28 +92,28 @@ def tasks_named(daemon: DaemonProcess, run_id: str, name: str) -> list[dict[str,
     ("dag", "is_killed", "database"),
     [
         pytest.param("followed", False, "sqlite"),
-        pytest.param("followed", True, "sqlite"),
-        pytest.param("grouped", False, "sqlite"),
+        pytest.param("followed", True, "sqlite", marks=nightly),
+        pytest.param("grouped", False, "sqlite", marks=nightly),
         pytest.param("grouped", True, "sqlite"),
-        pytest.param("grouped", True, "postgres", marks=pytest.mark.postgres),
+        pytest.param("grouped", True, "postgres", marks=[pytest.mark.postgres, nightly]),
     ],
 )
 def test_children_follow_each_other_index_by_index_to_one_fan_in(
-    tmp_path, dags, request, dag, is_killed, database
+    tmp_path, daemon_on, dag, is_killed, database
 ):
-    out = tmp_path / "out"
-    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
-    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "2")) as daemon:
-        run_id = daemon.trigger(dag, {"folder": str(out)})
-        eventually(partial(has_begun, out))  # though half of what they follow has not ended
-        if is_killed:
-            daemon.kill(whole_tree=True)
-            daemon.start()
-        (out / "go-on").touch()
-        ended = daemon.wait(run_id)
-        texts = tasks_named(daemon, run_id, "text" if dag == "followed" else "both.text")
-        [total] = tasks_named(daemon, run_id, "total")
-        doubles = tasks_named(daemon, run_id, "double" if dag == "followed" else "both.double")
+    out, daemon = tmp_path / "out", daemon_on(database)
+    out.mkdir()
+    daemon.add("mapping.py", DAGS)
+    run_id = daemon.trigger(dag, {"folder": str(out)})
+    eventually(partial(has_begun, out))  # though half of what they follow has not ended
+    if is_killed:
+        daemon.kill(whole_tree=True)
+        daemon.start()
+    (out / "go-on").touch()
+    ended = daemon.wait(run_id)
+    texts = tasks_named(daemon, run_id, "text" if dag == "followed" else "both.text")
+    [total] = tasks_named(daemon, run_id, "total")
+    doubles = tasks_named(daemon, run_id, "double" if dag == "followed" else "both.double")
 
     states = {task["map_index"]: task["state"] for task in texts}
     assert states == {n: "skipped" if n == 3 else "success" for n in range(WIDTH)}

@@ -11,6 +11,7 @@ from benchmarks.daemon import DaemonProcess, eventually
 from tests.process.test_durable_calls import state, strike
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+nightly = pytest.mark.nightly
 
 DAGS = """
 from aioflow import DagRunFailed, dag, emit, run_dag, sleep, stream, task, wait
@@ -80,10 +81,9 @@ def child(good: bool) -> None:
 
 
 @pytest.fixture
-def dags(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "talk.py").write_text(DAGS)
-    return tmp_path / "dags"
+def daemon(killed_daemon):
+    killed_daemon.add("talk.py", DAGS)
+    return killed_daemon
 
 
 def emit(daemon: DaemonProcess, name: str, data: object, key: str = "") -> None:
@@ -114,82 +114,91 @@ def children(daemon: DaemonProcess) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("what", ["daemon", "everything", "async", "triggers"])
-def test_each_wait_of_a_task_is_given_the_next_event_whatever_is_killed(tmp_path, dags, what):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("approvals", {"count": 3})
-        emit(daemon, "reviewed", "not for it", key="other")
-        for number in range(3):
-            eventually(partial(has_seen, daemon, run_id, number))
-            strike(daemon, what)
-            eventually(partial(has_seen, daemon, run_id, number))
-            emit(daemon, "reviewed", number, key="mine")
-        daemon.wait(run_id)
-        told = results(daemon, run_id)
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(("everything", "async", "triggers"), id="in-turn"),
+        *(
+            pytest.param((what,) * 3, id=what, marks=nightly)
+            for what in ("daemon", "everything", "async", "triggers")
+        ),
+    ],
+)
+def test_each_wait_of_a_task_is_given_the_next_event_whatever_is_killed(daemon, kills):
+    run_id = daemon.trigger("approvals", {"count": 3})
+    emit(daemon, "reviewed", "not for it", key="other")
+    for number, what in enumerate(kills):
+        eventually(partial(has_seen, daemon, run_id, number))
+        strike(daemon, what)
+        eventually(partial(has_seen, daemon, run_id, number))
+        emit(daemon, "reviewed", number, key="mine")
+    daemon.wait(run_id)
 
-    assert told == {"reviews": [0, 1, 2]}
-
-
-def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(tmp_path, dags):
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        daemon.trigger("child", {"good": True})
-        emit(daemon, "reviewed", "before the run", key="mine")
-        run_id = daemon.trigger("approvals", {"count": 2})
-        for data in ("first", "second"):
-            emit(daemon, "reviewed", data, key="mine")
-        daemon.wait(run_id)
-        told = results(daemon, run_id)
-
-    assert told == {"reviews": ["first", "second"]}
+    assert results(daemon, run_id) == {"reviews": [0, 1, 2]}
 
 
-def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(tmp_path, dags):
+def test_events_that_came_before_the_wait_are_told_if_the_run_was_there(daemon):
+    daemon.knows("approvals")
+    emit(daemon, "reviewed", "before the run", key="mine")
+    run_id = daemon.trigger("approvals", {"count": 2})
+    for data in ("first", "second"):
+        emit(daemon, "reviewed", data, key="mine")
+    daemon.wait(run_id)
+
+    assert results(daemon, run_id) == {"reviews": ["first", "second"]}
+
+
+def test_what_a_task_emits_is_emitted_once_and_streamed_in_order(daemon):
     count = 40
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("ticking", {"count": count})
-        for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):
-            eventually(partial(has_emitted, daemon, number))
-            strike(daemon, what)
-        daemon.wait(run_id)
-        told, stored = results(daemon, run_id), listed(daemon, "tick")
+    run_id = daemon.trigger("ticking", {"count": count})
+    for what, number in (("everything", 5), ("triggers", 12), ("async", 20)):
+        eventually(partial(has_emitted, daemon, run_id, number))
+        strike(daemon, what)
+    daemon.wait(run_id)
+    told, stored = results(daemon, run_id), emitted_by(daemon, run_id)
 
     assert told["collects"] == list(range(count))
     assert [event["data"] for event in reversed(stored)] == list(range(count))
-    assert {event["run_id"] for event in stored} == {run_id}
 
 
-def has_emitted(daemon: DaemonProcess, count: int) -> bool:
-    return len(listed(daemon, "tick")) >= count
+def has_emitted(daemon: DaemonProcess, run_id: str, count: int) -> bool:
+    return len(emitted_by(daemon, run_id)) >= count
 
 
-def listed(daemon: DaemonProcess, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = daemon.get(f"/api/v1/events?name={name}&limit=1000")[1]
-    return found
+def emitted_by(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
+    found = daemon.get("/api/v1/events?name=tick&limit=1000")[1]
+    return [event for event in found if event["run_id"] == run_id]
 
 
 @pytest.mark.parametrize(
     ("what", "good", "database"),
     [
-        pytest.param("daemon", True, "sqlite"),
+        pytest.param("daemon", True, "sqlite", marks=nightly),
         pytest.param("everything", False, "sqlite"),
-        pytest.param("everything", True, "postgres", marks=pytest.mark.postgres),
+        pytest.param("everything", True, "postgres", marks=[pytest.mark.postgres, nightly]),
         pytest.param("async", True, "sqlite"),
     ],
 )
 def test_a_task_that_runs_another_dag_makes_one_run_and_is_told_how_it_ended(
-    tmp_path, dags, request, what, good, database
+    daemon_on, what, good, database
 ):
-    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
-    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("parent", {"good": good})
-        eventually(lambda: children(daemon) and state(daemon, run_id) == "deferred")
-        strike(daemon, what)
-        why = f"/api/v1/runs/{run_id}/tasks/calls/why"
-        waits = eventually(lambda: daemon.get(why)[1]["causes"][0]["waiting_on"])
-        emit(daemon, "go", None)
-        daemon.wait(run_id)
-        [run] = children(daemon)
-        told = results(daemon, run_id)["calls"]
+    daemon = daemon_on(database)
+    daemon.add("talk.py", DAGS)
+    daemon.knows("child")
+    before = {run["run_id"] for run in children(daemon)}
+
+    def begun() -> list[dict[str, Any]]:
+        return [run for run in children(daemon) if run["run_id"] not in before]
+
+    run_id = daemon.trigger("parent", {"good": good})
+    eventually(lambda: begun() and state(daemon, run_id) == "deferred")
+    strike(daemon, what)
+    why = f"/api/v1/runs/{run_id}/tasks/calls/why"
+    waits = eventually(lambda: daemon.get(why)[1]["causes"][0]["waiting_on"])
+    emit(daemon, "go", None)
+    daemon.wait(run_id)
+    [run] = begun()
+    told = results(daemon, run_id)["calls"]
 
     assert waits["detail"] == f"run {run['run_id']} of child, which is running"
     assert (told["state"], told["run_id"]) == (run["state"], run["run_id"])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.daemon import DaemonProcess
+from tests.commands import run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -87,31 +85,22 @@ def bad() -> None:
 """
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def db(request):
-    return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-
-
-@pytest.fixture
-def daemon(tmp_path, db):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "vault.py").write_text(DAGS)
-    with DaemonProcess(
-        tmp_path / "home", tmp_path / "dags", db=db, flags=("--cpu-slots", "1")
-    ) as daemon:
-        yield daemon
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly]),
+    ]
+)
+def daemon(daemon_on, request):
+    found = daemon_on(request.param)
+    found.add("vault.py", DAGS)
+    return found
 
 
 def aioflow(daemon: DaemonProcess, *words: str, told: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
-        input=told.encode(),
-        capture_output=True,
-        check=False,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode() + done.stderr.decode()
+    done = run(*words, home=daemon.home, given=told)
+    assert done.status == 0, done.err
+    return done.out + done.err
 
 
 def keep_all(daemon: DaemonProcess) -> str:
@@ -149,7 +138,7 @@ def assert_nowhere(texts: dict[str, bytes]) -> None:
 
 
 def test_who_declares_a_value_is_told_it_and_it_stands_nowhere_in_clear(daemon):
-    printed = keep_all(daemon)
+    printed, older = keep_all(daemon), logs_of(daemon).keys()
 
     good, bad = tasks_of(daemon, "good"), tasks_of(daemon, "bad")
 
@@ -171,7 +160,7 @@ def test_who_declares_a_value_is_told_it_and_it_stands_nowhere_in_clear(daemon):
     assert "secrets=['TOKEN']" in bad["undeclared"]["error"]["message"]
     assert "aioflow secrets set NOBODY" in bad["unset"]["error"]["message"]
     assert "does not declare secret 'TOKEN'" in bad["hosted_undeclared"]["error"]["message"]
-    logs = logs_of(daemon)
+    logs = {path: data for path, data in logs_of(daemon).items() if path not in older}
     assert b"token *** " in b"".join(logs.values())
     assert b"trigger ***" in b"".join(logs.values())
     assert_nowhere({"commands": printed.encode(), "daemon": daemon.log.read_bytes(), **logs})

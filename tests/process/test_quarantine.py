@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.commands import run
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -76,12 +76,12 @@ class WaitsWell(Operator):
 
 
 @dag
-def slow(folder: str, seconds: float = 0.2):
+def stalls(folder: str, seconds: float = 0.2):
     WaitsSlowly(task_id="waits", folder=folder, seconds=seconds, retries=0)
 
 
 @dag
-def good(folder: str):
+def never_stalls(folder: str):
     WaitsWell(task_id="waits", folder=folder)
 """
 
@@ -89,79 +89,68 @@ LINE = DAGS.partition("time.sleep(")[0].count("\n") + 1
 PLACE = f"stalling.py:{LINE} in Slow.run"
 
 
-@pytest.fixture
-def daemon(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "stalling.py").write_text(DAGS)
-    return DaemonProcess(tmp_path / "home", tmp_path / "dags")
-
-
 def slow_ones(daemon: DaemonProcess) -> list[dict[str, Any]]:
+    """The triggers of the file above that held up a loop: a shared daemon knows others too."""
     found: list[dict[str, Any]] = daemon.get("/api/v1/triggers/slow")[1]
-    return found
+    return [one for one in found if one["name"].startswith("stalling:")]
 
 
-def command(daemon: DaemonProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def is_hosted(daemon: DaemonProcess, run_id: str) -> bool:
+    return any(t["run_id"] == run_id for t in daemon.get("/api/v1/triggers")[1])
 
 
 def value_of(daemon: DaemonProcess, run_id: str) -> object:
-    run = daemon.wait(run_id)
-    assert run["state"] == "success", run
+    ended = daemon.wait(run_id)
+    assert ended["state"] == "success", ended
     return daemon.run(run_id)["tasks"][0]["result"]
 
 
-def test_three_stalls_move_a_trigger_to_a_host_of_its_own(daemon, tmp_path):
-    folder = str(tmp_path)
-    with daemon:
-        good = daemon.trigger("good", {"folder": folder})
-        eventually(lambda: len(daemon.get("/api/v1/triggers")[1]) == 1)
-        slow = daemon.trigger("slow", {"folder": folder})
-        first_host = eventually(lambda: _pids(tmp_path))[0]
-        eventually(lambda: [s for s in slow_ones(daemon) if s["quarantined"]])
-        second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
-        moved = len(_pids(tmp_path))
+def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_path):
+    daemon, folder, logged = shared_daemon, str(tmp_path), shared_daemon.log_size
+    daemon.add("stalling.py", DAGS)
+    good = daemon.trigger("never_stalls", {"folder": folder})
+    eventually(partial(is_hosted, daemon, good))
+    slow = daemon.trigger("stalls", {"folder": folder})
+    first_host = eventually(lambda: _pids(tmp_path))[0]
+    eventually(lambda: [s for s in slow_ones(daemon) if s["quarantined"]])
+    second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
+    moved = len(_pids(tmp_path))
 
-        # It goes on stalling where it is now, and the others do not notice.
-        (tmp_path / "good-gate").touch()
-        assert value_of(daemon, good) == first_host
-        assert daemon.run(slow)["state"] == "running"
+    # It goes on stalling where it is now, and the others do not notice.
+    (tmp_path / "good-gate").touch()
+    assert value_of(daemon, good) == first_host
+    assert daemon.run(slow)["state"] == "running"
 
-        # Where it was when it was last named: on a slow machine first at an import.
-        eventually(lambda: [one["place"] for one in slow_ones(daemon)] == [PLACE])
-        [known] = slow_ones(daemon)
-        assert (known["name"], known["run_id"]) == ("stalling:Slow", slow)
-        assert known["stalls"] >= 3
-        assert known["longest_ms"] >= 100
-        table = command(daemon, "triggers", "slow").stdout
-        assert PLACE in table
-        assert "quarantine" in table
-        assert json.loads(command(daemon, "triggers", "slow", "--json").stdout)
-        assert 'aioflow_loop_stalls_total{kind="trigger"}' in daemon.get("/metrics")[1]
+    # Where it was when it was last named: on a slow machine first at an import.
+    eventually(lambda: [one["place"] for one in slow_ones(daemon)] == [PLACE])
+    [known] = slow_ones(daemon)
+    assert (known["name"], known["run_id"]) == ("stalling:Slow", slow)
+    assert known["stalls"] >= 3
+    assert known["longest_ms"] >= 100
+    table = run("triggers", "slow", home=daemon.home).out
+    assert PLACE in table
+    assert "quarantine" in table
+    assert run("triggers", "slow", "--json", home=daemon.home).json
+    assert 'aioflow_loop_stalls_total{kind="trigger"}' in daemon.get("/metrics")[1]
 
-        said = command(daemon, "triggers", "unquarantine", "stalling:Slow")
-        assert (said.returncode, "with the others again" in said.stderr) == (0, True)
-        eventually(lambda: first_host in _pids(tmp_path)[moved:])
-        (tmp_path / "gate").touch()
-        assert value_of(daemon, slow) in {first_host, second_host}
+    said = run("triggers", "unquarantine", "stalling:Slow", home=daemon.home)
+    assert (said.status, "with the others again" in said.err) == (0, True)
+    eventually(lambda: first_host in _pids(tmp_path)[moved:])
+    (tmp_path / "gate").touch()
+    assert value_of(daemon, slow) in {first_host, second_host}
 
-    log = daemon.log.read_text()
+    log = daemon.log_from(logged)
     assert "holds up the loop of its host" in log
     assert PLACE in log
 
 
-def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, tmp_path):
+def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(tmp_path):
     folder = str(tmp_path)
-    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__HEALTH_SECONDS": "10"}
+    daemon = SharedDaemon(tmp_path, environment={"AIOFLOW_HOSTS__HEALTH_SECONDS": "10"})
+    daemon.add("stalling.py", DAGS)
     with daemon:
-        good = [daemon.trigger("good", {"folder": folder}) for _ in range(3)]
-        slow = daemon.trigger("slow", {"folder": folder, "seconds": 600})
+        good = [daemon.trigger("never_stalls", {"folder": folder}) for _ in range(3)]
+        slow = daemon.trigger("stalls", {"folder": folder, "seconds": 600})
 
         assert daemon.wait(slow)["state"] == "failed"
         [task] = daemon.run(slow)["tasks"]
@@ -169,31 +158,29 @@ def test_what_stands_still_for_good_fails_in_quarantine_and_nobody_else(daemon, 
         assert task["interruptions"] == 0
 
         (tmp_path / "good-gate").touch()
-        assert all(value_of(daemon, run) for run in good)
+        assert all(value_of(daemon, run_id) for run_id in good)
 
 
-def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(daemon, tmp_path):
-    folder = str(tmp_path)
-    # Nobody else ends what stands still here.
-    daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
-    with daemon:
-        good = daemon.trigger("good", {"folder": folder})
-        slow = daemon.trigger("slow", {"folder": folder, "seconds": 600})
-        first_host = eventually(lambda: _pids(tmp_path))[0]
-        os.kill(first_host, signal.SIGSTOP)  # its code runs right now, and does not see the gates
-        eventually(lambda: _state(first_host) == "T")
-        (tmp_path / "gate").touch()
-        (tmp_path / "good-gate").touch()
-        os.kill(first_host, signal.SIGKILL)
+def test_a_host_that_is_killed_while_a_trigger_runs_charges_nobody(killed_daemon, tmp_path):
+    # There no watchdog ends what stands still.
+    daemon, folder, logged = killed_daemon, str(tmp_path), killed_daemon.log_size
+    daemon.add("stalling.py", DAGS)
+    good = daemon.trigger("never_stalls", {"folder": folder})
+    slow = daemon.trigger("stalls", {"folder": folder, "seconds": 600})
+    first_host = eventually(lambda: _pids(tmp_path))[0]
+    os.kill(first_host, signal.SIGSTOP)  # its code runs right now, and does not see the gates
+    eventually(lambda: _state(first_host) == "T")
+    (tmp_path / "gate").touch()
+    (tmp_path / "good-gate").touch()
+    os.kill(first_host, signal.SIGKILL)
 
-        assert value_of(daemon, slow) != first_host
-        assert value_of(daemon, good)
-        [task] = daemon.run(slow)["tasks"]
-        assert (task["try_number"], task["interruptions"]) == (1, 0)
+    assert value_of(daemon, slow) != first_host
+    assert value_of(daemon, good)
+    [task] = daemon.run(slow)["tasks"]
+    assert (task["try_number"], task["interruptions"]) == (1, 0)
 
-    died = [
-        line for line in daemon.log.read_text().splitlines() if "the triggers host died" in line
-    ]
+    lines = daemon.log_from(logged).splitlines()
+    died = [line for line in lines if "the triggers host died" in line]
     assert all(re.search(r'"trigger_id": \d+', line) for line in died)
     assert died
 

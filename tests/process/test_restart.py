@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-COUNT = 2_000
 TASK_DEFERRED = 4
 
 DAGS = """
@@ -43,7 +43,7 @@ class Waits(Operator):
 
 
 @dag
-def waits(folder: str = "", count: int = 0) -> None:
+def many_wait(folder: str = "", count: int = 0) -> None:
     Waits.partial(task_id="waits", folder=folder).expand(number=numbers(count))
 """
 
@@ -54,10 +54,11 @@ def epoch(daemon: DaemonProcess) -> int:
     return found
 
 
-def deferred(daemon: DaemonProcess) -> int:
+def deferred(daemon: DaemonProcess, run_id: str) -> int:
     with daemon.database() as db:
         found: int = db.execute(
-            "SELECT count(*) FROM task WHERE state = ?", (TASK_DEFERRED,)
+            "SELECT count(*) FROM task JOIN run USING (run_no) WHERE run_id = ? AND task.state = ?",
+            (run_id, TASK_DEFERRED),
         ).fetchone()[0]
     return found
 
@@ -71,21 +72,28 @@ def cut_short(daemon: DaemonProcess, seconds: float) -> None:
     daemon.kill(whole_tree=True)
 
 
-def test_what_was_deferred_goes_on_once_though_restarts_are_cut_short(tmp_path: Path) -> None:
-    dags = tmp_path / "dags"
-    dags.mkdir()
-    (dags / "waits.py").write_text(DAGS)
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "2")) as daemon:
-        run_id = daemon.trigger("waits", {"folder": str(tmp_path), "count": COUNT})
-        eventually(lambda: deferred(daemon) == COUNT, 60.0, look_seconds=0.1)
-        daemon.kill(whole_tree=True)
-        for number in range(4):
-            cut_short(daemon, 0.1 * number)
-            assert deferred(daemon) == COUNT
-        daemon.start()
-        (tmp_path / "gate").touch()
-        ended = daemon.wait(run_id)
+@pytest.mark.parametrize(
+    ("count", "cut_after_seconds"),
+    [
+        pytest.param(200, (0.1,), id="200"),
+        pytest.param(2_000, (0.0, 0.1, 0.2, 0.3), id="2000", marks=pytest.mark.nightly),
+    ],
+)
+def test_what_was_deferred_goes_on_once_though_restarts_are_cut_short(
+    killed_daemon: SharedDaemon, tmp_path: Path, count: int, cut_after_seconds: tuple[float, ...]
+) -> None:
+    daemon = killed_daemon
+    daemon.add("many_wait.py", DAGS)
+    run_id = daemon.trigger("many_wait", {"folder": str(tmp_path), "count": count})
+    eventually(lambda: deferred(daemon, run_id) == count, 60.0, look_seconds=0.1)
+    daemon.kill(whole_tree=True)
+    for seconds in cut_after_seconds:
+        cut_short(daemon, seconds)
+        assert deferred(daemon, run_id) == count
+    daemon.start()
+    (tmp_path / "gate").touch()
+    ended = daemon.wait(run_id)
 
     assert ended["state"] == "success"
     resumed = (tmp_path / "resumed").read_text().split()
-    assert Counter(map(int, resumed)) == Counter(range(COUNT))
+    assert Counter(map(int, resumed)) == Counter(range(count))

@@ -12,16 +12,17 @@ import pytest
 from tests.campaigns.settlement_kills import kill_one_run
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+nightly = pytest.mark.nightly
 SMALL = {"merchants": 300, "transactions": 6_000}
 
 
 @pytest.mark.parametrize(
     ("phase", "whole_tree", "database"),
     [
-        pytest.param("waiting", False, "sqlite"),
-        pytest.param("expanding", True, "sqlite"),
-        pytest.param("settling", True, "postgres"),
-        pytest.param("totalling", False, "sqlite"),
+        pytest.param("waiting", False, "sqlite", marks=nightly),
+        pytest.param("expanding", True, "sqlite", marks=nightly),
+        pytest.param("settling", True, "postgres", marks=pytest.mark.postgres),
+        pytest.param("totalling", False, "sqlite", marks=nightly),
     ],
 )
 def test_a_killed_day_is_finished_with_the_right_total(
@@ -34,6 +35,7 @@ def test_a_killed_day_is_finished_with_the_right_total(
     assert verdict.begun >= SMALL["merchants"]
 
 
+@nightly  # in `make test` a test of the command line sees the same
 def test_the_demo_tells_a_total_that_equals_the_generators(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "aioflow", "demo", "--exit", "--json", "--after", "0.5"],

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.daemon import DaemonProcess, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+nightly = pytest.mark.nightly
 
 ITEMS = 200
 
@@ -106,11 +107,9 @@ def stumbling(folder: str) -> None:
 
 
 @pytest.fixture
-def dags(tmp_path: Path) -> Path:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "streams.py").write_text(DAGS)
+def out(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
-    return tmp_path / "dags"
+    return tmp_path / "out"
 
 
 def lines(file: Path) -> Counter[str]:
@@ -130,30 +129,29 @@ def children(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
     ("dag", "what", "database"),
     [
         pytest.param("generator", "nothing", "sqlite"),
-        pytest.param("generator", "daemon", "sqlite"),
-        pytest.param("generator", "everything", "sqlite"),
-        pytest.param("generator", "everything", "postgres", marks=pytest.mark.postgres),
-        pytest.param("operator", "nothing", "sqlite"),
+        pytest.param("generator", "daemon", "sqlite", marks=nightly),
+        pytest.param("generator", "everything", "sqlite", marks=nightly),
+        pytest.param("generator", "everything", "postgres", marks=[pytest.mark.postgres, nightly]),
+        pytest.param("operator", "nothing", "sqlite", marks=nightly),
         pytest.param("operator", "everything", "sqlite"),
-        pytest.param("operator", "everything", "postgres", marks=pytest.mark.postgres),
+        pytest.param("operator", "everything", "postgres", marks=[pytest.mark.postgres, nightly]),
     ],
 )
 def test_a_stream_that_is_cut_short_makes_each_child_and_its_fan_in_once(
-    tmp_path, dags, request, dag, what, database
+    daemon_on, out, dag, what, database
 ):
-    out = tmp_path / "out"
-    db = request.getfixturevalue("postgres_url") if database == "postgres" else None
-    with DaemonProcess(tmp_path / "home", dags, db=db, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger(dag, {"folder": str(out)})
-        eventually(partial(has_loaded, out, ITEMS // 2))
-        if what != "nothing":
-            daemon.kill(whole_tree=what == "everything")
-            daemon.start()
-        assert not (out / "totals").exists()
-        (out / "go-on").touch()
-        ended = daemon.wait(run_id)
-        loaded = children(daemon, run_id)
-        [total] = [t for t in daemon.run(run_id)["tasks"] if t["task_id"] == "total"]
+    daemon = daemon_on(database)
+    daemon.add("streams.py", DAGS)
+    run_id = daemon.trigger(dag, {"folder": str(out)})
+    eventually(partial(has_loaded, out, ITEMS // 2))
+    if what != "nothing":
+        daemon.kill(whole_tree=what == "everything")
+        daemon.start()
+    assert not (out / "totals").exists()
+    (out / "go-on").touch()
+    ended = daemon.wait(run_id)
+    loaded = children(daemon, run_id)
+    [total] = [t for t in daemon.run(run_id)["tasks"] if t["task_id"] == "total"]
 
     assert ended["state"] == "success"
     assert sorted(child["map_index"] for child in loaded) == list(range(ITEMS))
@@ -168,13 +166,12 @@ def test_a_stream_that_is_cut_short_makes_each_child_and_its_fan_in_once(
         assert lines(out / "closed") == {"None": 1}
 
 
-def test_a_handler_that_fails_is_given_the_same_events_again(tmp_path, dags):
-    out = tmp_path / "out"
+def test_a_handler_that_fails_is_given_the_same_events_again(shared_daemon, out):
     (out / "go-on").touch()
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("stumbling", {"folder": str(out)})
-        ended = daemon.wait(run_id)
-        [task] = daemon.run(run_id)["tasks"]
+    shared_daemon.add("streams.py", DAGS)
+    run_id = shared_daemon.trigger("stumbling", {"folder": str(out)})
+    ended = shared_daemon.wait(run_id)
+    [task] = shared_daemon.run(run_id)["tasks"]
 
     assert (ended["state"], task["try_number"]) == ("success", 2)
     assert list(lines(out / "handled").items()) == [(str(10 * n), 1) for n in range(ITEMS)]

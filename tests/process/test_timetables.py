@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,13 @@ from typing import Any
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually
-from tests.cli.test_cli import Done, run
+from tests.commands import Done, run
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("timetables"),
+]
 
 DAGS = """
 import os
@@ -90,9 +96,10 @@ GOES_WRONG = [
 ]
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[DaemonProcess]:
-    """Lend a daemon that has hosted every timetable."""
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """Lend a daemon that has hosted every timetable; some of them cost it a host."""
+    folder = tmp_path_factory.mktemp("timetables")
     (folder / "dags").mkdir()
     text = DAGS.replace("FOLDER", f"Path({str(folder)!r})")
     for how in WRONG:
@@ -104,23 +111,19 @@ def served(folder: Path) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("timetables")) as daemon:
-        yield daemon
-
-
 @pytest.fixture
 def home(daemon):
     return daemon.home
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
-    """A home as its daemon left it."""
-    with served(tmp_path_factory.mktemp("left")) as daemon:
-        assert daemon.stop() == 0
-        yield daemon.home
+def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of its home as if the daemon had left it."""
+    home = tmp_path_factory.mktemp("left") / "home"
+    shutil.copytree(daemon.home, home, ignore=shutil.ignore_patterns("run", "aioflow.db*"))
+    with daemon.database() as database, closing(sqlite3.connect(home / "aioflow.db")) as copy:
+        database.backup(copy)
+    return home
 
 
 def next_slots(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:

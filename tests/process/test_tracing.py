@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import pytest
 
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import eventually
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -53,23 +53,23 @@ def spans_of(log):
     return [decoder.raw_decode(text, begin.start())[0] for begin in begins]
 
 
-@pytest.fixture
-def daemon(tmp_path):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "flows.py").write_text(DAGS)
-    daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
-    daemon.environment = os.environ | {
-        "AIOFLOW_TRACES__EXPORT": "true",
-        "OTEL_TRACES_EXPORTER": "console",
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-    }
-    return daemon
+def is_waited_in(daemon, run_id):
+    return any(trigger["run_id"] == run_id for trigger in daemon.get("/api/v1/triggers")[1])
 
 
-def test_a_run_that_waits_over_a_kill_is_one_trace(daemon):
+def test_a_run_that_waits_over_a_kill_is_one_trace(tmp_path):
+    daemon = SharedDaemon(
+        tmp_path,
+        environment={
+            "AIOFLOW_TRACES__EXPORT": "true",
+            "OTEL_TRACES_EXPORTER": "console",
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+        },
+    )
+    daemon.add("flows.py", DAGS)
     with daemon:
         run_id = daemon.trigger("traced")
-        eventually(lambda: daemon.get("/api/v1/triggers")[1], 30)
+        eventually(lambda: is_waited_in(daemon, run_id), 30)
         # Of the stays of both tasks only the wait is not over.
         eventually(lambda: are_running(daemon.log, 2))
         daemon.kill(whole_tree=True)
@@ -99,13 +99,15 @@ def test_a_run_that_waits_over_a_kill_is_one_trace(daemon):
     assert tasks["first"]["result"] == f"00-{trace}-{span}-01"
 
 
-def test_without_the_setting_no_span_is_made_and_a_task_sees_none(daemon):
-    daemon.environment = None
-    with daemon:
-        run_id = daemon.trigger("traced")
-        eventually(lambda: daemon.get("/api/v1/triggers")[1], 30)
-        [first, _] = daemon.run(run_id)["tasks"]
-        assert 'aioflow_spans_total{outcome="made"} 0.0' in daemon.get("/metrics")[1]
+def test_without_the_setting_no_span_is_made_and_a_task_sees_none(shared_daemon):
+    daemon = shared_daemon
+    daemon.add("flows.py", DAGS)
+    run_id = daemon.trigger("traced")
+    eventually(lambda: is_waited_in(daemon, run_id), 30)
+    [first, _] = daemon.run(run_id)["tasks"]
+    assert 'aioflow_spans_total{outcome="made"} 0.0' in daemon.get("/metrics")[1]
+    daemon.request("POST", "/api/v1/events/approved")
+    daemon.wait(run_id)
 
     assert first["result"] == "none"
     assert spans_of(daemon.log) == []

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually, put, task_of
+from tests.commands import Done, run
+from tests.daemons import SharedDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
-
-EDITS = 20
 
 EDITED = """
 import asyncio
@@ -60,50 +57,51 @@ def which(seen: list[int]) -> list[int]:
     return [VERSION, *seen]
 
 @dag
-def edited(folder: str = "", count: int = 0) -> None:
+def {dag_id}(folder: str = "", count: int = 0) -> None:
     which(collect(folder, count))
 """
 
 
-@pytest.fixture
-def dags(tmp_path):
-    return tmp_path / "dags"
-
-
-def changed(daemon: DaemonProcess, before: str) -> None:
-    eventually(lambda: daemon.version("edited") != before)
+def edit(daemon: SharedDaemon, dag_id: str, version: int) -> None:
+    """Save the DAG in another version, and wait until the daemon has it."""
+    before = daemon.version(dag_id)
+    daemon.add(f"{dag_id}.py", EDITED.format(dag_id=dag_id, version=version))
+    eventually(lambda: daemon.version(dag_id) != before)
 
 
 def lines_in(path: Path, count: int) -> None:
     eventually(lambda: len(path.read_text().splitlines()) >= count)
 
 
-def test_a_run_that_is_edited_twenty_times_meanwhile_ends_on_its_own_version(tmp_path, dags):
+@pytest.mark.parametrize(
+    ("edits", "checked_each"), [(4, 2), pytest.param(20, 5, marks=pytest.mark.nightly)]
+)
+def test_a_run_that_is_edited_again_and_again_meanwhile_ends_on_its_own_version(
+    shared_daemon, tmp_path, edits, checked_each
+):
+    daemon, dag_id = shared_daemon, f"edited_{edits}_times"
     count, cleanups, begun = (tmp_path / name for name in ("count", "cleanups", "begun"))
     put(count, "0")
     cleanups.touch()
     begun.touch()
-    put(dags / "edited.py", EDITED.format(version=0))
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        long = daemon.trigger("edited", {"folder": str(tmp_path), "count": 2 * EDITS})
-        lines_in(begun, 1)
-        for number in range(1, EDITS + 1):
-            put(count, str(2 * number - 1))
-            before = daemon.version("edited")
-            put(dags / "edited.py", EDITED.format(version=number))
-            changed(daemon, before)
-            lines_in(cleanups, number)
-            lines_in(begun, number + 1)  # one that has not begun has nothing to clean up
-            if number % 5 == 0:
-                short = daemon.trigger("edited")
-                assert daemon.wait(short)["state"] == "success"
-                assert task_of(daemon, short, "which")["result"] == [number]
-        put(count, str(2 * EDITS))
-        ended = daemon.wait(long)
-        assert ended["state"] == "success"
-        assert task_of(daemon, long, "which")["result"] == [0, *range(2 * EDITS)]
+    edit(daemon, dag_id, 0)
+    long = daemon.trigger(dag_id, {"folder": str(tmp_path), "count": 2 * edits})
+    lines_in(begun, 1)
+    for number in range(1, edits + 1):
+        put(count, str(2 * number - 1))
+        edit(daemon, dag_id, number)
+        lines_in(cleanups, number)
+        lines_in(begun, number + 1)  # one that has not begun has nothing to clean up
+        if number % checked_each == 0:
+            short = daemon.trigger(dag_id)
+            assert daemon.wait(short)["state"] == "success"
+            assert task_of(daemon, short, "which")["result"] == [number]
+    put(count, str(2 * edits))
+    ended = daemon.wait(long)
+    assert ended["state"] == "success"
+    assert task_of(daemon, long, "which")["result"] == [0, *range(2 * edits)]
     said = cleanups.read_text().splitlines()
-    assert said[:EDITS] == [f"{number} reassigned" for number in range(EDITS)]
+    assert said[:edits] == [f"{number} reassigned" for number in range(edits)]
 
 
 GONE = """
@@ -124,20 +122,22 @@ def gone(folder: str = "") -> None:
 """
 
 
-def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(tmp_path, dags):
-    put(dags / "gone.py", GONE)
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        run_id = daemon.trigger("gone", {"folder": str(tmp_path)})
-        eventually(lambda: daemon.run(run_id)["counts"].get("deferred"))
-        code = tmp_path / "home" / "code"
-        version = daemon.version("gone")
-        shutil.rmtree(code / version)
-        (tmp_path / "gate").touch()
-        assert daemon.wait(run_id)["state"] == "success"
-        assert task_of(daemon, run_id, "second")["result"] == 7
-        assert task_of(daemon, run_id, "second")["try_number"] == 1
-        assert (code / version / "gone.py").read_text() == GONE
-        assert "code that was missing is restored" in daemon.log.read_text()
+def test_code_that_is_lost_while_a_run_goes_on_comes_back_from_the_database(
+    shared_daemon, tmp_path
+):
+    daemon, logged = shared_daemon, shared_daemon.log_size
+    daemon.add("gone.py", GONE)
+    run_id = daemon.trigger("gone", {"folder": str(tmp_path)})
+    eventually(lambda: daemon.run(run_id)["counts"].get("deferred"))
+    code = daemon.home / "code"
+    version = daemon.version("gone")
+    shutil.rmtree(code / version)
+    (tmp_path / "gate").touch()
+    assert daemon.wait(run_id)["state"] == "success"
+    assert task_of(daemon, run_id, "second")["result"] == 7
+    assert task_of(daemon, run_id, "second")["try_number"] == 1
+    assert (code / version / "gone.py").read_text() == GONE
+    assert "code that was missing is restored" in daemon.log_from(logged)
 
 
 HELPED = """
@@ -154,75 +154,87 @@ def helped() -> None:
 """
 
 
-def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(tmp_path, dags):
-    put(dags / "helper.py", "ANSWER = 42")
-    put(dags / "helped.py", HELPED)
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        version = eventually(lambda: daemon.version("helped"))
-        helper = tmp_path / "home" / "code" / version / "helper.py"
-        helper.unlink()
-        run_id = daemon.trigger("helped")
-        assert daemon.wait(run_id, 60.0)["state"] == "success"
-        assert task_of(daemon, run_id, "tell")["result"] == 42
-        assert helper.read_text() == "ANSWER = 42"
+def test_a_module_that_is_lost_from_a_version_comes_back_for_the_next_try(shared_daemon):
+    daemon = shared_daemon
+    daemon.add("helper.py", "ANSWER = 42")
+    daemon.add("helped.py", HELPED)
+    version = eventually(lambda: daemon.version("helped"))
+    helper = daemon.home / "code" / version / "helper.py"
+    helper.unlink()
+    run_id = daemon.trigger("helped")
+    assert daemon.wait(run_id, 60.0)["state"] == "success"
+    assert task_of(daemon, run_id, "tell")["result"] == 42
+    assert helper.read_text() == "ANSWER = 42"
 
 
-def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path, dags):
-    put(dags / "edited.py", EDITED.format(version=0))
-    daemon = DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1"))
-    daemon.environment = {**os.environ, "AIOFLOW_RETENTION__VERSIONS_DAYS": "0.000001"}
+def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
+    daemon = SharedDaemon(
+        tmp_path,
+        flags=("--cpu-slots", "1"),
+        environment={"AIOFLOW_RETENTION__VERSIONS_DAYS": "0.000001"},
+    )
+    daemon.add("edited.py", EDITED.format(dag_id="edited", version=0))
     with daemon:
         kept = daemon.wait(daemon.trigger("edited"))["version"]
         for number in range(1, 4):
-            before = daemon.version("edited")
-            put(dags / "edited.py", EDITED.format(version=number))
-            changed(daemon, before)
-        old = tmp_path / "home" / "code"
+            edit(daemon, "edited", number)
+        old = daemon.home / "code"
         for folder in old.iterdir():
             os.utime(folder, (0, 0))
         newest = daemon.version("edited")
         cleaned = daemon.request("POST", "/api/v1/db/clean", {})[1]
         assert cleaned["versions"] == 2
         assert {folder.name for folder in old.iterdir()} == {kept, newest}
-        put(dags / "edited.py", EDITED.format(version=1))  # it was deleted, and comes back
-        eventually(lambda: daemon.version("edited") != newest)
+        edit(daemon, "edited", 1)  # it was deleted, and comes back
         assert daemon.wait(daemon.trigger("edited"))["state"] == "success"
 
 
-def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(tmp_path, dags):
-    put(dags / "edited.py", EDITED.format(version=0))
-    command = (sys.executable, "-m", "aioflow", "dags", "delete", "edited", "--json")
-    home = ("--home", str(tmp_path / "home"))
+def rows_of(daemon: DaemonProcess, dag_id: str) -> list[int]:
+    """How many rows each table has that could be left of a DAG."""
+    with daemon.database() as database:
+        return [
+            database.execute(question, (dag_id,)).fetchone()[0]
+            for question in (
+                "SELECT count(*) FROM run WHERE dag_id = ?",
+                "SELECT count(*) FROM task JOIN run USING (run_no) WHERE dag_id = ?",
+                "SELECT count(*) FROM dag WHERE dag_id = ?",
+            )
+        ]
 
-    def delete() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *home], capture_output=True, text=True, check=False)
 
-    with DaemonProcess(tmp_path / "home", dags, flags=("--cpu-slots", "1")) as daemon:
-        put(tmp_path / "count", "0")
-        for _ in range(3):
-            daemon.wait(daemon.trigger("edited"))
-        live = daemon.trigger("edited", {"folder": str(tmp_path), "count": 1})
-        present = delete()
-        assert present.returncode == 1
-        assert "edited.py" in present.stderr
-        (dags / "edited.py").unlink()
+def test_a_dag_whose_file_is_gone_is_deleted_with_its_ended_runs(shared_daemon, tmp_path):
+    daemon = shared_daemon
 
-        def refused() -> bool:
-            return "go on" in delete().stderr
+    def delete() -> Done:
+        return run("dags", "delete", "unwanted", "--json", home=daemon.home)
 
-        eventually(refused)
-        put(tmp_path / "count", "1")
-        assert daemon.wait(live)["state"] == "success"
-        deleted = delete()
-        assert json.loads(deleted.stdout) == {"dag_id": "edited", "runs": 4}
-        assert daemon.get("/api/v1/runs")[1] == []
+    def tasks() -> int:
+        with daemon.database() as database:
+            found: int = database.execute("SELECT count(*) FROM task").fetchone()[0]
+        return found
 
-        def is_empty() -> bool:
-            with daemon.database() as database:
-                counts = [
-                    database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                    for table in ("run", "task", "dag", "deletion")
-                ]
-                return counts == [0, 0, 0, 0]
+    put(tmp_path / "count", "0")
+    tasks_before = tasks()
+    edit(daemon, "unwanted", 0)
+    for _ in range(3):
+        daemon.wait(daemon.trigger("unwanted"))
+    live = daemon.trigger("unwanted", {"folder": str(tmp_path), "count": 1})
+    present = delete()
+    assert present.status == 1
+    assert "unwanted.py" in present.err
+    (daemon.dags / "unwanted.py").unlink()
+    eventually(lambda: "go on" in delete().err)
+    put(tmp_path / "count", "1")
+    assert daemon.wait(live)["state"] == "success"
+    assert min(rows_of(daemon, "unwanted")) > 0
+    deleted = delete()
+    assert deleted.json == {"dag_id": "unwanted", "runs": 4}
 
-        eventually(is_empty, 30.0)
+    def is_empty() -> bool:
+        with daemon.database() as database:
+            [deletions] = database.execute("SELECT count(*) FROM deletion").fetchone()
+        return [*rows_of(daemon, "unwanted"), deletions] == [0, 0, 0, 0]
+
+    eventually(is_empty, 30.0)
+    assert tasks() == tasks_before
+    assert not [run for run in daemon.get("/api/v1/runs")[1] if run["dag_id"] == "unwanted"]

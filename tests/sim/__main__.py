@@ -3,12 +3,14 @@
 python -m tests.sim --level 1 --seeds 1000
 python -m tests.sim --level 2 --seed 17 --trace
 python -m tests.sim --replay '{"level":1,"seed":17}' --trace
-python -m tests.sim --judge tests/sim/planted --out judged.jsonl
+python -m tests.sim --judge
+python -m tests.sim --judge fence_without_epoch --draw
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import sys
 import time
@@ -17,7 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from tests.sim.judge import SECONDS, Unusable, judge
+from tests.sim.judge import SECONDS, Finding, Judge, Judgement, Unusable
+from tests.sim.planted import BUGS
+from tests.sim.planted.bug import PlantedBug
+from tests.sim.planted.edit import DoesNotApply
 from tests.sim.shrink import Recipe, commit, replay, shrink
 from tests.sim.verdict import Verdict
 
@@ -33,11 +38,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seconds", type=float, help="stop after this long")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seed", type=int, help="play this one alone")
+    parser.add_argument("--seed", type=int, nargs="+", help="play these alone")
     parser.add_argument("--replay", metavar="JSON", help="play what a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="tell every turn of it")
     parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--judge", type=Path, metavar="PATH", help="a folder, or one patch")
+    parser.add_argument("--judge", nargs="*", metavar="BUG", help="planted bugs; all by default")
+    parser.add_argument("--draw", action="store_true", help="by seeds from the first on alone")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of --judge at a time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines of what was judged")
     args = parser.parse_args()
     if args.judge is not None:
@@ -45,34 +52,50 @@ def main() -> int:
     if args.replay is not None:
         return _one(msgspec.json.decode(args.replay, type=Recipe), args)
     if args.seed is not None:
-        return _one(Recipe(args.level or 1, args.seed), args)
+        return max(_one(Recipe(args.level or 1, seed), args) for seed in args.seed)
     return _many(args)
 
 
 def _judge(args: argparse.Namespace) -> int:
-    """Judge at one level or at both; tell each verdict as soon as it is there."""
-    folder: Path = args.judge
-    patches = sorted(folder.glob("*.patch")) if folder.is_dir() else [folder]
-    levels = (1, 2) if args.level is None else (args.level,)
-    missed = 0
-    print(f"{'verdict':8} {'level':5} {'seconds':>7}  patch")
+    unknown = [name for name in args.judge if name not in BUGS]
+    if unknown:
+        print(f"no planted bugs: {', '.join(unknown)}", file=sys.stderr)
+        return 1
+    bugs = [BUGS[name] for name in args.judge or BUGS]
     try:
-        for found in judge(patches, round(args.seconds or SECONDS), levels):
-            missed += found.verdict == "missed"
-            first_line = found.said.partition("\n")[0][:110]
-            level = found.level or "-"
-            print(
-                f"{found.verdict:8} {level:5} {found.seconds:7.1f}  {found.patch}  {first_line}",
-                flush=True,
-            )
-            if args.out is not None:
-                with args.out.open("ab") as file:
-                    file.write(msgspec.json.encode(found) + b"\n")
+        judged = asyncio.run(_judge_each(bugs, args))
     except Unusable as exc:
         print(exc, file=sys.stderr)
         return 1
-    print(f"{len(patches) - missed} of {len(patches)} were caught")
-    return int(missed > 0)
+    if args.out is not None:
+        order = list(BUGS)
+        judged.sort(key=lambda one: order.index(one.bug))
+        args.out.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in judged))
+    caught = sum(one.is_caught for one in judged)
+    print(f"{caught} of {len(judged)} were caught")
+    return int(caught < len(judged))
+
+
+async def _judge_each(bugs: list[PlantedBug], args: argparse.Namespace) -> list[Judgement]:
+    """Judge side by side; print each judgement as soon as it is made."""
+    judge = Judge(args.jobs, args.seconds or SECONDS)
+    levels = (1, 2) if args.level is None else (args.level,)
+    judged = []
+
+    async def judge_one(bug: PlantedBug) -> None:
+        try:
+            one = await (judge.draw(bug, levels) if args.draw else judge.judge(bug))
+        except (DoesNotApply, Unusable) as exc:
+            one = Judgement(bug.name, [Finding("judge", is_caught=False, seconds=0, said=str(exc))])
+        judged.append(one)
+        for found in one.findings:
+            print(f"{one.bug:44} {found}  {found.said[:80]}", flush=True)
+
+    await (judge.hold(levels) if args.draw else judge.hold_together(bugs))
+    async with asyncio.TaskGroup() as judging:
+        for bug in bugs:
+            judging.create_task(judge_one(bug))
+    return judged
 
 
 def _one(recipe: Recipe, args: argparse.Namespace) -> int:

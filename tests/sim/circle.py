@@ -214,8 +214,10 @@ class Circle:
         self, inputs: Sequence[Input], refusal: Refusal = "perhaps", *, granting: bool = True
     ) -> tuple[Batch, list[Effect], Draft]:
         node = self.node
+        paused = {row.dag_id for row in self.memory.dags.values() if row.paused}
         batch, effects, draft = self._decide(inputs, granting=granting)
         before = invariants.before(node, batch)
+        invariants.paused_dags_start_no_scheduled_run(paused, inputs, batch)
         if not batch.is_empty:
             self._commit(batch, draft, _kinds_of(inputs), refusal)
         draft.settle()

@@ -256,5 +256,7 @@ class Incarnation:
     def _hosts_what_is_stored(self, effect: HostTrigger) -> None:
         """What is hosted is what its task asked for, through the seal of the store and back."""
         host, row = effect.host, self._node.tables.triggers.get(effect.host.trigger_no)
+        if row is None and host.trigger_no not in self._node.tables.dag_triggers:
+            raise Broken("I1 hosting", f"trigger {host.trigger_no} is hosted and not stored")
         if row is not None and (row.class_path, row.kwargs) != (host.class_path, host.kwargs):
             raise Broken("sealed", f"{msgspec.structs.asdict(host)} is hosted, stored is {row}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,8 +14,10 @@ from aioflow.core.tallies import TALLY
 from aioflow.core.transitions import is_legal, is_legal_run
 from aioflow.core.why import explain_task
 from aioflow.effects import Effect, HostTrigger, StartTry
+from aioflow.inputs import Asked, Input
 from aioflow.model import Body, RunState, TaskState, TriggerState
 from aioflow.orders import Start
+from aioflow.requests import SetPaused
 from aioflow.rows import Batch, TaskRow
 from tests.sim import (
     called,
@@ -36,7 +39,14 @@ from tests.sim import (
 from tests.sim.broken import Broken
 from tests.sim.tables import changed_tasks
 
-__all__ = ("Before", "Turn", "before", "check", "start_is_stored")
+__all__ = (
+    "Before",
+    "Turn",
+    "before",
+    "check",
+    "paused_dags_start_no_scheduled_run",
+    "start_is_stored",
+)
 
 
 class Before(msgspec.Struct):
@@ -266,6 +276,21 @@ def slots_of_a_schedule_and_keys_have_one_run(node: Any, turn: Turn) -> None:
         for key, count in counts.items():
             if count > 1:
                 raise Broken("I11 runs", f"{count} runs for the {name} {key}")
+
+
+def paused_dags_start_no_scheduled_run(
+    paused: set[str], inputs: Iterable[Input], batch: Batch
+) -> None:
+    """I11: no slot of a schedule fires while its DAG is paused, and stays so in this turn.
+
+    Args:
+        paused: DAGs that were paused when the turn began.
+    """
+    asked = (entry.request for entry in inputs if isinstance(entry, Asked))
+    changed = {request.dag_id for request in asked if isinstance(request, SetPaused)}
+    for run in batch.new_runs:
+        if run.cause == "schedule" and run.dag_id in paused - changed:
+            raise Broken("I11 runs", f"a slot of the paused {run.dag_id} started {run.run_id}")
 
 
 # ── I14: what has ended starts nothing ──────────────────────────────────────────────────

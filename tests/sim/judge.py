@@ -1,148 +1,272 @@
-"""Planted bugs: each patch is applied to a copy of the tree, and a run of seeds must break.
+"""Judge planted bugs: what is said to notice one fails over it, and holds without it.
 
-The patches lie in a folder, one bug each, in the form ``patch -p1`` takes. First of all the
-tree as it is must stay whole for as long as each of them is given: a simulation that is never
-content catches everything.
+An ordinary test and a seed of the simulator are judged apart: the simulator has noticed a bug only
+if one of its own invariants broke. Each catcher first runs on the tree as it is: one that fails
+there proves nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
-import subprocess
+import re
+import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
-__all__ = ("CLEAN", "Judgement", "Unusable", "judge")
+from tests.sim.planted.bug import PlantedBug, Seed
+from tests.sim.planted.plant import ROOT, check, environment
 
-ROOT = Path(__file__).parents[2]
+__all__ = ("SECONDS", "Ended", "Finding", "Judge", "Judgement", "Unusable", "read_play")
+
 SECONDS = 60
-CLEAN = "(no patch)"
+"""How long a catcher may take."""
+
 _LEVELS = (1, 2)
 _START_SECONDS = 3.0
-_LOOK_SECONDS = 0.2
-_OVERDUE_SECONDS = 30
-_SAID = 300
+_SAID = 200
+
+_OF_THE_BUG_ITSELF = re.compile(r"NameError|ImportError|AttributeError\W++(?!NoneType)")
+"""What an edit raises that names what the tree does not have any more: nothing is shown by that."""
+
+_Command: TypeAlias = tuple[str, ...]
 
 
 class Unusable(Exception):
-    """A patch that plants nothing, or a tree that is broken without one."""
+    """A catcher that fails without the bug, or that cannot be run."""
+
+
+class Finding(msgspec.Struct, omit_defaults=True):
+    """What became of one catcher.
+
+    Attributes:
+        by: The test, or ``simulator``.
+        seconds: How long it took until it failed, or ended.
+        said: How it failed.
+    """
+
+    by: str
+    is_caught: bool
+    seconds: float
+    seed: Seed | None = None
+    said: str = ""
+
+    def __str__(self) -> str:
+        by = self.by
+        if self.seed is not None:
+            by = f"{by}, level {self.seed.level}, seed {self.seed.number}"
+        return f"{'caught' if self.is_caught else 'missed'} {self.seconds:6.1f}  {by}"
 
 
 class Judgement(msgspec.Struct):
-    """Whether a planted bug was noticed, at which level, and after how long.
+    """What noticed a planted bug, and what did not."""
 
-    Attributes:
-        seconds: From the start of both levels.
-    """
+    bug: str
+    findings: list[Finding]
 
-    patch: str
-    verdict: str
-    level: int | None
-    seconds: float
+    @property
+    def is_caught(self) -> bool:
+        """Return whether every catcher that was tried noticed it, one at least."""
+        return bool(self.findings) and all(found.is_caught for found in self.findings)
+
+
+class Ended(msgspec.Struct):
+    """How a process ended; without a code it was killed when its time was up."""
+
+    code: int | None
     said: str
+    seconds: float
 
 
-def judge(
-    patches: list[Path], seconds: int = SECONDS, levels: tuple[int, ...] = _LEVELS
-) -> Iterator[Judgement]:
-    """Judge the tree as it is, then each patch; the levels run side by side.
+class Judge:
+    """Runs catchers, a few processes at a time.
 
-    Raises:
-        Unusable: If a patch is empty or does not apply, or the tree itself does not hold.
+    Args:
+        jobs: How many processes run side by side.
+        seconds: How long each may take.
     """
-    if not patches:
-        raise Unusable("there are no patches")
-    for patch in patches:
-        with _planted(patch):
-            pass
-    with _copy() as tree:
-        clean = _judge_tree(tree, CLEAN, seconds, levels)
-    if clean.verdict != "missed":
-        raise Unusable(f"the tree breaks without any patch: {clean.said}")
-    yield msgspec.structs.replace(clean, verdict="holds")
-    for patch in patches:
-        with _planted(patch) as tree:
-            yield _judge_tree(tree, patch.name, seconds, levels)
 
+    def __init__(self, jobs: int = 2, seconds: float = SECONDS) -> None:
+        self._free = asyncio.Semaphore(jobs)
+        self._seconds = seconds
+        self._clean: dict[_Command, asyncio.Task[Ended]] = {}
 
-@contextmanager
-def _copy() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="aioflow-judge-") as name:
-        tree = Path(name)
-        for folder in ("aioflow", "tests", "triggers"):
-            ignore = shutil.ignore_patterns("__pycache__", "results", "static")
-            shutil.copytree(ROOT / folder, tree / folder, ignore=ignore)
-        yield tree
+    async def judge(self, bug: PlantedBug) -> Judgement:
+        """Run what a bug declares; draw seeds where the one it names does not break any more.
 
+        Raises:
+            DoesNotApply: If the bug does not fit the tree.
+            Unusable: If a catcher fails without the bug, or cannot be run.
+        """
+        check(bug)
+        findings = []
+        if bug.seen_by is not None:
+            findings.append(await self._try_test(bug, bug.seen_by))
+        if bug.seed is not None:
+            found = await self._try_seed(bug, bug.seed)
+            findings.append(found if found.is_caught else await self._draw(bug, _LEVELS))
+        if not findings:
+            findings.append(await self._draw(bug, _LEVELS))
+        return Judgement(bug.name, findings)
 
-@contextmanager
-def _planted(patch: Path) -> Iterator[Path]:
-    """A copy of the tree with the bug in it.
+    async def draw(self, bug: PlantedBug, levels: tuple[int, ...] = _LEVELS) -> Judgement:
+        """Play the simulator alone, from its first seed on, at all levels side by side."""
+        check(bug)
+        return Judgement(bug.name, [await self._draw(bug, levels)])
 
-    Raises:
-        Unusable: If the patch is empty, does not apply, or leaves the tree as it was.
-    """
-    lines = patch.read_text().splitlines()
-    if not any(line[:1] in "+-" and line[:3] not in {"+++", "---"} for line in lines if line):
-        raise Unusable(f"{patch.name} changes nothing")
-    with _copy() as tree:
-        applied = subprocess.run(
-            ["patch", "-p1", "--batch", "--forward", "-i", str(patch.resolve())],
-            cwd=tree,
-            capture_output=True,
-            text=True,
-            check=False,
+    async def hold_together(self, bugs: Iterable[PlantedBug]) -> None:
+        """Run the catchers of bugs without any bug, many in a process, so that none does it alone.
+
+        Where that fails each is asked on its own.
+        """
+        bugs = list(bugs)
+        tests = {bug.seen_by for bug in bugs if bug.seen_by is not None}
+        seeds = {bug.seed for bug in bugs if bug.seed is not None}
+        groups = [(_run_tests(*sorted(tests)), [_run_tests(one) for one in tests])]
+        for level in _LEVELS:
+            numbers = {seed.number for seed in seeds if seed.level == level}
+            apart = [_play(level, number) for number in numbers]
+            groups.append((_play(level, *sorted(numbers)), apart))
+        await asyncio.gather(*(self._hold_group(*group) for group in groups if group[1]))
+
+    async def hold(self, levels: tuple[int, ...] = _LEVELS) -> None:
+        """Play seeds without any bug for as long as ``draw`` does.
+
+        Raises:
+            Unusable: If one breaks.
+        """
+        for ended in await asyncio.gather(*(self._run(self._many(one), None) for one in levels)):
+            if ended.code:
+                raise Unusable(f"the tree breaks without any bug: {ended.said[-_SAID:]}")
+
+    # ── one catcher ─────────────────────────────────────────────────────────────────────
+
+    async def _try_test(self, bug: PlantedBug, test: str) -> Finding:
+        command = _run_tests(test)
+        await self._hold(command)
+        ended = await self._run(command, bug)
+        failed = re.search(r"^FAILED .*$", ended.said, re.MULTILINE)
+        if ended.code not in {0, 1, None} or (ended.code == 1 and failed is None):
+            raise Unusable(f"{test} cannot be run with {bug.name}: {ended.said[-_SAID:]}")
+        said = "" if failed is None else failed.group()[:_SAID]
+        _check_names(bug, said)
+        return Finding(test, failed is not None, ended.seconds, said=said)
+
+    async def _try_seed(self, bug: PlantedBug, seed: Seed) -> Finding:
+        command = _play(seed.level, seed.number)
+        await self._hold(command)
+        return read_play(bug, seed.level, await self._run(command, bug))
+
+    async def _draw(self, bug: PlantedBug, levels: tuple[int, ...]) -> Finding:
+        """Play all levels until one breaks; that its seed holds without the bug is seen to."""
+        playing = {asyncio.create_task(self._run(self._many(one), bug)): one for one in levels}
+        longest = 0.0
+        try:
+            while playing:
+                done, _ = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    found = read_play(bug, playing.pop(task), task.result())
+                    longest = max(longest, found.seconds)
+                    if found.is_caught and found.seed is not None:
+                        again = await self._try_seed(bug, found.seed)
+                        return msgspec.structs.replace(again, seconds=found.seconds)
+        finally:
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+        return Finding("simulator", is_caught=False, seconds=longest)
+
+    def _many(self, level: int) -> _Command:
+        seconds = str(self._seconds - _START_SECONDS)
+        return ("-m", "tests.sim", "--no-shrink", "--level", str(level), "--seconds", seconds)
+
+    # ── processes ───────────────────────────────────────────────────────────────────────
+
+    async def _hold(self, command: _Command) -> None:
+        """Run a catcher once without any bug.
+
+        Raises:
+            Unusable: If it fails.
+        """
+        if command not in self._clean:
+            self._clean[command] = asyncio.create_task(self._run(command, None))
+        ended = await self._clean[command]
+        if ended.code != 0:
+            raise Unusable(f"fails without any bug: {' '.join(command)}\n{ended.said[-_SAID:]}")
+
+    async def _hold_group(self, together: _Command, apart: list[_Command]) -> None:
+        running = asyncio.create_task(self._run(together, None, len(apart) * self._seconds))
+        if (await running).code == 0:
+            self._clean |= dict.fromkeys(apart, running)
+
+    async def _run(
+        self, command: _Command, bug: PlantedBug | None, seconds: float | None = None
+    ) -> Ended:
+        async with self._free:
+            began = time.monotonic()
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *command,
+                cwd=ROOT,
+                env=environment(bug),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+            code: int | None = None
+            said = b""
+            try:
+                async with asyncio.timeout(seconds or self._seconds):
+                    said, _ = await process.communicate()
+                code = process.returncode
+            except TimeoutError:
+                pass
+            finally:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    await process.wait()
+        return Ended(
+            code, said.decode(errors="replace").strip(), round(time.monotonic() - began, 1)
         )
-        if applied.returncode:
-            raise Unusable(f"{patch.name} does not apply: {applied.stdout.strip()[-_SAID:]}")
-        yield tree
 
 
-def _judge_tree(tree: Path, name: str, seconds: int, levels: tuple[int, ...]) -> Judgement:
-    """Run seeds at all levels until one breaks, or the time is over."""
-    began = time.monotonic()
-    playing = {level: _play(tree, level, seconds) for level in levels}
-    try:
-        while playing:
-            time.sleep(_LOOK_SECONDS)
-            passed = round(time.monotonic() - began, 1)
-            for level, process in [*playing.items()]:
-                if passed > seconds + _OVERDUE_SECONDS:
-                    return Judgement(name, "caught", level, passed, "a seed never ended")
-                if process.poll() is None:
-                    continue
-                said = process.communicate()[0].strip()
-                del playing[level]
-                if process.returncode:
-                    return Judgement(name, "caught", level, passed, _told(said))
-        return Judgement(name, "missed", None, round(time.monotonic() - began, 1), "")
-    finally:
-        for process in playing.values():
-            process.kill()
-            process.communicate()
+def _run_tests(*tests: str) -> _Command:
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
+    marks = "not postgres and not nightly"
+    return "-m", "pytest", *options, "-m", marks, *tests
 
 
-def _told(said: str) -> str:
-    """What broke; the end of a traceback if the simulation itself did."""
-    begins = next((line for line in said.splitlines() if line.startswith("seed ")), None)
-    return said[-_SAID:] if begins is None else begins[:_SAID]
+def _play(level: int, *seeds: int) -> _Command:
+    command = ("-m", "tests.sim", "--no-shrink", "--level", str(level), "--seed")
+    return *command, *map(str, seeds)
 
 
-def _play(tree: Path, level: int, seconds: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.sim", "--level", str(level), "--no-shrink"]
-    command += ["--seconds", str(seconds - _START_SECONDS)]
-    return subprocess.Popen(
-        command,
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": f"{tree}:{tree}/triggers", "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
+    """Read what a run of the simulator said.
+
+    Raises:
+        Unusable: If the simulator itself failed: that is no invariant.
+    """
+    if not ended.code:
+        return Finding("simulator", is_caught=False, seconds=ended.seconds)
+    broken = re.search(r"^seed (\d+): (?:\d+ turns, \w+, )?(.*)$", ended.said, re.MULTILINE)
+    if broken is None:
+        raise Unusable(f"level {level} cannot be played with {bug.name}: {ended.said[-_SAID:]}")
+    _check_names(bug, broken[2])
+    seed = Seed(level, int(broken[1]))
+    return Finding("simulator", True, ended.seconds, seed, broken[2][:_SAID])
+
+
+def _check_names(bug: PlantedBug, said: str) -> None:
+    """Refuse a failure of the edit in place of what it plants.
+
+    Raises:
+        Unusable: If that is what was said.
+    """
+    if _OF_THE_BUG_ITSELF.search(said):
+        raise Unusable(f"{bug.name} itself fails: {said}")

@@ -122,6 +122,12 @@ def places_are_what_tasks_hold(node: Any) -> None:
         _worker_has(worker, [live for live in in_workers if live.worker == worker.number])
         if not worker.is_idle:
             used[worker.pool] += worker.weight
+    for live in in_workers:
+        worker = slots.workers[live.worker]
+        if (live.spec.pool, live.spec.slots) != (worker.pool, worker.weight):
+            raise Broken(
+                "places", f"{live.name} is in a slot of pool {worker.pool}, not of its own"
+            )
     for live in (*counted, *in_workers):
         running[live.run.run_no] += 1
     used.update(_kept(node))

@@ -358,6 +358,10 @@ def play(
             broken = exc
         except Exception as exc:  # noqa: BLE001 - whatever ends the engine is what we look for
             broken = node.broken or Broken("raised", repr(_cause(exc)), exc)
+        except (SystemExit, KeyboardInterrupt) as exc:
+            if exc.args != misbehaving.DRAWN:
+                raise
+            broken = Broken("fence", f"what a trigger raises ends its host: {exc!r}", exc)
         finally:
             loop.close()
             disk.close()

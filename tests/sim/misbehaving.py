@@ -51,6 +51,9 @@ class Unspeakable(Exception):
         raise Base
 
 
+DRAWN = ("as drawn",)
+"""The arguments of what is raised here."""
+
 RAISED: dict[str, type[BaseException]] = {
     "raise": OSError,
     "exit": SystemExit,
@@ -135,7 +138,7 @@ class Misbehaving(Trigger[Any]):
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
         await asyncio.sleep(self.delay)
         if (raised := RAISED.get(self.way)) is not None:
-            raise raised("as drawn")
+            raise raised(*DRAWN)
         if self.way == "none":
             return
         if self.way in _FOR_EVER:
@@ -208,7 +211,7 @@ class Corner(Watch[bytes, Any]):
                     if self._way == "raise":
                         yield wanted, OSError("as drawn")
                         continue
-                    raise raised("as drawn")
+                    raise raised(*DRAWN)
                 token, ends = msgspec.msgpack.decode(wanted)
                 told = Misbehaving({"token": token}, self._way, self._delay, "", ends)
                 for event in told.events():

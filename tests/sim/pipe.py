@@ -28,8 +28,8 @@ from aioflow.children.room import Room
 from aioflow.clock import Clock
 from aioflow.host import triggers, watches
 from aioflow.host.blackbox import BlackBox
+from aioflow.host.frames import frames
 from aioflow.host.hosted import HostedTrigger
-from aioflow.host.link import frames
 from aioflow.host.outcome import Packed
 from aioflow.host.shared import Line
 from aioflow.host.trigger_making import TriggerMaker

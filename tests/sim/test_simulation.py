@@ -1,4 +1,7 @@
-"""A sample of both levels in every test run; the long ones are in ``tests/campaigns``."""
+"""A sample of both levels in every test run, more of them each night.
+
+Seeds for as long as there is time are in ``tests/campaigns``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.sim.told import Told
 from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).parents[2]
 LEAST_MODEL = {
@@ -93,7 +96,21 @@ def _enough(points: Counter[str], least: dict[str, int]) -> None:
     assert not short
 
 
-def test_the_model_keeps_its_promises_under_faults():
+MODEL_SAMPLE = (4, 7, 12, 110)
+LOOP_SAMPLE = (0, 2, 4, 12)
+"""Short seeds that together meet each point the nightly ones have to meet."""
+
+
+@pytest.mark.parametrize("seed", MODEL_SAMPLE)
+def test_the_model_keeps_its_promises_under_faults(seed):
+    verdict = model.play(seed)
+
+    _well(verdict)
+    assert verdict.points["run ended"]
+
+
+@pytest.mark.nightly
+def test_the_model_keeps_its_promises_under_faults_of_every_kind():
     points = Counter[str]()
     for seed in range(16):
         verdict = model.play(seed)
@@ -103,6 +120,19 @@ def test_the_model_keeps_its_promises_under_faults():
     _enough(points, LEAST_MODEL)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("play", "sample", "least"),
+    [(model.play, MODEL_SAMPLE, LEAST_MODEL), (loop_model.play, LOOP_SAMPLE, LEAST_LOOP)],
+    ids=["model", "engine"],
+)
+def test_the_sample_of_every_day_meets_each_point(play, sample, least):
+    points = sum((play(seed).points for seed in sample), Counter[str]())
+
+    _enough(points, dict.fromkeys(least, 1))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "seed",
     [
@@ -115,13 +145,22 @@ def test_a_seed_that_once_broke_a_promise_keeps_it(seed):
     _well(model.play(seed))
 
 
-def test_the_model_keeps_its_promises_under_a_seed_nobody_has_seen():
+def test_the_model_keeps_its_promises_under_a_seed_never_played_before():
     seed = _random_seed()
     print(f"seed {seed}")
     _well(model.play(seed))
 
 
-def test_the_engine_keeps_its_promises_under_faults():
+@pytest.mark.parametrize("seed", LOOP_SAMPLE)
+def test_the_engine_keeps_its_promises_under_faults(seed):
+    verdict = loop_model.play(seed)
+
+    assert verdict.broken is None, f"seed {seed} of level 2"
+    assert verdict.points["run ended"]
+
+
+@pytest.mark.nightly
+def test_the_engine_keeps_its_promises_under_faults_of_every_kind():
     points = Counter[str]()
     for seed in range(14):
         verdict = loop_model.play(seed)
@@ -131,7 +170,7 @@ def test_the_engine_keeps_its_promises_under_faults():
     _enough(points, LEAST_LOOP)
 
 
-def test_the_engine_keeps_its_promises_under_a_seed_nobody_has_seen():
+def test_the_engine_keeps_its_promises_under_a_seed_never_played_before():
     seed = _random_seed()
     print(f"seed {seed}")
     assert loop_model.play(seed).broken is None, f"seed {seed} of level 2"
@@ -319,7 +358,7 @@ def test_a_lost_stream_event_is_found(monkeypatch):
     """A planted bug: an event that came again under its key takes the place of the next one."""
     monkeypatch.setattr(streams, "_is_known", lambda stream, key: False)
 
-    said = [verdict.broken or "" for verdict in map(model.play, range(40))]
+    said = (verdict.broken or "" for verdict in map(model.play, range(40)))
 
     assert any(broken.startswith("I6 streams") for broken in said)
 

@@ -1,13 +1,31 @@
-"""An open store on each database."""
+"""What tests of a store ask for, on each database."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from aioflow.store import Store, open_store
+from tests.databases import DATABASES
 from tests.store.samples import VAULT
+
+
+@pytest.fixture(params=DATABASES)
+def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a database that nobody has opened yet, once for each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/aioflow.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(params=DATABASES)
+def store_url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a database without a row of ours, once for each kind."""
+    url: str = request.getfixturevalue(f"migrated_{request.param}_url")
+    return url
 
 
 @pytest.fixture

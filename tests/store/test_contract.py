@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from aioflow.changes import RunChange, TriggerChange
 from aioflow.errors import BatchRefused, Fenced, SchemaMismatch, StrangeDatabase
 from aioflow.model import RunState, TaskState, TriggerState
-from aioflow.rows import PoolRow, TriggerRow
+from aioflow.rows import EventRow, PoolRow, TriggerRow
 from aioflow.secrets import Vault
 from aioflow.store import in_order, open_store, reading, tables
 from aioflow.store.replay import REPLAYED, compare
@@ -136,6 +136,21 @@ async def test_a_lease_of_nothing_is_a_mistake(store):
 
 
 # ── Rows ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_versions_that_something_may_run_come_back_without_their_sources(store):
+    unused = replace(VERSION, version="cd34")
+    await store.commit(replace(first_batch(), new_versions=[VERSION, unused]))
+
+    assert await store.list_needed_versions() == [replace(VERSION, sources={})]
+    assert await store.find_run_no(1) == RUN
+
+
+async def test_the_events_of_a_stream_come_back_with_the_run_that_has_them(store):
+    event = EventRow(trigger_no=7, sequence=0, run_no=1, key="k", payload=b"\x01")
+    await store.commit(replace(first_batch(), new_events=[event]))
+
+    assert (await store.load_run(1)).events == [event]
 
 
 async def test_every_kind_of_row_comes_back_as_it_was_written(store):

@@ -74,6 +74,7 @@ async def test_whoever_is_let_in_is_let_in_to_the_copy_and_the_audit_goes_along(
     assert (counts["account"], counts["api_token"], counts["audit"]) == (2, 2, 2)
 
 
+@pytest.mark.process
 def test_a_program_that_does_nothing_else_knows_all_tables():
     asked = "from aioflow.store.copying import _tables; print(*(t.name for t in _tables()))"
     known = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)

@@ -24,12 +24,14 @@ from aioflow.errors import (
     StrangeDatabase,
 )
 from aioflow.model import TaskState
-from aioflow.store import open_store, sqlite_file, tables
+from aioflow.store import open_store, schema, sqlite_file, tables
 from aioflow.store.checkpointer import WAL_BOUND_BYTES
 from aioflow.store.lock import FileLock
 from aioflow.store.replay import compare
 from tests.store.loading import load
 from tests.store.samples import OUTBOX, RESULT, RUN, TRIGGER, VAULT, batch, first_batch
+
+MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
 
 @pytest.fixture
@@ -132,6 +134,7 @@ async def test_children_do_not_inherit_the_lock(path, url):
         child.communicate()
 
 
+@pytest.mark.process
 async def test_a_second_store_of_the_same_process_is_refused_without_harm(store, path, url):
     await store.commit(first_batch())
     with pytest.raises(HomeBusy, match=str(os.getpid())):
@@ -274,6 +277,15 @@ async def test_a_folder_in_place_of_the_file_is_refused(path, url):
 async def test_a_url_that_names_no_store_is_refused(url):
     with pytest.raises(SettingsError):
         async with open_store(url, VAULT):
+            pass
+
+
+async def test_without_its_driver_postgresql_is_refused_with_how_to_install_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "aioflow.store.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    with pytest.raises(SettingsError, match=r"pip install 'aioflow-engine\[postgres\]'"):
+        async with open_store("postgresql://host/db", VAULT):
             pass
 
 
@@ -471,8 +483,14 @@ print(seen)
 
 
 @pytest.mark.process
-@pytest.mark.slow
-async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_path):
+@pytest.mark.parametrize(
+    "shares",
+    [
+        pytest.param((0.5, 1.0), id="sampled"),
+        pytest.param((0.0, 0.05, 0.1, 0.2, 0.9), id="more", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_path, shares):
     def make(name, stop_at):
         return subprocess.run(
             [sys.executable, "-c", MIGRATOR, tmp_path / name, str(stop_at)], capture_output=True
@@ -480,7 +498,7 @@ async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_pat
 
     statements = int(make("whole.db", -1).stdout)
     assert statements > 10
-    for stop_at in {1, 2, 3, 5, statements // 2, statements - 1, statements}:
+    for stop_at in {1 + round(share * (statements - 1)) for share in shares}:
         killed = make(f"{stop_at}.db", stop_at)
         assert killed.returncode == -signal.SIGKILL
         async with open_store(f"sqlite:///{tmp_path}/{stop_at}.db", VAULT) as store:
@@ -488,6 +506,25 @@ async def test_a_daemon_killed_while_it_makes_the_tables_can_start_again(tmp_pat
 
 
 # ── The schema ──────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_file_gets_at_once_what_all_revisions_make(tmp_path, monkeypatch):
+    made = _dump_of_new(tmp_path / "made.db")
+    monkeypatch.setattr(sqlite_file, "sqlite_script", lambda: None)
+    migrated = _dump_of_new(tmp_path / "migrated.db")
+
+    script = tmp_path / f"{schema.HEAD}.sql"
+    script.write_text("\n".join((*migrated, "")))
+    # Alembic makes the indexes of one revision in any order.
+    assert sorted(made) == sorted(migrated), f"replace the one in {MIGRATIONS} by {script}"
+    assert [path.name for path in MIGRATIONS.glob("*.sql")] == [script.name]
+
+
+def _dump_of_new(path: Path) -> list[str]:
+    sqlite_file.prepare(path, lock := FileLock.take(path))
+    lock.release()
+    with closing(sqlite3.connect(path)) as raw:
+        return list(raw.iterdump())
 
 
 async def test_the_revisions_lead_to_the_declared_tables(path, url, tmp_path):
@@ -522,7 +559,7 @@ async def test_a_reader_does_not_migrate_an_older_schema(path, url, monkeypatch)
 
 
 @pytest.mark.process
-def test_a_current_database_opens_without_alembic(url):
+def test_neither_an_empty_nor_a_current_database_needs_alembic(url):
     code = (
         "import asyncio, sys\n"
         "from aioflow.store import open_store\n"
@@ -538,7 +575,7 @@ def test_a_current_database_opens_without_alembic(url):
 
     first, second = run(), run()
 
-    assert first.stdout == "True False\n", first.stderr
+    assert first.stdout == "False False\n", first.stderr
     assert second.stdout == "False False\n", second.stderr
 
 

@@ -102,13 +102,13 @@ def wide_in_workers(width: int) -> None:
     counted(twice.expand(number=numbers(width)))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize(
     ("fan", "width"),
     [
-        (wide, 2_000),
+        (wide, 200),
+        pytest.param(wide, 2_000, marks=pytest.mark.nightly),
         (wide_in_workers, 24),
     ],
 )

@@ -556,7 +556,6 @@ async def test_small(sim, anyio_backend):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.process
 def test_the_fixture_comes_with_the_plugin_and_nothing_heavy_with_that(tmp_path):
     (tmp_path / "test_small.py").write_text(TRIED)

@@ -339,7 +339,7 @@ def test_what_cannot_work_is_refused_where_it_is_written(fields, message):
 def test_a_missing_package_is_named_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(extras, "_is_there", lambda module: False)
 
-    with pytest.raises(DagError, match=r"needs httpx2: pip install 'aioflow\[http\]'"):
+    with pytest.raises(DagError, match=r"needs httpx2: pip install 'aioflow-engine\[http\]'"):
         HttpTrigger("http://host")
 
 

@@ -242,7 +242,7 @@ def test_what_cannot_work_is_refused_where_it_is_written(make, message):
 def test_a_missing_package_is_named_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(extras, "_is_there", lambda module: False)
 
-    with pytest.raises(DagError, match=r"needs obstore: pip install 'aioflow\[objects\]'"):
+    with pytest.raises(DagError, match=r"needs obstore: pip install 'aioflow-engine\[objects\]'"):
         ObjectTrigger("s3://bucket/a")
 
 

@@ -28,13 +28,11 @@ def check(*command: str) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_mypy_agrees() -> None:
     check("mypy", "--strict", "--warn-unused-ignores")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_pyright_agrees() -> None:
     check("pyright", "--pythonpath", sys.executable)

@@ -35,11 +35,13 @@ _KNOWN = {
     "backfill_id": "1",
     "node": "1",
 }
-_LEAST = 5
 
 
 def ask_everything(web: Any, described: dict[str, Any], count: int) -> Counter[str]:
-    """Make about so many requests, in a thread beside the loop; return how many ended how.
+    """Make requests in a thread beside the loop; return how many ended how.
+
+    Args:
+        count: About so many; one for each operation at least.
 
     Raises:
         AssertionError: If an answer is a defect, or not of the shape it is said to have.
@@ -50,7 +52,7 @@ def ask_everything(web: Any, described: dict[str, Any], count: int) -> Counter[s
     ended: Counter[str] = Counter()
     for operation in wanted:
         judge = _judge(operation.definition.raw, described)
-        _ask_one(web, operation, judge, max(_LEAST, math.ceil(count / len(wanted))), ended)
+        _ask_one(web, operation, judge, math.ceil(count / len(wanted)), ended)
     return ended
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import anyio
+import argon2
 import msgspec
 
 from aioflow.api import Api
+from aioflow.api.passwords import Passwords
 from aioflow.api.views import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock
@@ -24,10 +28,12 @@ from aioflow.messages import Deferred, Failed, Succeeded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.rows import Batch
 from aioflow.secrets import Vault
-from aioflow.store import Store, open_store
+from aioflow.store import Store, open_store, sqlite_file
+from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
 
 ONCE = RetryPolicy(tries=1)
+QUICK = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 CHAIN = DagSpec(
     dag_id="chain",
@@ -142,13 +148,30 @@ async def nothing_is_old(dry_run: bool) -> CleanedView:
     return CleanedView()
 
 
+@cache
+def _migrated() -> bytes:
+    """Return a database that has its schema and nothing else."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "aioflow.db"
+        lock = FileLock.take(path)
+        sqlite_file.prepare(path, lock)
+        lock.release()
+        return path.read_bytes()
+
+
 @asynccontextmanager
-async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
+async def node(
+    home: Path, *, cpu_slots: int = 2, passwords: Passwords | None = None
+) -> AsyncIterator[Node]:
+    """Run a node; of passwords it makes quick hashes, unless it is given what makes slow ones."""
     home.mkdir(parents=True, exist_ok=True)
+    database = home / "aioflow.db"
+    if not database.exists():
+        database.write_bytes(_migrated())
     clock = SystemClock()
     vault = Vault.open(home / "key")
     async with (
-        open_store(f"sqlite:///{home}/aioflow.db", vault) as store,
+        open_store(f"sqlite:///{database}", vault) as store,
         anyio.create_task_group() as group,
     ):
         engine = Engine(
@@ -168,6 +191,7 @@ async def node(home: Path, *, cpu_slots: int = 2) -> AsyncIterator[Node]:
             home=home,
             vault=vault,
             clean=nothing_is_old,
+            passwords=passwords or Passwords(QUICK),
         )
         outlets.api = api
         group.start_soon(api.reads.commits.run)

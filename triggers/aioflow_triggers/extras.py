@@ -22,7 +22,7 @@ def require(owner: str, module: str, extra: str) -> None:
         DagError: If the module is not installed.
     """
     if not _is_there(module):
-        raise DagError(f"{owner} needs {module}: pip install 'aioflow[{extra}]'")
+        raise DagError(f"{owner} needs {module}: pip install 'aioflow-engine[{extra}]'")
 
 
 @functools.cache

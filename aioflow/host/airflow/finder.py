@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 __all__ = ("STANDS_FOR", "install")
 
@@ -67,9 +67,7 @@ class _Finder:
             return _root_spec()
         if not isinstance(getattr(sys.modules.get(_ROOT), "__loader__", None), _Loader):
             return None
-        spec = importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=fullname in _PACKAGES)
-        spec.origin = "aioflow"
-        return spec
+        return _spec(fullname)
 
 
 def _root_spec() -> importlib.machinery.ModuleSpec | None:
@@ -77,14 +75,21 @@ def _root_spec() -> importlib.machinery.ModuleSpec | None:
     found = importlib.machinery.PathFinder.find_spec(_ROOT)
     if found is not None and found.origin is not None:
         return None
-    spec = importlib.machinery.ModuleSpec(_ROOT, _Loader(), is_package=True)
+    spec = _spec(_ROOT)
     if found is not None and found.submodule_search_locations is not None:
         spec.submodule_search_locations = list(found.submodule_search_locations)
+    return spec
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec:
+    # It loads as an ``importlib.abc.Loader`` does, which takes as long to import as a DAG file.
+    loader: Any = _Loader()
+    spec = importlib.machinery.ModuleSpec(name, loader, is_package=name in _PACKAGES)
     spec.origin = "aioflow"
     return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """Fills a module with the public names of one of ours."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:

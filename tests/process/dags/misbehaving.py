@@ -111,8 +111,8 @@ def chatty(megabytes: int) -> str:
 
 
 @dag
-def printing() -> None:
-    chatty(200)
+def printing(megabytes: int = 200) -> None:
+    chatty(megabytes)
     healthy.expand(number=numbers(5))
 
 

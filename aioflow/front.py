@@ -1,0 +1,138 @@
+"""Serve the API and the page of a node, and delete expired data on request or on schedule.
+
+The daemon imports this module in a thread after its event loop has started, while the child
+processes start. ``aioflow.web`` is imported later: once a restart has assigned its triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+
+from aioflow.api import Api
+from aioflow.api.slots import HostedTimetables
+from aioflow.api.views import CleanedView
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.cleaning import Cleaning, Kept
+from aioflow.clock import Clock
+from aioflow.engine import Engine
+from aioflow.executors.async_host import AsyncExecutor
+from aioflow.executors.load import HostLoad, Watched
+from aioflow.model import Instant, RunNo, TriggerNo
+from aioflow.secrets import Vault
+from aioflow.settings import Settings
+from aioflow.store import Store
+from aioflow.tasklog import TaskLog
+from aioflow.threads import in_thread
+from aioflow.triggerer import Triggerer
+
+__all__ = ("Front",)
+
+_QUESTION_SECONDS = 2.0
+"""Time limit of one SQL statement that an API request causes."""
+
+
+class Front:
+    """The API of a node, and the services behind it.
+
+    Args:
+        started_at: Start time of the node.
+        cycle: Describes a cycle of runs that wait for each other.
+        triggerers: By role.
+        spans: Returns the numbers of spans created and dropped.
+
+    Attributes:
+        api: Answers requests from memory and the store; updated by each commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        store: Store,
+        vault: Vault,
+        *,
+        tasklog: TaskLog,
+        clock: Clock,
+        started_at: Instant,
+        cycle: Callable[[RunNo, int, int], str],
+        snapshots: Snapshots,
+        coroutines: AsyncExecutor,
+        triggerers: Mapping[str, Triggerer],
+        spans: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._settings = settings
+        self._async = coroutines
+        self._triggerers = triggerers
+        self._stop = anyio.Event()
+        self._over = anyio.Event()
+        self._cleaning = Cleaning(engine, store, tasklog, clock, _kept(settings), snapshots)
+        self.api = Api(
+            engine,
+            store.limited(_QUESTION_SECONDS),
+            tasklog,
+            clock=clock,
+            started_at=started_at,
+            home=settings.home,
+            cycle=cycle,
+            vault=vault,
+            clean=self._clean,
+            hosts=self._loads,
+            watched=self._describe,
+            spans=spans,
+            timetables=HostedTimetables(triggerers, lambda: engine.memory),
+        )
+
+    async def _clean(self, dry_run: bool) -> CleanedView:
+        return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
+
+    def _loads(self) -> list[HostLoad]:
+        return [self._async.load, *(host.load for host in self._triggerers.values())]
+
+    async def _describe(self, numbers: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
+        found: dict[TriggerNo, Watched] = {}
+        for triggerer in self._triggerers.values():
+            found |= await triggerer.describe(numbers)
+        return found
+
+    async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Delete expired data until cancelled; see ``Cleaning.run``."""
+        await self._cleaning.run(task_status=task_status)
+
+    async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve the API and the page until stopped; see ``web.serve``.
+
+        ``aioflow.web`` is imported in a thread. Its import is the longest part of a start, and
+        competes with the event loop for the interpreter lock.
+        """
+        try:
+            serve_web = await in_thread(_import_web)
+            await serve_web(self.api, self._settings, self._stop, task_status=task_status)
+        finally:
+            self._over.set()
+
+    async def stop(self, seconds: float) -> None:
+        """Stop serving within ``seconds``; the engine stores the last denied attempts."""
+        self._stop.set()
+        with anyio.move_on_after(seconds):
+            await self._over.wait()
+
+
+def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
+    from aioflow.web import serve
+
+    return serve
+
+
+def _kept(settings: Settings) -> Kept:
+    return Kept(
+        runs_days=settings.keep_runs_days,
+        events_days=settings.keep_events_days,
+        journal_days=settings.keep_journal_days,
+        logs_days=settings.keep_logs_days,
+        versions_days=settings.keep_versions_days,
+        audit_days=settings.keep_audit_days,
+    )

@@ -1,0 +1,49 @@
+"""Opens the database that a URL names; imported with SQLAlchemy when one is to be opened."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from aioflow.errors import SettingsError
+from aioflow.secrets import Vault
+from aioflow.store import Durability, Store
+
+__all__ = ("opened",)
+
+
+def opened(
+    url: str, vault: Vault, *, durability: Durability, exclusive: bool, migrate: bool
+) -> AbstractAsyncContextManager[Store]:
+    """Return the block in which a database is open; see ``open_store``."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as exc:
+        raise SettingsError("the database URL cannot be understood") from exc
+    match parsed.get_backend_name():
+        case "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise SettingsError("the database URL names no file: sqlite:///path/to/file")
+            from aioflow.store.sqlite import open_sqlite
+
+            path = Path(parsed.database)
+            return open_sqlite(path, vault, durability=durability, exclusive=exclusive)
+        case "postgresql":
+            try:
+                from aioflow.store.postgres import open_postgres
+            except ModuleNotFoundError as exc:
+                if exc.name != "asyncpg":
+                    raise
+                hint = "pip install 'aioflow-engine[postgres]'"
+                raise SettingsError(f"PostgreSQL needs asyncpg: {hint}") from exc
+
+            return open_postgres(
+                parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
+            )
+        case other:
+            raise SettingsError(
+                f"the database URL names {other!r}; sqlite:///path and postgresql://… work"
+            )

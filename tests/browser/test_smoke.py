@@ -1,0 +1,82 @@
+"""What make test sees of the page: every view once, and what happens while it is looked at."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.watched import BROWSER_TESTS, PAGES, serious, stranger, watched
+
+pytestmark = [*BROWSER_TESTS]
+
+PASSWORD = "a long enough password"
+
+
+@pytest.mark.parametrize("views", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+def test_each_view_is_legible_fits_its_window_and_complains_of_nothing(
+    browser, daemon, pool, theme, views
+):
+    found, wide = {}, {}
+    with watched(browser, daemon, theme=theme) as page:
+        for view in views:
+            page.go(view).clean()
+            wide[view] = max(page.overflow(), 0)
+            found[view] = serious(page.page)
+
+    assert found == {view: [] for view in views}
+    assert wide == dict.fromkeys(views, 0)
+
+
+def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, daemon):
+    run = daemon.trigger("slow")
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}")
+        page.press("Cancel …")
+        page.see("Everything of", within="dialog")
+        assert daemon.run(run)["state"] == "running"
+        page.confirm("Cancel the run")
+
+        page.see("cancelled", within="main h1")
+        page.heard(f"{run} is cancelled")
+        page.clean()
+    assert daemon.run(run)["state"] == "cancelled"
+
+
+def test_a_log_is_told_by_a_stream_and_never_asked_for_again(browser, daemon, tmp_path):
+    printing = daemon.trigger("printing", {"folder": str(tmp_path)})
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{printing}?task=prints")
+        page.see("line 4999 of many", within=".drawer .lines")
+        page.see("live", within=".drawer .log-head")
+        assert page.elements() < 800
+        stream = [url for url in page.asked if "/logs/stream?" in url]
+        asked = [url for url in page.asked if "/logs?" in url]
+
+        (tmp_path / "go").touch()
+        page.see("and a last one, with ä", within=".drawer .lines")
+        expect(page.page.locator(".drawer .log-head .live")).to_have_count(0)
+        assert len(stream) == 1
+        assert [url for url in page.asked if "/logs/stream?" in url] == stream
+        # Those after the end are of the run's last commits.
+        assert len([url for url in page.asked if "/logs?" in url]) <= len(asked) + 3
+        page.clean()
+
+
+def test_who_signs_in_is_where_they_wanted_to_go(browser, daemon):
+    body = {"name": "ann", "password": PASSWORD, "role": "viewer"}
+    daemon.request("POST", "/api/v1/users", body)
+    with stranger(browser, daemon) as page:
+        page.page.goto(f"{page.base}/runs/loud/gantt?task=gives")
+        for password in ("not that one, surely", PASSWORD):
+            page.page.get_by_label("Name").fill("ann")
+            page.page.get_by_label("Password").fill(password)
+            page.page.get_by_role("button", name="Sign in").click()
+            if password != PASSWORD:
+                page.see("Sign in", within="main")
+                page.see("request.login", within="[role=alert]")
+
+        page.page.wait_for_selector(".rail")
+        page.page.wait_for_selector(".drawer")
+        assert page.page.url == f"{page.base}/runs/loud/gantt?task=gives"
+        page.clean()

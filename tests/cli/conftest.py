@@ -1,0 +1,44 @@
+"""One daemon for all tests here that only ask one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.served import DAGS, TALK, Daemon
+
+BROKEN = "import aioflow\n\ndef f(:\n"
+FILLED = """
+from aioflow import dag, task
+
+@task
+def work() -> None: ...
+
+@dag(schedule="0 3 * * *")
+def filled() -> None:
+    work()
+"""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of the shared daemon in one xdist worker, so that it starts once."""
+    for item in items:
+        if "cli_daemon" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("cli"))
+
+
+@pytest.fixture(scope="session")
+def cli_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Return a daemon on which many tests run, none of which stops it."""
+    folder = tmp_path_factory.mktemp("cli")
+    daemon = Daemon(folder, flows=DAGS, talk=TALK, broken=BROKEN, filled=FILLED)
+    yield daemon
+    assert daemon.stop() == 0
+
+
+@pytest.fixture
+def daemon(cli_daemon: Daemon) -> Daemon:
+    """Return the same: what tests call it."""
+    return cli_daemon

@@ -1,0 +1,94 @@
+"""Daemons that several tests share, since starting one costs more CPU than most tests.
+
+Each test adds its own DAG files, starts its own runs, and checks nothing else. A test that kills a
+daemon or needs other settings uses ``killed_daemon`` or starts its own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarks.daemon import DaemonProcess, eventually, put
+
+__all__ = ("SharedDaemon",)
+
+
+class SharedDaemon(DaemonProcess):
+    """A daemon with a folder for the DAG files of the tests that use it.
+
+    Args:
+        settings: Content of the settings file in its home.
+        environment: Added to the environment of the test process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: str = "",
+        db: str | None = None,
+        flags: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder / "home", folder / "dags", db=db, flags=flags)
+        self.dags = folder / "dags"
+        self.environment = {**os.environ, **(environment or {})}
+        self._added: set[str] = set()
+        self._is_sqlite = db is None
+        self.dags.mkdir()
+        self.home.mkdir()
+        (self.home / "aioflow.toml").write_text(settings)
+
+    def add(self, name: str, content: str) -> None:
+        """Write a DAG file; a daemon that lives has read it when this returns."""
+        path = self.dags / name
+        if not path.exists() or path.read_text() != content:
+            put(path, content)
+        self._added.add(name)
+        if self.is_alive and self._is_sqlite and "@dag" in content:
+            eventually(lambda: self._has_read(name, content), 60.0, lambda: f"{name} is not read")
+
+    def _has_read(self, name: str, content: str) -> bool:
+        """Whether what it knows of a file is of this content, and not of an earlier test's."""
+        with self.database() as database:
+            question = "SELECT version, reason FROM dag_file WHERE file = ?"
+            row = database.execute(question, (name,)).fetchone()
+        if row is None:
+            return False
+        version, reason = row
+        code = self.home / "code" / str(version) / name
+        return reason is not None or (code.exists() and code.read_text() == content)
+
+    def lend(self) -> SharedDaemon:
+        """Return it alive and without a run of an earlier test, also one that was killed."""
+        if not self.is_alive:
+            self.start()
+        self._cancel_all()
+        return self
+
+    def _cancel_all(self) -> None:
+        for state in ("queued", "running"):
+            for run in self.get(f"/api/v1/runs?state={state}&limit=1000")[1]:
+                self.request("POST", f"/api/v1/runs/{run['run_id']}/cancel", status=None)
+
+    def clear_dags(self) -> None:
+        """Remove the DAG files added so far, which a later start would parse again."""
+        for name in self._added:
+            (self.dags / name).unlink(missing_ok=True)
+        self._added.clear()
+
+    def end(self) -> None:
+        """Stop it, without waiting for runs that tests have left."""
+        if self.is_alive:
+            self._cancel_all()
+            assert self.stop(60) == 0
+
+    def log_from(self, offset: int) -> str:
+        """What it has logged since its log was that long."""
+        return self.log.read_bytes()[offset:].decode(errors="replace")
+
+    @property
+    def log_size(self) -> int:
+        """How long its log is, in bytes."""
+        return self.log.stat().st_size

@@ -1,0 +1,209 @@
+"""The CPU budget of a case is kept, charged to the right one, and its exceptions are honest."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import cpu_budget
+from tests.cpu_budget import CpuBudget, exceptions
+
+ROOT = Path(__file__).parents[2]
+
+SPENDING = """
+import pytest
+from tests import cpu_budget
+
+
+def spend(seconds):
+    cpu_budget._cpu.seconds += seconds
+"""
+
+
+class Meter:
+    """CPU time that passes when a test says so."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Installed:
+    """What ``tests/conftest.py`` does, for a session inside a test."""
+
+    def pytest_addoption(self, parser: pytest.Parser) -> None:
+        parser.addoption("--cpu-report")
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(CpuBudget(config))
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Return the file of exceptions; the machine is as fast as the reference."""
+    path = tmp_path / "exceptions.toml"
+    path.write_text("")
+    monkeypatch.setattr(cpu_budget, "EXCEPTIONS", path)
+    monkeypatch.setattr(cpu_budget, "REFERENCE_SECONDS", 1_000.0)
+    monkeypatch.setattr(cpu_budget, "_cpu", Meter())
+    return path
+
+
+@pytest.fixture
+def session(pytester, listed, monkeypatch):
+    """Return a function that runs a file of tests as ``make test`` does."""
+    # Files of one size that are written in one second share their bytecode.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+
+    def run(source: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(test_it=SPENDING + source)
+        # Without the plug-in that collects garbage several times as each session ends.
+        without = ("-p", "no:randomly", "-p", "no:unraisableexception")
+        options = ("-m", "not nightly", *without, *options)
+        return pytester.runpytest_inprocess(*options, plugins=[Installed()])
+
+    return run
+
+
+# ── what is judged ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_case_above_the_budget_fails_a_green_session_and_is_named(session):
+    result = session("""
+def test_cheap(): pass
+def test_costly(): spend(3)
+""")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=2)
+    result.stdout.re_match_lines([r"test_it\.py::test_costly took 3\.0 s of CPU, 2\.0 allowed"])
+    result.stdout.no_fnmatch_line("*test_cheap took*")
+
+
+def test_a_listed_case_may_cost_its_figure_and_no_more(session, listed):
+    listed.write_text("""
+["test_it.py::test_costly"]
+seconds = 5
+reason = "It spends."
+""")
+    source = """
+@pytest.mark.parametrize("seconds", [3, {}])
+def test_costly(seconds): spend(seconds)
+"""
+
+    assert session(source.format(4)).ret == pytest.ExitCode.OK
+    assert session(source.format(6)).ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_nothing_is_judged_where_nightly_cases_run_too(session):
+    result = session("def test_costly(): spend(3)", "-m", "nightly or not nightly")
+
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("fixture", ["made", "unmade"])
+def test_a_case_is_charged_for_its_own_fixture(session, fixture):
+    result = session(f"""
+@pytest.fixture
+def made(): spend(3)
+@pytest.fixture
+def unmade():
+    yield
+    spend(3)
+def test_it({fixture}): pass
+""")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["test_it.py::test_it took 3.0 s *"])
+
+
+def test_what_a_child_process_took_counts_once_it_has_ended():
+    spin = "while time.process_time() < 0.3: pass"
+    before = cpu_budget._cpu()
+    subprocess.run([sys.executable, "-c", f"import time\n{spin}"], check=True)
+
+    assert cpu_budget._cpu() - before >= 0.3
+
+
+SHARED = """
+@pytest.fixture(scope="module", params={params})
+def below(request):
+    spend(3)
+    yield
+    spend(3)
+@pytest.fixture(scope="module")
+def daemon(below):
+    spend(3)
+    yield
+    spend(3)
+@pytest.fixture(scope="module")
+def other():
+    spend(3)
+    yield
+    spend(3)
+@pytest.fixture
+def client(daemon): yield
+@pytest.fixture
+def guest(other): yield
+def test_one(other): pass
+def test_two(client, guest): pass
+def test_three(guest, client): pass
+"""
+
+
+@pytest.mark.parametrize("params", [[0], [0, 1]], ids=["made-once", "made-twice"])
+def test_a_shared_fixture_is_charged_to_no_case(session, params):
+    result = session(SHARED.format(params=params))
+
+    assert result.ret == pytest.ExitCode.OK, result.stdout.str()
+
+
+# ── the list ────────────────────────────────────────────────────────────────────────────
+
+
+def dishonest(listed: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the exceptions that name no test, or that lack a figure or a reason."""
+    return [
+        case
+        for case, entry in listed.items()
+        if not _is_there(case)
+        or entry.keys() != {"seconds", "reason"}
+        or not entry["seconds"] > cpu_budget.BUDGET_SECONDS
+        or not entry["reason"].strip()
+    ]
+
+
+def _is_there(case: str) -> bool:
+    file, _, name = case.partition("::")
+    path = ROOT / file
+    return path.is_file() and any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+        for node in ast.parse(path.read_text()).body
+    )
+
+
+def test_each_exception_names_a_test_and_says_why():
+    assert dishonest(exceptions()) == []
+
+
+def test_an_exception_that_is_not_honest_is_noticed():
+    here = "tests/house/test_cpu_budget.py::test_each_exception_names_a_test_and_says_why"
+    honest = {"seconds": 3, "reason": "It has to be."}
+
+    assert dishonest({here: honest}) == []
+    for case, entry in (
+        (here.replace("each", "no"), honest),
+        (here.replace("house", "home"), honest),
+        (here, {"seconds": 3}),
+        (here, {"seconds": 3, "reason": " "}),
+        (here, {"seconds": 1, "reason": "It is cheap."}),
+    ):
+        assert dishonest({case: entry}) == [case]

@@ -1,0 +1,102 @@
+"""Two daemons for all tests here: one that lives as long as they do, and one to be killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemons import SharedDaemon
+from tests.process.listening import Heard, listening
+
+GROUPS = {"shared_daemon": "shared", "killed_daemon": "killed", "daemon_on": "killed"}
+"""Fixture -> xdist group of the tests that ask for it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of a shared daemon in one xdist worker, so that it starts once."""
+    for item in items:
+        for name in GROUPS.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(GROUPS[name]))
+
+
+@pytest.fixture(scope="session")
+def alerts() -> Iterator[Heard]:
+    """Return what the shared daemon's alerts have said abroad."""
+    with listening(failures=0) as heard:
+        yield heard
+
+
+@pytest.fixture(scope="session")
+def _steady_daemon(
+    tmp_path_factory: pytest.TempPathFactory, alerts: Heard
+) -> Iterator[SharedDaemon]:
+    daemon = SharedDaemon(
+        tmp_path_factory.mktemp("shared"),
+        settings=f'[callbacks]\ntimeout_seconds = 15\n[alerts]\nwebhook = "{alerts.url}/oncall"\n',
+        flags=("--cpu-slots", "2"),
+    )
+    daemon.home.chmod(0o755)
+    before = os.umask(0)  # one of its tests looks at what others may read
+    try:
+        daemon.start()
+    finally:
+        os.umask(before)
+    yield daemon
+    daemon.end()
+
+
+@pytest.fixture
+def shared_daemon(_steady_daemon: SharedDaemon) -> SharedDaemon:
+    """Return a daemon on which many tests run, none of which stops it."""
+    assert _steady_daemon.is_alive
+    return _steady_daemon.lend()
+
+
+@pytest.fixture(scope="session")
+def _mortal_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDaemon]:
+    daemon = SharedDaemon(
+        tmp_path_factory.mktemp("killed"),
+        flags=("--cpu-slots", "1"),
+        environment={
+            # No test waits for what another has left, nor is a slow import taken for a stall.
+            "AIOFLOW_DAEMON__GRACE_SECONDS": "600",
+            "AIOFLOW_HOSTS__STALL_SECONDS": "3600",
+        },
+    )
+    yield daemon
+    daemon.end()
+
+
+@pytest.fixture
+def killed_daemon(_mortal_daemon: SharedDaemon) -> Iterator[SharedDaemon]:
+    """Return a daemon that may be killed and started again; what it knew before is still there."""
+    yield _mortal_daemon.lend()
+    _mortal_daemon.clear_dags()
+
+
+@pytest.fixture
+def postgres_daemon(postgres_url: str, tmp_path: Path) -> Iterator[SharedDaemon]:
+    """Return a daemon that may be killed, with a database and a life of its own."""
+    (tmp_path / "own").mkdir()
+    daemon = SharedDaemon(tmp_path / "own", db=postgres_url, flags=("--cpu-slots", "1"))
+    yield daemon.lend()
+    daemon.end()
+
+
+@pytest.fixture
+def daemon_on(request: pytest.FixtureRequest) -> Callable[[str], SharedDaemon]:
+    """Return a function from a kind of database to a daemon that may be killed.
+
+    On SQLite it is the shared one.
+    """
+
+    def on(database: str) -> SharedDaemon:
+        name = "killed_daemon" if database == "sqlite" else "postgres_daemon"
+        daemon: SharedDaemon = request.getfixturevalue(name)
+        return daemon
+
+    return on

@@ -1,0 +1,52 @@
+"""A server for webhooks that keeps what it was sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ("Heard", "listening")
+
+
+class Heard:
+    """What a webhook was sent; the first of them it has no time for."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.url = ""
+
+    def take(self, headers: dict[str, str], body: bytes) -> int:
+        """Keep one post; return the status it is answered with."""
+        self.posts.append((headers, body))
+        return 503 if len(self.posts) <= self.failures else 204
+
+
+@contextmanager
+def listening(failures: int = 1) -> Iterator[Heard]:
+    """Serve on a port of its own, refusing so many posts first."""
+    heard = Heard(failures)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self.send_response(heard.take(headers, body))
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    heard.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,146 @@
+"""Bugs of trigger hosts and slot workers, and of the daemon's books of them."""
+
+from __future__ import annotations
+
+from tests.sim.planted.bug import PlantedBug, Seed
+from tests.sim.planted.edit import Edit
+
+__all__ = ("BUGS",)
+
+BUGS = (
+    PlantedBug(
+        name="exit_in_a_task_not_fenced",
+        broken="a slot worker catches only `Exception`",
+        promise="what a task does costs its try alone",
+        where="host",
+        needs="`sys.exit()` in a `def` task: its process ends, an interruption, not a failure",
+        edits=(
+            Edit(
+                "aioflow.host.run_body",
+                "run_body",
+                "return ended_badly(node, start, began_at, exc, None if body is None "
+                "else body.operator)",
+                """
+                from aioflow.author.signals import TaskDeferred
+
+                if not isinstance(exc, (Exception, TaskDeferred)):
+                    raise
+                return ended_badly(
+                    node, start, began_at, exc, None if body is None else body.operator
+                )
+                """,
+            ),
+        ),
+        seen_by="tests/host/test_slot.py::test_whatever_a_task_does_fails_its_try_alone",
+        seed=Seed(2, 0),
+    ),
+    PlantedBug(
+        name="exit_in_a_trigger_not_fenced",
+        broken="the trigger host catches only `Exception`",
+        promise="what a trigger does costs itself alone",
+        where="host",
+        needs="`sys.exit()` in a trigger, or where its class is loaded: the whole host ends",
+        edits=(
+            Edit(
+                "aioflow.host.triggers",
+                "TriggerHost._host",
+                "BaseException",
+                "(Exception, asyncio.CancelledError)",
+            ),
+        ),
+        seen_by="tests/host/test_trigger_host.py"
+        "::test_whatever_a_trigger_does_ends_its_hosting_alone",
+        seed=Seed(2, 6),
+    ),
+    PlantedBug(
+        name="hosting_numbers_begin_again",
+        broken="hosting numbers begin at 1 in each incarnation",
+        promise="a report of another hosting is late, also of an earlier incarnation (law 6)",
+        where="core",
+        needs="a crash while something is deferred, then a report of the host that was",
+        edits=(Edit("aioflow.core.memory", "Memory.__init__", "epoch << 32", "0"),),
+        seed=Seed(1, 39),
+    ),
+    PlantedBug(
+        name="new_trigger_host_gets_nothing_back",
+        broken="a new trigger host is given only what was never hosted",
+        promise="what waits is hosted as long as there is a host",
+        where="core",
+        needs="the death of the trigger host, without one of the daemon",
+        edits=(
+            Edit(
+                "aioflow.core.hosting",
+                "_hand_folded",
+                "hosting > entry.hosting or (hosting and change.is_elsewhere)",
+                "hosting",
+            ),
+            Edit(
+                "aioflow.core.hosting",
+                "_is_wanted",
+                "wait.hosting and wait.role != role and wait.role in memory.hosts_up",
+                "wait.hosting",
+            ),
+            Edit("aioflow.core.hosting", "unhost", "wait.hosting = 0"),
+            Edit(
+                "aioflow.core.parking",
+                "Parking.hosting",
+                "one.hosting > self._lost.get(role, 0)",
+                "role",
+            ),
+        ),
+        seen_by="tests/core/test_turn.py::test_an_event_of_an_old_hosting_is_late",
+        seed=Seed(2, 17),
+    ),
+    PlantedBug(
+        name="on_kill_at_every_early_end",
+        broken="`on_kill` is called whenever a trigger ends early",
+        promise="`on_kill` is for a cancel: a re-hosting leaves remote work running",
+        where="host",
+        needs="a re-hosting, a timeout or a shutdown of a trigger with `on_kill`",
+        edits=(
+            Edit(
+                "aioflow.host.triggers",
+                "TriggerHost._clean_up",
+                "reason == _CANCELLED",
+                "reason != _FINISHED",
+            ),
+        ),
+        seen_by="tests/host/test_trigger_host.py::test_an_end_is_confirmed_after_the_cleanup",
+        seed=Seed(2, 0),
+    ),
+    PlantedBug(
+        name="late_end_frees_the_present_hosting",
+        broken="the daemon removes a trigger from its host's list at the end of an old hosting",
+        promise="the daemon knows what its host has",
+        where="host",
+        needs="a trigger that is hosted again in the same host",
+        edits=(
+            Edit(
+                "aioflow.triggerer",
+                "Triggerer._let_go",
+                """
+                if hosted.hosting != ended.hosting:
+                    self._hosted.put(ended.trigger_no, body)
+                    return
+                """,
+            ),
+        ),
+        seen_by="tests/test_triggerer.py::test_a_new_hosting_takes_the_place_of_the_old_one",
+        seed=Seed(2, 26),
+    ),
+    PlantedBug(
+        # One way is left to an order for a trigger that its host has and was not ordered to end:
+        # the quarantine host is up and the engine has not been notified of it. The simulator has
+        # not met that instant: no seed.
+        name="hosted_beside_the_old_hosting",
+        broken="a trigger that is hosted again keeps running beside its new hosting",
+        promise="a trigger runs in one hosting at a time",
+        where="host",
+        needs="a newer order for a trigger that the host has",
+        edits=(
+            Edit("aioflow.host.triggers", "TriggerHost._take", "self._end(known, _REASSIGNED)"),
+        ),
+        seen_by="tests/host/test_trigger_host.py"
+        "::test_a_repeated_hosting_is_one_and_a_newer_one_takes_over",
+    ),
+)

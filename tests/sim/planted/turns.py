@@ -1,0 +1,305 @@
+"""Bugs of deciding: what follows from what has happened."""
+
+from __future__ import annotations
+
+from tests.sim.planted.bug import PlantedBug, Seed
+from tests.sim.planted.edit import Edit
+
+__all__ = ("BUGS",)
+
+BUGS = (
+    PlantedBug(
+        name="failure_passed_on_in_a_later_turn",
+        broken="what follows from a failure is decided a turn later, and not at a restart",
+        promise="an end and all that follows from it are one batch",
+        where="core",
+        needs="a failed task; a crash before the next turn leaves its run without an end",
+        edits=(
+            Edit(
+                "aioflow.core.restart",
+                "_go_on",
+                "run.row.quarantine is None",
+                "run.row.quarantine is None and run.groups",
+            ),
+            Edit(
+                "aioflow.core.run",
+                "end",
+                "_step(run, follows, draft, slots)",
+                """
+                if state is TaskState.FAILED:
+                    draft.put_off(run)
+                else:
+                    _step(run, follows, draft, slots)
+                """,
+            ),
+            Edit(
+                "aioflow.core.turn",
+                "_take_continue",
+                "go_on(run, draft, slots)",
+                """
+                from aioflow.core.run import resume
+
+                resume(run, draft, slots)
+                """,
+            ),
+        ),
+        seed=Seed(1, 0),
+    ),
+    PlantedBug(
+        name="fan_out_made_in_a_later_turn",
+        broken="a fan-out over a result is expanded a turn later, and not at a restart",
+        promise="an end and all that follows from it are one batch",
+        where="core",
+        needs="a crash between the end of the source and the next turn",
+        edits=(
+            Edit(
+                "aioflow.core.run",
+                "resume",
+                "[p for p in run.graph.order if run.states[p] == TaskState.PENDING]",
+                "[p for p in run.graph.order if run.spec.tasks[p].mapped is None]",
+            ),
+            Edit(
+                "aioflow.core.run",
+                "end",
+                "_step(run, follows, draft, slots)",
+                """
+                tasks = run.spec.tasks
+                wide = [one for one in follows if one[1] < 0 and tasks[one[0]].mapped is not None]
+                if wide:
+                    draft.put_off(run)
+                _step(run, [one for one in follows if one not in wide], draft, slots)
+                """,
+            ),
+            Edit(
+                "aioflow.core.turn",
+                "_take_continue",
+                "go_on(run, draft, slots)",
+                """
+                from aioflow.core.run import step
+
+                tasks = run.spec.tasks
+                step(run, (p for p in run.graph.order if tasks[p].mapped), draft, slots)
+                go_on(run, draft, slots)
+                """,
+            ),
+        ),
+        seed=Seed(1, 0),
+    ),
+    PlantedBug(
+        name="numbers_for_one_window_only",
+        broken="an expansion reserves numbers for one window of children",
+        promise="numbers are laid out without overlap",
+        where="core",
+        needs="a window smaller than the width, then another expansion",
+        edits=(
+            Edit(
+                "aioflow.core.run",
+                "_make_group",
+                "draft.numbers.take(numbers)",
+                "draft.numbers.take(min(numbers, spec.window or numbers))",
+            ),
+        ),
+        seed=Seed(1, 2),
+    ),
+    PlantedBug(
+        name="cancelled_run_stays_active",
+        broken="a cancelled run stays counted among the active ones",
+        promise="the end of a run lets the next one begin",
+        where="core",
+        needs="`max_active_runs`, and a cancel of a run that is running",
+        edits=(
+            Edit(
+                "aioflow.core.cancel",
+                "_cut_short",
+                "dag.run_ended(run, was=was, draft=draft, slots=slots)",
+                "dag.run_ended(run, was=run.state, draft=draft, slots=slots)",
+            ),
+        ),
+        seed=Seed(1, 6),
+    ),
+    PlantedBug(
+        name="cancel_in_two_batches",
+        broken="a cancel ends its run in one batch and its tasks in another, lost by a restart",
+        promise="a cancelled run starts nothing",
+        where="core",
+        needs="a crash between the two: its tasks start again",
+        edits=(
+            Edit(
+                "aioflow.core.cancel",
+                "_cut_short",
+                "cancel_tasks(run, draft, slots, at)",
+                "draft.put_off(run)",
+            ),
+            Edit(
+                "aioflow.core.restart",
+                "_go_on",
+                """
+                if not run.state.is_live and run.clearing is None:
+                    cancel_tasks(run, draft, slots)
+                """,
+            ),
+        ),
+        seen_by="tests/core/test_turn.py"
+        "::test_a_cancel_cut_short_by_a_crash_is_finished_at_the_next_start",
+        seed=Seed(2, 1),
+    ),
+    PlantedBug(
+        name="paused_dag_fires",
+        broken="a slot that was timed before a pause fires during it",
+        promise="a paused DAG starts no scheduled run",
+        where="core",
+        needs="a pause between two slots",
+        edits=(
+            Edit("aioflow.core.dag", "slot_due", "row.paused"),
+            Edit("aioflow.core.versions", "slot_starts_at", "row.paused"),
+        ),
+        seen_by="tests/core/test_turn.py::test_a_paused_dag_starts_no_scheduled_run",
+        seed=Seed(1, 1),
+    ),
+    PlantedBug(
+        name="slot_not_moved_on_in_its_batch",
+        broken="a schedule advances in memory alone",
+        promise="a slot starts one run",
+        where="core",
+        needs="a crash, or a turn that is undone, after a scheduled run: its slot fires again",
+        edits=(
+            Edit(
+                "aioflow.core.dag",
+                "_make_due",
+                "put_dag(row, draft)",
+                "draft.memory.dags[row.dag_id] = row",
+            ),
+        ),
+        seed=Seed(2, 5),
+    ),
+    PlantedBug(
+        name="sensor_timeout_retried",
+        broken="a sensor that timed out is retried",
+        promise="a sensor's time is that of all its tries",
+        where="core",
+        needs="a sensor with tries left that times out",
+        edits=(
+            Edit(
+                "aioflow.core.attempt",
+                "time_out_sensor",
+                "fail(live, failure, draft, slots)",
+                "fail_or_retry(live, failure, draft, slots)",
+            ),
+        ),
+        seen_by="tests/core/test_turn.py"
+        "::test_a_look_that_hangs_is_stopped_at_the_sensors_deadline",
+        seed=Seed(1, 1),
+    ),
+    PlantedBug(
+        name="hanging_sensor_not_timed",
+        broken="a sensor's time is checked between its polls only",
+        promise="a sensor that hangs times out",
+        where="core",
+        needs="a `def` sensor with a poll that outlasts its deadline",
+        edits=(
+            Edit(
+                "aioflow.core.turn",
+                "_take_due",
+                "live.deadline_at == due.at",
+                "live.deadline_at == due.at and live.state is not TaskState.RUNNING",
+            ),
+        ),
+        seen_by="tests/core/test_turn.py"
+        "::test_a_look_that_hangs_is_stopped_at_the_sensors_deadline",
+        seed=Seed(1, 2),
+    ),
+    PlantedBug(
+        name="state_not_written_by_itself",
+        broken="a task that is queued again for its retry is written with its old state",
+        promise="a transition writes its new state",
+        where="core",
+        needs="a retry that has to wait for its slot, then a crash or its next transition",
+        edits=(
+            Edit(
+                "aioflow.core.draft",
+                "Draft._close_task",
+                """
+                TaskChange(
+                    live.task_no,
+                    live.stored_state,
+                    live.stored_start,
+                    live.state,
+                    live.try_number,
+                    live.start_no,
+                    live.interruptions,
+                    live.due_at,
+                    live.deadline_at,
+                    live.queued_at,
+                    live.started_at,
+                    live.ended_at,
+                    live.failure,
+                )
+                """,
+                """
+                TaskChange(
+                    live.task_no,
+                    live.stored_state,
+                    live.stored_start,
+                    live.stored_state
+                    if live.state is TaskState.QUEUED and live.stored_state is TaskState.RETRYING
+                    else live.state,
+                    live.try_number,
+                    live.start_no,
+                    live.interruptions,
+                    live.due_at,
+                    live.deadline_at,
+                    live.queued_at,
+                    live.started_at,
+                    live.ended_at,
+                    live.failure,
+                )
+                """,
+            ),
+        ),
+        seen_by="tests/core/test_turn.py::test_who_ended_while_a_limit_kept_it_takes_nobodys_place",
+        seed=Seed(1, 2),
+    ),
+    PlantedBug(
+        name="every_start_is_the_first_try",
+        broken="each start is that of the first try",
+        promise="no more tries than the policy says",
+        where="core",
+        needs="a task that always fails: it never ends",
+        edits=(
+            Edit(
+                "aioflow.core.attempt",
+                "start",
+                "live.start_no += 1",
+                """
+                live.start_no += 1
+                if live.started_at is None:
+                    live.try_number = 1
+                """,
+            ),
+        ),
+        seen_by="tests/core/test_turn.py"
+        "::test_a_failed_try_runs_again_after_its_delay_and_keeps_its_story",
+        seed=Seed(2, 0),
+    ),
+    PlantedBug(
+        name="outbox_beyond_the_window_forgotten",
+        broken="effects beyond those handed out are not read when some of these are done",
+        promise="a stored effect is carried out at least once",
+        where="core",
+        needs="more effects of a kind than are handed out at once",
+        edits=(Edit("aioflow.core.owing", "Owing.write_off", "self.read_on(kind)"),),
+        seen_by="tests/core/test_owing.py"
+        "::test_what_is_owed_beyond_the_window_is_handed_out_in_order",
+        seed=Seed(1, 2),
+    ),
+    PlantedBug(
+        name="retry_reported_as_failure",
+        broken="a retry calls the callback of a failure",
+        promise="each transition calls its own callback",
+        where="core",
+        needs="a retry of a task with `on_retry` or `on_failure`",
+        edits=(Edit("aioflow.core.callbacks", "_EVENTS", "'retry'", "'failure'"),),
+        seen_by="tests/core/test_owing.py::test_each_transition_owes_its_own_callback",
+        seed=Seed(1, 0),
+    ),
+)
