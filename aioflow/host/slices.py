@@ -17,9 +17,14 @@ T = TypeVar("T")
 
 
 class Slices:
-    """Does work in steps. Each turn of the loop has one slice of one piece of work at most."""
+    """Does work in steps. Each turn of the loop has one slice of one piece of work at most.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: How long a slice is.
+    """
+
+    def __init__(self, seconds: float = SLICE_SECONDS) -> None:
+        self._seconds = seconds
         self._turn = asyncio.Lock()
 
     async def run(self, steps: Steps[T]) -> T:
@@ -31,7 +36,7 @@ class Slices:
             await asyncio.sleep(0)
         while True:
             async with self._turn:
-                until = time.monotonic() + SLICE_SECONDS
+                until = time.monotonic() + self._seconds
                 try:
                     while time.monotonic() < until:
                         next(steps)
