@@ -81,7 +81,7 @@ async def open_sqlite(
     async with AsyncExitStack() as stack:
         writer = None
         if exclusive:
-            writer = await stack.enter_async_context(_writing(path, durability))
+            writer = await stack.enter_async_context(_writing(path, vault, durability))
         readers = [await stack.enter_async_context(_reader(path)) for _ in range(_READERS)]
         asked = [
             await stack.enter_async_context(_reader(path))
@@ -91,10 +91,10 @@ async def open_sqlite(
 
 
 @asynccontextmanager
-async def _writing(path: Path, durability: Durability) -> AsyncIterator[Writer]:
+async def _writing(path: Path, vault: Vault, durability: Durability) -> AsyncIterator[Writer]:
     lock = await in_thread(FileLock.take, path)
     try:
-        await in_thread(prepare, path, lock)
+        await in_thread(prepare, path, lock, vault)
         writer = Writer(path, lock, synchronous="FULL" if durability == "full" else "NORMAL")
         try:
             await writer.open()

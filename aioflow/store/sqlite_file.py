@@ -16,6 +16,7 @@ from aioflow.errors import (
     StoreUnavailable,
     StrangeDatabase,
 )
+from aioflow.secrets import Vault
 from aioflow.store.lock import FileLock
 from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
 
@@ -48,11 +49,16 @@ _CACHE_KIB = 2 * 1024
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 
 
-def prepare(path: Path, lock: FileLock) -> None:
+def prepare(path: Path, lock: FileLock, vault: Vault | None = None) -> None:
     """Make sure that the file is ours and has the current schema; an empty one gets it.
 
     A file that is not ours is only looked at, through the handle of the lock: even opening
     it with SQLite could change it, where it was left in the middle of a transaction.
+
+    Args:
+        path: The file.
+        lock: Held on it.
+        vault: See ``upgrade``.
 
     Raises:
         ForeignDatabase: If aioflow did not make it, or it is damaged.
@@ -78,7 +84,7 @@ def prepare(path: Path, lock: FileLock) -> None:
         if _is_empty(raw) and (script := sqlite_script()):
             raw.executescript(script)
         elif not _is_current(path, raw):
-            _migrate(raw)
+            _migrate(raw, vault)
 
 
 def _is_empty(raw: sqlite3.Connection) -> bool:
@@ -106,13 +112,13 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
     return check_revision(str(path), product and product[0], revision and revision[0])
 
 
-def _migrate(raw: sqlite3.Connection) -> None:
+def _migrate(raw: sqlite3.Connection, vault: Vault | None) -> None:
     """Migrate in one transaction: killed in between, the file keeps its old schema."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
     # SQLAlchemy commits or rolls back; Alembic leaves a transaction alone that it finds begun.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        upgrade(connection)
+        upgrade(connection, vault)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:
