@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 
 from aioflow.author import codec
 from aioflow.author.dag import DAG
-from aioflow.author.packing import Steps
 from aioflow.author.place import here
+from aioflow.author.steps import Steps
 from aioflow.author.waiting import Call, current_calls
 from aioflow.errors import BadConf, ValueTooLarge
 

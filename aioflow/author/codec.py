@@ -19,15 +19,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from aioflow.author.packing import DEPTH_LIMIT, Packing, Steps, at_once
+from aioflow.author.packing import DEPTH_LIMIT, Packing
 from aioflow.author.restoring import restore
 from aioflow.author.scalars import Tag
 from aioflow.author.small import packed_small, packed_small_fields
+from aioflow.author.steps import Steps, at_once
 from aioflow.errors import Unserializable
 
 __all__ = (
     "DEPTH_LIMIT",
     "VALUE_LIMIT",
+    "at_most",
     "decode",
     "decode_fields",
     "encode",
@@ -64,6 +66,12 @@ def encode_fields(fields: Mapping[str, object], owner: str, limit: int = VALUE_L
     if body is None or len(body) > limit:
         body = at_once(_packed(Packing(fields, owner, limit, is_fields=True)))
     return body
+
+
+def at_most(value: object, limit: int) -> bytes | None:
+    """Return a small value as msgpack; ``None`` if it takes ``encode`` or ``in_steps`` to tell."""
+    body = packed_small(value)
+    return None if body is None or len(body) > limit else body
 
 
 def in_steps(value: object, where: str, limit: int) -> Steps[bytes]:

@@ -17,6 +17,7 @@ __all__ = (
     "Packed",
     "Pair",
     "Scan",
+    "Text",
     "by_field",
     "by_index",
     "by_key",
@@ -30,6 +31,7 @@ LOOSE_LIMIT = 256
 NO_KEY: Final = object()
 """The key of a map while that itself is packed."""
 
+_TEXT_32: Final = b"\xdb"
 _KEY_LENGTH = 60
 """Characters of a key in an error."""
 
@@ -65,7 +67,7 @@ class Frame:
 
     def __init__(
         self,
-        value: object,
+        value: Any,
         items: Iterator[Any],
         out: Any,
         named: Named,
@@ -81,7 +83,7 @@ class Frame:
         self.left = left
         self.tag = tag
         self.key: Any = None
-        self.chunks: list[bytes] | None = None
+        self.chunks: list[bytes] = []
         self.count = 0
         self.loose = 0
         self.largest: tuple[int, str] | None = None
@@ -104,20 +106,31 @@ class Frame:
     def flush(self) -> None:
         """Encode what is packed."""
         size = len(self.out)
-        if self.chunks is None:
-            self.chunks = []
+        if not size:
+            return
         self.chunks.append(_encoder.encode(self.out)[_header_size(size) :])
         self.count += size
         self.loose = 0
         self.out.clear()
 
+    def add(self, chunks: list[bytes]) -> None:
+        """Take an item that is encoded; its bytes are not copied."""
+        self.flush()
+        if isinstance(self.out, dict):
+            self.chunks.append(_encoder.encode(self.key))
+        self.chunks += chunks
+        self.count += 1
+
+    def encoded(self) -> list[bytes]:
+        """Return the whole container, encoded."""
+        self.flush()
+        chunks = [_header(self.count, is_map=isinstance(self.out, dict)), *self.chunks]
+        if self.tag:
+            chunks.insert(0, _extension_header(self.tag, sum(map(len, chunks))))
+        return chunks
+
     def close(self) -> Packed:
         """Return the packed container; ``loose`` then says of how many objects it is made."""
-        if self.chunks is not None:
-            self.flush()
-            header = _header(self.count, is_map=isinstance(self.out, dict))
-            body = b"".join((header, *self.chunks))
-            return Ext(self.tag, body) if self.tag else msgspec.Raw(body)
         if self.tag:
             self.loose = 0
             return Ext(self.tag, _encoder.encode(self.out))
@@ -136,6 +149,14 @@ class Alone(Frame):
     def flush(self) -> None:
         """There is one value, and its container takes it."""
 
+    def add(self, chunks: list[bytes]) -> None:
+        """Take the value that is encoded."""
+        self.chunks = chunks
+
+    def encoded(self) -> list[bytes]:
+        """Return the value, encoded."""
+        return self.chunks or [_encoder.encode(self.out[0])]
+
     def close(self) -> Packed:
         """Return the packed value."""
         return self.out[0]
@@ -145,6 +166,17 @@ class Scan(Frame):
     """A map whose keys are looked through first: where all are text, it is a plain one."""
 
     __slots__ = ()
+
+
+class Text(Frame):
+    """Long text, whose items are parts of it."""
+
+    __slots__ = ()
+
+    def encoded(self) -> list[bytes]:
+        """Return the text, encoded."""
+        size = sum(map(len, self.chunks))
+        return [_TEXT_32 + size.to_bytes(4, "big"), *self.chunks]
 
 
 class Pair:
@@ -189,6 +221,15 @@ def by_key(key: object) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _KEY_LENGTH else f"{text[:_KEY_LENGTH]}…"
+
+
+def _extension_header(tag: int, size: int) -> bytes:
+    """Return what msgpack begins an extension with."""
+    if size < 1 << 8:
+        return bytes([0xC7, size, tag])
+    if size < 1 << 16:
+        return b"\xc8" + size.to_bytes(2, "big") + bytes([tag])
+    return b"\xc9" + size.to_bytes(4, "big") + bytes([tag])
 
 
 def _header_size(count: int) -> int:

@@ -7,11 +7,11 @@ progress takes its limit in memory and little more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -25,6 +25,7 @@ from aioflow.author.frames import (
     Packed,
     Pair,
     Scan,
+    Text,
     by_field,
     by_index,
     by_key,
@@ -44,10 +45,10 @@ from aioflow.author.scalars import (
     has_more_digits,
     packed_int,
 )
-from aioflow.author.small import packed_small
+from aioflow.author.small import SMALL_LEVELS, packed_small
 from aioflow.errors import Unserializable, ValueTooLarge
 
-__all__ = ("DEPTH_LIMIT", "Packing", "Steps", "at_once", "begun")
+__all__ = ("DEPTH_LIMIT", "Packing")
 
 DEPTH_LIMIT = 64
 """Containers inside each other. Deeper data is a mistake, or an attack on its reader."""
@@ -55,17 +56,18 @@ DEPTH_LIMIT = 64
 _STEP = 16
 """Containers, and values of authors' classes, that are packed in one step."""
 
-_FIRST_STEPS = 100
-"""Some milliseconds of them."""
-
 _PATH_STEPS = 8
 """Parts of a path in an error about size."""
 
-_TEXT_CHUNK = 64 * 1024
+_LARGE = 16 * 1024
+"""Bytes of what is copied as seldom as can be."""
 
-T = TypeVar("T")
-Steps: TypeAlias = Generator[None, None, T]
-"""Work in short steps: yields after each, so that an event loop may do something else."""
+_PART = 256 * 1024
+"""Characters of long text that are encoded in one step, and bytes that are kept unencoded."""
+
+_TINY = 256
+
+_TEXT_CHUNK = 64 * 1024
 
 
 class Packing:
@@ -81,13 +83,25 @@ class Packing:
         body: The msgpack, once all is packed.
     """
 
-    __slots__ = ("_large", "_left", "_limit", "_stack", "_step", "_where", "body")
+    __slots__ = (
+        "_heavy",
+        "_large",
+        "_left",
+        "_limit",
+        "_loose",
+        "_stack",
+        "_step",
+        "_where",
+        "body",
+    )
 
     def __init__(self, value: Any, where: str, limit: int, *, is_fields: bool = False) -> None:
         self.body = b""
         self._where = where
         self._limit = self._left = limit
-        self._large = limit >> 3
+        self._large = min(limit >> 3, _LARGE)
+        self._loose = LOOSE_LIMIT
+        self._heavy = 0
         self._step = _STEP
         root: Frame = Alone(None, iter((value,)), [], unnamed, 0, limit)
         if is_fields:
@@ -109,6 +123,8 @@ class Packing:
                 is_filled = self._fill_map(frame)
             elif type(frame) is Scan:
                 is_filled = self._scan(frame)
+            elif type(frame) is Text:
+                is_filled = self._fill_text(frame)
             else:
                 is_filled = self._fill(frame)
             if is_filled:
@@ -129,7 +145,7 @@ class Packing:
             if packed is _BEGUN:
                 return False
             out.append(packed)
-            if len(out) >= LOOSE_LIMIT:
+            if len(out) >= self._loose:
                 return self._flush(frame)
         return True
 
@@ -138,7 +154,7 @@ class Packing:
         # They are counted, as one name may come again and again.
         for count, (key, item) in enumerate(frame.items, 1):
             frame.key = NO_KEY
-            name = take(key)
+            name = self._short(key) if type(key) is str else take(key)
             if type(name) is not str:
                 raise self._refused(type(key).__name__, "names are text")
             frame.key = name
@@ -146,9 +162,25 @@ class Packing:
             if packed is _BEGUN:
                 return False
             out[name] = packed
-            if count >= LOOSE_LIMIT:
+            if count >= self._loose:
                 return self._flush(frame)
         return True
+
+    def _fill_text(self, frame: Frame) -> bool:
+        """Encode one part of long text; return whether that was all."""
+        start = frame.count
+        part = frame.value[start : start + _PART]
+        frame.count += len(part)
+        try:
+            frame.chunks.append(part.encode())
+        except UnicodeEncodeError as exc:
+            self._stack.pop()
+            raise self._refused("str", f"a lone surrogate at {start + exc.start}") from exc
+        self._left -= len(frame.chunks[-1])
+        if self._left < 0:
+            raise self._too_large()
+        self._step = 0
+        return not part
 
     def _scan(self, frame: Frame) -> bool:
         """Look through the keys of a map, then begin it in this frame's place."""
@@ -173,21 +205,25 @@ class Packing:
             raise self._too_large()
         frame.flush()
         self._step = 0
+        self._loose, self._heavy = LOOSE_LIMIT, 0
         return False
 
     def _close(self, frame: Frame) -> None:
         if self._left < 0:
             raise self._too_large()
         stack = self._stack
-        packed = frame.close()
         stack.pop()
         if not stack:
-            self.body = _encoder.encode(packed)
+            self.body = b"".join(frame.encoded())
             return
         above = stack[-1]
         cost = frame.left - self._left
         if cost > self._large:
             above.note(cost, above.name() + frame.inside(cost))
+        if frame.chunks or cost > _LARGE:
+            above.add(frame.encoded())
+            return
+        packed = frame.close()
         if isinstance(above.out, dict):
             above.out[above.key] = packed
         else:
@@ -249,16 +285,23 @@ class Packing:
         """Return a value as msgpack has it, or ``_BEGUN`` if what is inside it comes first."""
         kind = type(value)
         if kind is str:
+            size = len(value)
+            if size <= _TINY and value.isascii():
+                self._left -= 1 + size
+                return value
             return self._text(value)
+        if kind is int and INT_LOW <= value <= INT_HIGH:
+            self._left -= 1 + (value.bit_length() >> 3)
+            return value
         if value is None or kind is bool:
             self._left -= 1
             return value
-        if kind is int:
-            return self._int(value)
         try:
             if kind is float:
                 self._left -= 9
                 return checked_float(value)
+            if kind is int:
+                return self._int(value)
             extension = _EXTENSIONS.get(kind)
             if extension is not None:
                 return self._extension(value, *extension)
@@ -282,10 +325,16 @@ class Packing:
             why = f"nested deeper than {DEPTH_LIMIT}" if codec is None else _ENDLESS_CODEC
             raise self._refused(kind.__qualname__, why)
         if codec is None:
-            body = packed_small(value, 1) if kind in _CONTAINERS else None
+            body = None
+            if kind in _CONTAINERS or is_dataclass(kind):
+                levels = min(SMALL_LEVELS, DEPTH_LIMIT - self._stack[-1].depth)
+                body = packed_small(value, levels)
             if body is None or len(body) > self._large:
                 return self._container(value, kind)
             self._left -= len(body)
+            if self._left < 0:
+                raise self._too_large()
+            self._step -= 1
             return msgspec.Raw(body)
         made = self._encoded(value, codec.encode)
         return self._begin(value, (made,), [], unnamed, kind=Alone)
@@ -317,7 +366,18 @@ class Packing:
                 return self._extension(value, tag, data)
         raise self._refused(type(value).__qualname__, "")
 
-    def _text(self, value: str) -> str:
+    def _text(self, value: str) -> Packed:
+        if len(value) <= _PART or value.isascii():
+            return self._short(value)
+        if len(value) > self._left:
+            self._spend(len(value))
+        frame = Text(value, iter(()), [], unnamed, self._stack[-1].depth, self._left)
+        self._left -= 5
+        self._step = 0
+        self._stack.append(frame)
+        return _BEGUN
+
+    def _short(self, value: str) -> str:
         cost = 1 + (len(value) if value.isascii() else self._utf8_size(value))
         self._left -= cost
         if cost > self._large:
@@ -337,10 +397,8 @@ class Packing:
         return size
 
     def _int(self, value: int) -> int | Ext:
-        if INT_LOW <= value <= INT_HIGH:
-            self._left -= 1 + (value.bit_length() >> 3)
-        else:
-            self._spend(value.bit_length() >> 3)
+        """Pack one that msgpack does not have."""
+        self._spend(value.bit_length() >> 3)
         return packed_int(value)
 
     def _bytes(self, value: Any) -> bytes:
@@ -349,6 +407,8 @@ class Packing:
 
     def _extension(self, value: Any, tag: int, data: Callable[[Any], bytes]) -> Ext:
         if tag == Tag.DECIMAL and has_more_digits(value, max(self._left, 0)):
+            self._spend(self._limit)
+        if tag == Tag.PATH and len(str(value)) > self._left:
             self._spend(self._limit)
         packed = data(value)
         self._spend(len(packed))
@@ -364,10 +424,14 @@ class Packing:
             self._note(cost)
 
     def _note(self, cost: int) -> None:
+        """Remember a large value; many of them are encoded soon."""
         frame = self._stack[-1]
         frame.note(cost, frame.name())
         if self._left < 0:
             raise self._too_large()
+        self._heavy += cost
+        if self._heavy > _PART:
+            self._loose = 0
 
     def _refused(self, value_type: str, why: str) -> Unserializable:
         """Return the error about the value being packed."""
@@ -390,31 +454,6 @@ class Packing:
         if len(steps) > _PATH_STEPS:
             steps = [*steps[:_PATH_STEPS], "…"]
         return ValueTooLarge(path_of(self._where, steps), self._limit)
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Do the work of all steps; return what it came to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-
-
-def begun(steps: Steps[T]) -> Steps[T]:
-    """Do the first steps now, which is all but for large values; return the others."""
-    for _ in range(_FIRST_STEPS):
-        try:
-            next(steps)
-        except StopIteration as done:
-            return _done(done.value)
-    return steps
-
-
-def _done(value: T) -> Steps[T]:
-    yield from ()
-    return value
 
 
 def _field_names(value: object) -> tuple[str, ...] | None:

@@ -15,8 +15,8 @@ from aioflow.author import codec
 from aioflow.author.annotations import hints
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
-from aioflow.author.packing import Steps, at_once
 from aioflow.author.restoring import is_plain
+from aioflow.author.steps import Steps, at_once
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo

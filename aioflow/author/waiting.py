@@ -17,8 +17,8 @@ from uuid import UUID, uuid4
 
 from aioflow.author.annotations import hints
 from aioflow.author.duration import Duration, microseconds
-from aioflow.author.packing import Steps
 from aioflow.author.place import Place, here, wrong
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import Trigger
 
 __all__ = (

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 from aioflow.author import codec
-from aioflow.author.packing import Steps
 from aioflow.author.signals import Fail, NotReady, RetryAfter, Skip, TaskDeferred
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import Trigger, class_path, serialized
 from aioflow.author.waiting import Call
 from aioflow.errors import (

@@ -13,7 +13,7 @@ import msgspec
 
 from aioflow.author.asking import asker
 from aioflow.author.node import Node
-from aioflow.author.packing import Steps, at_once
+from aioflow.author.steps import Steps, at_once
 from aioflow.author.values import Held, held
 from aioflow.author.waiting import calls
 from aioflow.errors import LinkClosed, TaskError, TaskTimeout, UnknownValue

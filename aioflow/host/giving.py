@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from aioflow.author.packing import Steps
+from aioflow.author.steps import Steps
 from aioflow.host.items import encoded
 from aioflow.messages import Item, Report
 from aioflow.orders import Start

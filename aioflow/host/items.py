@@ -7,7 +7,7 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.node import Node
-from aioflow.author.packing import Steps
+from aioflow.author.steps import Steps
 from aioflow.errors import ValueTooLarge
 from aioflow.host.fan_in import Pages
 from aioflow.model import TaskNo

@@ -11,7 +11,6 @@ import msgspec
 
 from aioflow.author import codec
 from aioflow.author.node import Node, Part
-from aioflow.author.packing import Steps
 from aioflow.author.signals import (
     Fail,
     NotReady,
@@ -19,6 +18,7 @@ from aioflow.author.signals import (
     Skip,
     TaskDeferred,
 )
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import FIELDS_LIMIT, serialized
 from aioflow.core.mapping import check_cap
 from aioflow.errors import (
@@ -123,6 +123,8 @@ def now() -> int:
 
 _NOTHING = Packed()
 
+_ITEMS_PER_STEP = 8
+
 
 def pack(node: Node, start: Start, value: object, results: Path) -> Steps[Packed]:
     """Encode what a task returned, within the limits; runs user code if it is a generator.
@@ -170,10 +172,14 @@ def _pack_list(node: Node, start: Start, value: object, results: Path, limit: in
     size = 0
     for item in islice(value, limit + 1):
         _check(len(bodies) + 1, limit)
-        where = f"item {len(bodies)} of the result of {node.task_id!r}"
-        bodies.append((yield from codec.in_steps(item, where, RESULT_LIMIT - size)))
-        size += len(bodies[-1])
-        yield
+        body = codec.at_most(item, RESULT_LIMIT - size)
+        if body is None:
+            where = f"item {len(bodies)} of the result of {node.task_id!r}"
+            body = yield from codec.in_steps(item, where, RESULT_LIMIT - size)
+        bodies.append(body)
+        size += len(body)
+        if not len(bodies) % _ITEMS_PER_STEP:
+            yield
     if not bodies:
         empty = codec.encode([], "", RESULT_LIMIT)
         return Packed(empty, len(empty), 0)

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from aioflow.author.packing import at_once
 from aioflow.author.signals import sensor_saw
+from aioflow.author.steps import at_once
 from aioflow.author.values import Held, in_process
 from aioflow.errors import TaskError, UnknownValue
 from aioflow.host import values

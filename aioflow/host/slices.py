@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TypeVar
 
-from aioflow.author.packing import Steps
+from aioflow.author.steps import Steps
 
 __all__ = ("Slices",)
 

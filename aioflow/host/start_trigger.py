@@ -10,9 +10,9 @@ from typing import Any
 
 from aioflow.author import codec
 from aioflow.author.node import Node
-from aioflow.author.packing import Steps
 from aioflow.author.signals import Skip
 from aioflow.author.start import START_KWARGS, StartTriggerArgs, TaskSkippedEvent
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import FIELDS_LIMIT, Trigger, TriggerEvent
 from aioflow.errors import ValueTooLarge
 from aioflow.host.arguments import Arguments, KnownRun

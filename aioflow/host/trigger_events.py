@@ -6,8 +6,8 @@ import inspect
 from collections.abc import AsyncIterator
 
 from aioflow.author import codec
-from aioflow.author.packing import Steps
 from aioflow.author.start import TaskFailedEvent, TaskSuccessEvent
+from aioflow.author.steps import Steps
 from aioflow.author.trigger import TriggerEvent
 from aioflow.errors import ValueTooLarge
 from aioflow.host.failures import one_line

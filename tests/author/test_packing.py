@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 import math
 import time
@@ -163,6 +164,14 @@ TOO_LARGE = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def no_garbage_is_collected() -> Iterator[None]:
+    """A collection takes long where many tests ran before; it is none of the packing's time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def steps_of(packing: Packing) -> tuple[Unserializable | None, float]:
     """Pack until it ends; return its error, and how long a step took at most."""
     longest, is_done = 0.0, False
@@ -189,6 +198,86 @@ def test_what_is_too_large_costs_no_more_than_the_limit_and_no_step_takes_long(m
     assert isinstance(problem, ValueTooLarge)
     assert peak < 3 * LIMIT + 1024 * 1024
     assert longest < 0.05
+
+
+WIDE = 4 * 1024 * 1024
+PART = WIDE // 9
+"""A ninth of the limit: nine of them fit, and many thousand are no more work to write down."""
+
+
+class Name(str):
+    __slots__ = ()
+
+
+BULKY = {
+    "buffers": lambda: [bytearray(PART)] * 10_000,
+    "views": lambda: (memoryview(bytes(PART)),) * 10_000,
+    "paths": lambda: [Path("a" * PART)] * 10_000,
+    "derived-text": lambda: [Name("a" * PART)] * 10_000,
+    "wide-text": lambda: ["\u20ac" * (PART // 3)] * 10_000,
+    "wide-text-alone": lambda: "\u20ac" * WIDE,
+    "wide-keys": lambda: [{"\u20ac" * PART: 1}] * 10_000,
+    "fields": lambda: [Holder(bytearray(PART))] * 10_000,
+    "little-of-text": lambda: [[["\u20ac" * 1000] * 30] * 30] * 30,
+    "little-of-paths": lambda: [[[Path("a" * PART)] * 30] * 30] * 30,
+    "little-of-keys": lambda: [[[{"\u20ac" * 1000: 1}] * 30] * 30] * 30,
+    "text-in-tuples": lambda: nested("x" * WIDE, tuple),
+}  # fmt: skip
+
+
+def nested(value: object, kind: Any) -> Any:
+    for _ in range(50):
+        value = kind([value])
+    return value
+
+
+def cost_of(value: object, limit: int) -> tuple[Unserializable | None, int, float]:
+    """Pack it as hosts do; return its error, the memory it took, and its longest step."""
+    longest, problem, is_done = 0.0, None, False
+    tracemalloc.start()
+    try:
+        steps = codec.in_steps(value, "x", limit)
+        while not is_done:
+            began = time.thread_time()
+            try:
+                next(steps)
+            except StopIteration:
+                is_done = True
+            except Unserializable as exc:
+                problem, is_done = exc, True
+            longest = max(longest, time.thread_time() - began)
+        return problem, tracemalloc.get_traced_memory()[1], longest
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("make", BULKY.values(), ids=BULKY.keys())
+def test_large_parts_that_stand_in_a_value_many_times_are_not_copied_beyond_the_limit(make):
+    problem, peak, longest = cost_of(make(), WIDE)
+
+    assert isinstance(problem, ValueTooLarge)
+    assert peak < WIDE + 3 * 1024 * 1024
+    assert longest < 0.1
+
+
+def test_a_large_value_that_fits_is_copied_once_however_deep_it_stands():
+    problem, peak, longest = cost_of(nested("x" * (WIDE - 1000), tuple), WIDE)
+
+    assert problem is None
+    assert peak < 3 * WIDE
+    assert longest < 0.1
+
+
+def test_long_text_comes_back_whole_whatever_its_characters_take():
+    text = "a\u20ac\U0001f600" * 500_000
+
+    for value in (text, {"k": [text]}, (text, 1)):
+        assert codec.decode(codec.encode(value, "x", 64 * LIMIT * LIMIT)) == value
+
+
+def test_a_lone_surrogate_in_long_text_is_named_with_its_place():
+    with pytest.raises(Unserializable, match=r"x\['k'\].*a lone surrogate at 1500000"):
+        codec.encode({"k": "\u20ac" * 1_500_000 + "\ud800"}, "x", 64 * LIMIT * LIMIT)
 
 
 def test_a_codec_that_makes_two_more_of_its_class_does_not_come_to_an_end():
