@@ -25,7 +25,7 @@ from aioflow.errors import (
     Unserializable,
     ValueTooLarge,
 )
-from aioflow.host.failures import failure_of
+from aioflow.host.failures import failure_of, text_of
 from aioflow.host.loader import portable
 from aioflow.host.outcome import now
 from aioflow.host.positions import Positions
@@ -432,7 +432,7 @@ def _arguments(problem: Exception) -> Steps[bytes]:
         pass
     where = "the message of an exception"
     try:
-        return codec.encode([hidden(str(problem))], where, ANSWER_LIMIT)
+        return codec.encode([hidden(text_of(problem))], where, ANSWER_LIMIT)
     except Unserializable:
         return codec.encode([failure_of(problem).message], where, ANSWER_LIMIT)
 
