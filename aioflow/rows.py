@@ -221,7 +221,7 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         since: When its task began to wait.
         deadline_at: When the wait fails.
         next_method: Where the task resumes.
-        next_kwargs: msgpack, handed to ``next_method``.
+        next_kwargs: msgpack, handed to ``next_method``; sealed at rest as well.
         event: msgpack of the payload, once it fired; of a stream the last event there was, once
             that is consumed. ``event_key`` is its key.
         timeout_method: Where the task resumes if its deadline comes first; empty to fail.
@@ -418,7 +418,7 @@ class Batch(msgspec.Struct, kw_only=True):
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
         gone_dags, gone_files, gone_pools: Those whose row is deleted.
-        resealed: Triggers whose fields are the same, sealed anew.
+        resealed: Triggers whose fields and ``next_kwargs`` are the same, sealed anew.
         dropped_records: ``(task_no, ordinal)``; they go before the new ones come.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events, gone_items: Triggers, and tasks, all of whose such rows are deleted.
@@ -472,7 +472,7 @@ class Batch(msgspec.Struct, kw_only=True):
     new_deletions: list[DeletionRow] = msgspec.field(default_factory=list)
     erased: dict[str, list[tuple[int | str, ...]]] = msgspec.field(default_factory=dict)
     drained: list[tuple[int, Instant | None]] = msgspec.field(default_factory=list)
-    resealed: list[tuple[TriggerNo, bytes]] = msgspec.field(default_factory=list)
+    resealed: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)

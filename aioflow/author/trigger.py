@@ -16,11 +16,13 @@ from aioflow.author.annotations import hints
 from aioflow.author.event import TriggerEvent
 from aioflow.author.fields import check_fields
 from aioflow.author.restoring import is_plain
+from aioflow.author.steps import Steps, at_once
 from aioflow.author.watch import Share, alone
 from aioflow.errors import Unserializable
 from aioflow.model import TriggerNo
 
 __all__ = (
+    "FIELDS_LIMIT",
     "Trigger",
     "TriggerEvent",
     "class_path",
@@ -29,8 +31,12 @@ __all__ = (
     "note_last",
     "prepare",
     "serialize",
+    "serialized",
     "shares",
 )
+
+FIELDS_LIMIT = 1024 * 1024
+"""Bytes of msgpack the fields of a trigger may have, and the arguments of the method behind it."""
 
 T = TypeVar("T")
 
@@ -195,8 +201,14 @@ def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
     The way back is tried at once, so that what cannot be hosted fails where it was written.
 
     Raises:
+        ValueTooLarge: If the fields have more than ``FIELDS_LIMIT`` bytes.
         Unserializable: If a field cannot travel, or no equal trigger can be made of them.
     """
+    return at_once(serialized(trigger))
+
+
+def serialized(trigger: Trigger[Any]) -> Steps[tuple[str, bytes]]:
+    """As ``serialize``, for a loop that has other things to do."""
     cls = type(trigger)
     path = class_path(cls)
     written = getattr(trigger, "serialize", None)
@@ -206,7 +218,7 @@ def serialize(trigger: Trigger[Any]) -> tuple[str, bytes]:
             path = ":".join(named.rpartition(".")[::2])
     else:
         kwargs = _fields(trigger)
-    data = codec.encode_fields(kwargs, cls.__name__)
+    data = yield from codec.fields_in_steps(kwargs, cls.__name__, FIELDS_LIMIT)
     if path == class_path(cls):
         construct(cls, data)
     return path, data

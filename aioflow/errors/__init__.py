@@ -13,6 +13,7 @@
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
+    │   ├── ValueTooLarge
     │   └── WrongField
     ├── RequestError              the caller asked for what cannot be done
     │   ├── UnknownDag
@@ -96,6 +97,7 @@ from aioflow.errors.author import (
     ReferenceMisused,
     UnknownParent,
     Unserializable,
+    ValueTooLarge,
     WrongField,
 )
 from aioflow.errors.daemon import (
@@ -245,6 +247,7 @@ __all__ = (
     "UnknownValue",
     "UnknownVersion",
     "Unserializable",
+    "ValueTooLarge",
     "WrongField",
     "WrongPassword",
 )

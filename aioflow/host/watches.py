@@ -181,7 +181,7 @@ Told: TypeAlias = tuple[tuple[str, int, Instant | None], ...]
 class Finder(Protocol):
     """Whoever hosts the triggers of the watches. Neither of these raises."""
 
-    def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
+    async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """Return what tells one trigger of an event; called once for each that wanted it."""
 
     def failed(self, problem: BaseException) -> Callable[[Wait], None]:
@@ -421,15 +421,15 @@ class Watches:
         hosted.is_telling = True
         try:
             self._left(hosted, wanted)
-            await self._each(hosted, crowd, self._telling(event, hosted.name))
+            await self._each(hosted, crowd, await self._telling(event, hosted.name))
         finally:
             hosted.is_telling = False
 
-    def _telling(self, event: object, name: str) -> Callable[[Wait], None]:
+    async def _telling(self, event: object, name: str) -> Callable[[Wait], None]:
         if isinstance(event, Exception):
             return self._finder.failed(event)
         try:
-            return self._finder.found(check(event, name), name)
+            return await self._finder.found(check(event, name), name)
         except BaseException as exc:  # noqa: BLE001 - an event that cannot travel
             return self._finder.failed(exc)
 

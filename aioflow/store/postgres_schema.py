@@ -19,6 +19,7 @@ from aioflow.errors import (
     StoreUnavailable,
     StrangeDatabase,
 )
+from aioflow.secrets import Vault
 from aioflow.store.schema import REVISION_TABLE, check_revision, upgrade
 
 __all__ = ("CONNECT_SECONDS", "check_schema", "prepare", "translated")
@@ -29,8 +30,13 @@ CONNECT_SECONDS = 10
 _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
-async def prepare(url: URL, *, migrate: bool) -> None:
+async def prepare(url: URL, *, migrate: bool, vault: Vault | None = None) -> None:
     """Make sure that the database is ours and current; an empty one gets its tables.
+
+    Args:
+        url: The database.
+        migrate: Bring an older schema up to date.
+        vault: See ``upgrade``.
 
     Raises:
         ForeignDatabase: If there are tables that aioflow did not make.
@@ -51,7 +57,7 @@ async def prepare(url: URL, *, migrate: bool) -> None:
                     "`aioflow db migrate`"
                 )
             if state != "current":
-                await connection.run_sync(upgrade)
+                await connection.run_sync(upgrade, vault)
     finally:
         await engine.dispose()
 

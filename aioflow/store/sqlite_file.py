@@ -17,6 +17,7 @@ from aioflow.errors import (
     StrangeDatabase,
     SyncFailed,
 )
+from aioflow.secrets import Vault
 from aioflow.store import wal_file
 from aioflow.store.belonging import check_home, check_log, first_log, next_log, settle_identity
 from aioflow.store.lock import FileLock
@@ -53,7 +54,9 @@ _CACHE_KIB = 2 * 1024
 _WAL_KEPT_BYTES = 4 * 1024 * 1024
 
 
-def prepare(path: Path, lock: FileLock, home: Path | None = None) -> None:
+def prepare(
+    path: Path, lock: FileLock, vault: Vault | None = None, home: Path | None = None
+) -> None:
     """Make sure that the file is ours and has the current schema; an empty one gets it.
 
     A file that is not ours is only looked at, through the handle of the lock: even opening
@@ -61,7 +64,10 @@ def prepare(path: Path, lock: FileLock, home: Path | None = None) -> None:
     the log of another one lies beside it.
 
     Args:
-        home: Whose the file must be.
+        path: The file.
+        lock: Held on it.
+        vault: See ``upgrade``.
+        home: The home that the file must be of.
 
     Raises:
         ForeignDatabase: If aioflow did not make it, or it is damaged.
@@ -79,7 +85,7 @@ def prepare(path: Path, lock: FileLock, home: Path | None = None) -> None:
     with translated(path):
         _doubt_log(path)
         with closing(_connect(path, "synchronous = FULL", "wal_autocheckpoint = 0")) as raw:
-            _complete(path, lock, raw)
+            _complete(path, lock, raw, vault)
             if home is not None:
                 settle_identity(path, home, raw)
 
@@ -98,7 +104,7 @@ def _doubt_log(path: Path) -> None:
         raise SyncFailed(f"the log of {path} cannot be written again: {exc.strerror}") from exc
 
 
-def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
+def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault | None) -> None:
     # Asked, not read from the header: whoever was killed while setting it left a page
     # that SQLite takes back now, and then the file is empty after all.
     if _application_id(raw) != APPLICATION_ID:
@@ -118,7 +124,7 @@ def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
         raw.executescript(script)
     elif not _is_current(path, raw):
         next_log(raw)
-        _migrate(raw)
+        _migrate(raw, vault)
 
 
 def _is_empty(raw: sqlite3.Connection) -> bool:
@@ -146,13 +152,13 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
     return check_revision(str(path), product and product[0], revision and revision[0])
 
 
-def _migrate(raw: sqlite3.Connection) -> None:
+def _migrate(raw: sqlite3.Connection, vault: Vault | None) -> None:
     """Migrate in one transaction: killed in between, the file keeps its old schema."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
     # SQLAlchemy commits or rolls back; Alembic leaves a transaction alone that it finds begun.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        upgrade(connection)
+        upgrade(connection, vault)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:

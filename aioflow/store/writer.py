@@ -17,6 +17,7 @@ import anyio
 
 from aioflow.clock import SystemClock
 from aioflow.errors import StoreUnavailable, SyncFailed
+from aioflow.secrets import Vault
 from aioflow.store import Durability
 from aioflow.store.belonging import check_log, next_log
 from aioflow.store.checkpointer import Checkpointer
@@ -44,13 +45,13 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_to_write(
-    path: Path, durability: Durability, home: Path | None
+    path: Path, vault: Vault, durability: Durability, home: Path | None
 ) -> AsyncIterator[Writer]:
     """Open a file for the block, alone; see ``open_store``."""
     lock = await in_thread(_locked, path)
     try:
         last_end = LastEnd(path, home)
-        await in_thread(prepare, path, lock, home)
+        await in_thread(prepare, path, lock, vault, home)
         is_checked = last_end.was_clean or await in_thread(_check, path)
         last_end.begin()
         synchronous = "FULL" if durability == "full" else "NORMAL"

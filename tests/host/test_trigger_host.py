@@ -202,6 +202,11 @@ ODD = {
     ),
     "bad-payload": ("yield TriggerEvent(object())", "Unserializable", "unserializable"),
     "too-large": ("yield TriggerEvent('x' * 2**20)", "TriggerWrong", "payload_too_large"),
+    "rows-that-are-shared": (
+        "yield TriggerEvent({'rows': [[['x' * 10] * 1000] * 1000] * 1000})",
+        "TriggerWrong",
+        "payload_too_large",
+    ),
 }
 """The body of a trigger, and what its failure is."""
 

@@ -258,8 +258,7 @@ async def test_a_home_serves_its_own_databases_old_and_new(home, tmp_path):
 async def test_a_copied_database_is_of_the_same_home(home):
     await commit_more(home, 1, 2)
 
-    urls = [f"sqlite:///{home}/{name}" for name in ("aioflow.db", "copy.db")]
-    await copy(*urls, VAULT, home)
+    await copy(f"sqlite:///{home}/aioflow.db", f"sqlite:///{home}/copy.db", VAULT, home)
 
     async with opened(home, "copy.db") as store:
         assert (await store.claim()).commit_no == 2

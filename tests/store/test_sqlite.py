@@ -398,7 +398,9 @@ async def test_a_reader_that_holds_the_log_does_not_stop_the_writer(store, path)
 
 async def test_no_plaintext_of_a_sealed_value_is_in_any_file(store, path):
     canary = b"canary-7f3b-sings"
-    await store.commit(replace(first_batch(), new_triggers=[replace(TRIGGER, kwargs=canary)]))
+    await store.commit(
+        replace(first_batch(), new_triggers=[replace(TRIGGER, kwargs=canary, next_kwargs=canary)])
+    )
     await store.commit(batch(2, new_outbox=[replace(OUTBOX, outbox_no=4, body=b"seen-in-file")]))
 
     content = b"".join(file.read_bytes() for file in path.parent.iterdir())

@@ -16,7 +16,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0021');
+INSERT INTO "alembic_version" VALUES('0022');
 CREATE TABLE api_token (
 	token_no INTEGER NOT NULL, 
 	name TEXT NOT NULL CHECK (length(name) <= 250), 
