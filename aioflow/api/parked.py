@@ -109,6 +109,7 @@ class Parked:
             state: Only those that stand so.
         """
         memory = self._memory()
+        shift = 0 if memory is None else memory.shift
         layouts = await self._reader.layouts(row.run_no for row in rows)
         watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
         found = []
@@ -124,7 +125,7 @@ class Parked:
                 continue  # it has come to stand otherwise meanwhile
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
-            found.append(_view(row, run, task_id, layout.shown(place), where, watch))
+            found.append(_view(row, run, task_id, layout.shown(place), where, watch, shift))
         return found
 
     async def standing_so(
@@ -204,7 +205,14 @@ def _view(
     shown: tuple[int, int],
     hosted: _Hosted,
     watch: Watched | None,
+    shift: int,
 ) -> TriggerView:
+    """Show a row.
+
+    Args:
+        shift: By how much the wall clock is ahead of steady time, in which it stands.
+    """
+    deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(
         trigger_id=row.trigger_no,
         kind=kind_of(row.class_path),
@@ -213,8 +221,8 @@ def _view(
         task_id=task_id,
         map_index=shown[0],
         round=shown[1],
-        since=iso(row.since) or "",
-        deadline=iso(row.deadline_at),
+        since=iso(row.since + shift) or "",
+        deadline=iso(deadline),
         node=hosted.node,
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),

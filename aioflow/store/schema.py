@@ -22,7 +22,7 @@ __all__ = (
     "upgrade",
 )
 
-HEAD = "0021"
+HEAD = "0022"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"
