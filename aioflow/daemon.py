@@ -74,12 +74,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What a banner says.
 
     Attributes:
-        url: Of the page, with a token in it.
+        url: Of the page, with the token in it.
+        token_file: The file that holds the token.
         store: The database's URL, without its password.
         stopped: Set when the node is to end.
     """
 
     url: str
+    token_file: Path
     home: Path
     store: str
     dags: tuple[Path, ...]
@@ -348,6 +350,7 @@ class _Node:
         settings = self._settings
         return Ready(
             url=self._url,
+            token_file=settings.token_file,
             home=settings.home,
             store=settings.shown_db,
             dags=settings.dags,

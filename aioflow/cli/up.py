@@ -96,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
     def announce(ready: Ready) -> None:
         _spare_what_stays()
         if arguments.json:
-            print_json(banner_facts(ready), line=True)
+            print_json(banner_facts(ready, sys.stdout), line=True)
         else:
-            print(banner_lines(ready), flush=True)
+            print(banner_lines(ready, sys.stdout), flush=True)
 
     return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})
