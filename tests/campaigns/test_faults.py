@@ -30,6 +30,10 @@ def test_clock_steps(tmp_path):
     assert figures["tasks"] >= 90
 
 
+def test_clock_steps_of_lengths(tmp_path):
+    record("faults", fault="clock_lengths", **clocks.length_steps(tmp_path))
+
+
 def test_clock_steps_of_a_schedule(tmp_path):
     record("faults", fault="clock_schedule", **clocks.schedule_steps(tmp_path))
 
