@@ -7,7 +7,7 @@ import random
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,7 @@ from aioflow.code_missing import CodeMissing
 from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
+from aioflow.db_wait import open_database
 from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
@@ -43,7 +44,7 @@ from aioflow.routing import Follower, Routes
 from aioflow.rows import NodeFacts, VersionRow
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
-from aioflow.store import Store, open_store
+from aioflow.store import Store
 from aioflow.store.lock import FileLock
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
@@ -74,12 +75,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What a banner says.
 
     Attributes:
-        url: Of the page, with a token in it.
+        url: Of the page, with the token in it.
+        token_file: The file that holds the token.
         store: The database's URL, without its password.
         stopped: Set when the node is to end.
     """
 
     url: str
+    token_file: Path
     home: Path
     store: str
     dags: tuple[Path, ...]
@@ -110,16 +113,10 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     close_off()
     with _alone(settings.home):
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-        async with (
-            _tracing(settings) as traces,
-            _opened(settings, vault) as store,
-        ):
+        async with _tracing(settings) as traces, AsyncExitStack() as stack:
+            store = await open_database(stack, settings, vault, SystemClock())
             await _serve(_Node(settings, store, vault, traces), ready)
     return 0
-
-
-def _opened(settings: Settings, vault: Vault) -> AbstractAsyncContextManager[Store]:
-    return open_store(settings.db, vault, durability=settings.durability, home=settings.home)
 
 
 @asynccontextmanager
@@ -356,6 +353,7 @@ class _Node:
         settings = self._settings
         return Ready(
             url=self._url,
+            token_file=settings.token_file,
             home=settings.home,
             store=settings.shown_db,
             dags=settings.dags,

@@ -40,6 +40,7 @@ from aioflow.requests import Request
 
 __all__ = (
     "Asked",
+    "ClockStepped",
     "CodeRestored",
     "Continue",
     "Delivered",
@@ -54,6 +55,7 @@ __all__ = (
     "HostUp",
     "Input",
     "LookBack",
+    "MakeSlots",
     "MoveClass",
     "Noticed",
     "ReadOwed",
@@ -218,6 +220,25 @@ class FillBack(msgspec.Struct, frozen=True):
     backfill_no: int
 
 
+class MakeSlots(msgspec.Struct, frozen=True):
+    """Make the runs of slots of a schedule that had none yet; it had run ahead of the clock.
+
+    Attributes:
+        cursor: Where the schedule stood when they were due.
+        slots: Those that are due, oldest first.
+        following: Where it stands after them.
+    """
+
+    dag_id: str
+    cursor: Instant
+    slots: tuple[Instant, ...]
+    following: Instant | None
+
+
+class ClockStepped(msgspec.Struct, frozen=True):
+    """The wall clock has stepped: a turn is needed, which looks at it."""
+
+
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
@@ -331,6 +352,8 @@ Input: TypeAlias = (
     | Continue
     | FillBack
     | LookBack
+    | MakeSlots
+    | ClockStepped
     | Rehost
     | RoomChanged
     | Restarted

@@ -218,6 +218,7 @@ class Host(_Wire, frozen=True):
         version: The version of its run, whose code it is loaded from if ``newest`` does not
             take its fields.
         kwargs: msgpack of its fields.
+        since: When its task began to wait, by the wall clock.
         window: How many events it may be ahead of the store; 0 to end with the first.
         start: Of a task that waits straight from its start: what its trigger is made of. Of one
             whose result others expand over: what it takes to write that, if an event ends it.
@@ -228,6 +229,7 @@ class Host(_Wire, frozen=True):
         priority: That of its task; the higher is hosted first where room is short.
         position: Where its task stands, for the log; so do ``map_index``, ``start_no`` and
             ``try_number``.
+        waits_since: As ``since``, by the monotonic clock of the machine.
     """
 
     trigger_no: TriggerNo
@@ -250,6 +252,7 @@ class Host(_Wire, frozen=True):
     try_number: int = 1
     is_made_there: bool = False
     dag_id: str = ""
+    waits_since: int | None = None
 
 
 class Foresee(_Wire, frozen=True):

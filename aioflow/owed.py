@@ -45,10 +45,16 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A word that is owed if something of a run has not ended by then: the body of such a row."""
+    """A word that is owed if something of a run has not ended by then: the body of such a row.
+
+    Attributes:
+        at: In steady time.
+        length_us: How long after the run was made that is; 0 where an earlier version stored it.
+    """
 
     run_no: RunNo
     at: Instant
+    length_us: int = 0
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):

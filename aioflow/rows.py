@@ -145,7 +145,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         map_index: -1 for an unmapped task, and for a mapped one that ended unexpanded.
         interruptions: Starts cut short by infrastructure; they cost no try.
-        due_at: When it goes on: the retry's instant, or a sensor's next look.
+        due_at: When it goes on: the retry's instant, or a sensor's next look. While a try is under
+            way that is limited, when its time is over. As ``deadline_at`` in steady time.
         deadline_at: When a sensor gives up; set at its first look, the same in every try.
         queued_at: When it could first have run in this try.
         failure: Why the last try failed; ``None`` once a later one succeeded.
@@ -414,6 +415,7 @@ class Batch(msgspec.Struct, kw_only=True):
 
     Attributes:
         number, at: This node's commit number, one more than the last; and when it was decided.
+        steady_at: The same moment in steady time; ``at`` by default.
         steps: For the journal: ``(task_no, state)`` of each step in order; changes are net.
         labels, results: Replace what an earlier try left; ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, put in place; values also deleted.
@@ -435,6 +437,7 @@ class Batch(msgspec.Struct, kw_only=True):
 
     number: int
     at: Instant
+    steady_at: Instant | None = None
     steps: list[tuple[TaskNo, TaskState]] = msgspec.field(default_factory=list)
     new_runs: list[RunRow] = msgspec.field(default_factory=list)
     run_changes: list[RunChange] = msgspec.field(default_factory=list)
@@ -487,4 +490,4 @@ class Batch(msgspec.Struct, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether committing it would change nothing."""
-        return not any(getattr(self, name) for name in self.__struct_fields__[2:])
+        return not any(getattr(self, name) for name in self.__struct_fields__[3:])

@@ -31,7 +31,7 @@ async def park(n: Node, count: int) -> None:
     await n.engine.ask(CreateRun(dag_id="dag"))
     for _ in range(count):
         start = (await n.outlets.next_start()).start
-        n.engine.report([_deferred(start, n.engine.timers._clock.now())])
+        n.engine.report([_deferred(start, n.engine.timers._clock.look().now)])
 
     async def parked() -> bool:
         return len(await n.store.list_triggers()) == count

@@ -104,6 +104,7 @@ class Parked:
             state: Only those that stand so.
         """
         memory = self._memory()
+        shift = 0 if memory is None else memory.shift
         layouts = await self._reader.layouts(row.run_no for row in rows)
         watched = await self._watched([row.trigger_no for row in rows]) if rows else {}
         found = []
@@ -120,7 +121,8 @@ class Parked:
             task_id = layout.spec.tasks[place.position].task_id
             watch = watched.get(row.trigger_no)
             detail = self._reader.public_fields.detail(row.class_path, row.kwargs)
-            found.append(_view(row, run, task_id, layout.shown(place), where, watch, detail))
+            shown = layout.shown(place)
+            found.append(_view(row, run, task_id, shown, where, watch, detail, shift))
         return found
 
     async def standing_so(
@@ -201,7 +203,14 @@ def _view(
     hosted: _Hosted,
     watch: Watched | None,
     detail: str,
+    shift: int,
 ) -> TriggerView:
+    """Show a row.
+
+    Args:
+        shift: By how much the wall clock is ahead of steady time, in which it stands.
+    """
+    deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(
         trigger_id=row.trigger_no,
         kind=kind_of(row.class_path),
@@ -210,8 +219,8 @@ def _view(
         task_id=task_id,
         map_index=shown[0],
         round=shown[1],
-        since=iso(row.since) or "",
-        deadline=iso(row.deadline_at),
+        since=iso(row.since + shift) or "",
+        deadline=iso(deadline),
         node=hosted.node,
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),

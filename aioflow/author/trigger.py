@@ -52,6 +52,7 @@ class Trigger(Generic[T]):
     """Names of fields that anybody may read who may see the trigger; the others are masked."""
 
     _hosted_since: datetime | None = None
+    _hosted_since_us: int | None = None
     _hosted_last: TriggerEvent[T] | None = None
     _hosted_number: TriggerNo | None = None
 
@@ -121,6 +122,20 @@ class Trigger(Generic[T]):
         return self._hosted_since
 
     @property
+    def since_monotonic(self) -> float:
+        """As ``since``, by the clock of the event loop: measure lengths of time from this.
+
+        ``loop.time() - self.since_monotonic`` is how long its task has waited in seconds, after
+        a restart, too. A wall clock that is set does not change it.
+
+        Raises:
+            RuntimeError: Unless it is hosted.
+        """
+        if self._hosted_since_us is None:
+            raise RuntimeError("a trigger knows `since_monotonic` only while it is hosted")
+        return self._hosted_since_us / 1e6
+
+    @property
     def last(self) -> TriggerEvent[T] | None:
         """Its last stored event, from an earlier hosting too; only a stream has one.
 
@@ -138,13 +153,19 @@ def prepare(
     trigger: Trigger[T],
     *,
     since: datetime,
+    since_us: int | None = None,
     last: TriggerEvent[T] | None = None,
     number: TriggerNo | None = None,
 ) -> Trigger[T]:
-    """Tell a trigger what it may know while it is hosted, and return it."""
+    """Tell a trigger what it may know while it is hosted, and return it.
+
+    Args:
+        since_us: As ``since``, by the monotonic clock, in microseconds.
+    """
     # Also a frozen dataclass is told: these are no fields of it. Nor is its dict asked for, which
     # is not made until somebody does.
     object.__setattr__(trigger, "_hosted_since", since)
+    object.__setattr__(trigger, "_hosted_since_us", since_us)
     object.__setattr__(trigger, "_hosted_number", number)
     if last is not None:
         object.__setattr__(trigger, "_hosted_last", last)

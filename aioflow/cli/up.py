@@ -37,6 +37,11 @@ def add_parser(nouns: Nouns) -> None:
         help="folder of DAG files, may be given again (default ./dags, else HOME/dags)",
     )
     parser.add_argument("--db", metavar="URL", help="default sqlite:///HOME/aioflow.db")
+    parser.add_argument(
+        "--db-wait",
+        metavar="SECONDS",
+        help="wait this long for a PostgreSQL server that does not answer, default 300",
+    )
     parser.add_argument("--host", metavar="ADDRESS", help="default 127.0.0.1")
     parser.add_argument("--port", metavar="N", help="default 8793; 0 for any free one")
     parser.add_argument(
@@ -58,6 +63,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "dags": arguments.dags,
         "db.url": arguments.db,
+        "db.wait_seconds": arguments.db_wait,
         "web.host": arguments.host,
         "web.port": arguments.port,
         "web.allow_remote": arguments.allow_remote,
@@ -96,8 +102,8 @@ def _run(arguments: argparse.Namespace) -> int:
     def announce(ready: Ready) -> None:
         _spare_what_stays()
         if arguments.json:
-            print_json(banner_facts(ready), line=True)
+            print_json(banner_facts(ready, sys.stdout), line=True)
         else:
-            print(banner_lines(ready), flush=True)
+            print(banner_lines(ready, sys.stdout), flush=True)
 
     return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})

@@ -8,9 +8,10 @@ from aioflow.core import budget, named_events, retry, rounds
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
-from aioflow.core.order import order, time_left
+from aioflow.core.order import order
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Grant, Slots
+from aioflow.core.try_time import time_left, time_limit
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
 from aioflow.model import CODE_MISSING, Body, Failure, Instant, TaskState, TriggerState
@@ -19,6 +20,7 @@ from aioflow.rows import ResultRow, TryRow
 
 __all__ = (
     "await_code",
+    "begin_try",
     "drop_record",
     "fail",
     "fail_or_retry",
@@ -37,6 +39,8 @@ __all__ = (
 
 
 CODE_AGAIN_US = 2_000_000
+
+_REPORTED_WITHIN_US = 60_000_000
 
 
 def start(grant: Grant, draft: Draft) -> None:
@@ -57,19 +61,33 @@ def start(grant: Grant, draft: Draft) -> None:
     else:
         draft.move(live, TaskState.RUNNING)
     if live.started_at is None and not grant.is_claimed:
-        live.started_at = draft.now
+        begin_try(live, draft)
     draft.effects.append(
         StartTry(
             live.spec.body,
             grant.worker,
             live.run.info,
-            order(live, draft.now),
+            order(live, draft.steady),
             grant.is_claimed,
-            time_left(live, draft.now),
+            time_left(live, draft.steady),
             int(live.run.durations[live.position]),
             _resumed(live),
         )
     )
+
+
+def begin_try(live: Live, draft: Draft, started_at: Instant | None = None) -> None:
+    """Note when a try began, and when it has had its time.
+
+    Args:
+        started_at: What a child says, by the wall clock; now by default. Where that is not within
+            the last minute the clock has stepped meanwhile, and the time is counted from now.
+    """
+    live.started_at = draft.now if started_at is None else started_at
+    limit = time_limit(live.spec)
+    if limit is not None:
+        ago = draft.now - live.started_at
+        live.ends_at = draft.steady + limit - (ago if 0 <= ago <= _REPORTED_WITHIN_US else 0)
 
 
 def _resumed(live: Live) -> Resume | None:
@@ -86,7 +104,7 @@ def _first_look(live: Live, draft: Draft) -> None:
     sensor = live.spec.sensor
     assert sensor is not None  # noqa: S101 - the caller looked
     if live.deadline_at is None:
-        live.deadline_at = draft.now + sensor.timeout_us
+        live.deadline_at = draft.steady + sensor.timeout_us
         draft.wake_task(live, live.deadline_at)
 
 
@@ -175,7 +193,7 @@ def fail_or_retry(
         at = retry.next_try_at(
             live.spec.retry,
             try_number=live.try_number,
-            now=draft.now,
+            now=draft.steady,
             chance=draft.chance(),
             retry_after_us=retry_after_us,
         )
@@ -206,7 +224,7 @@ def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slo
     """Infrastructure cut a start short: run again at once, unless that happens too often."""
     live.interruptions += 1
     unpark(live)
-    live.started_at = None  # the time it lost is not its own
+    live.started_at = live.ends_at = None  # the time it lost is not its own
     slots.release(live)
     slots.unblock(live)
     if live.interruptions > limit:
@@ -219,7 +237,7 @@ def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slo
 def await_code(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
     """The code of its version was not on the disk: the same try, when that has come back."""
     live.failure = failure
-    live.due_at = draft.now + CODE_AGAIN_US
+    live.due_at = draft.steady + CODE_AGAIN_US
     draft.move(live, TaskState.RETRYING)
     unpark(live)
     slots.release(live)
@@ -250,7 +268,7 @@ def look_again(live: Live, draft: Draft, slots: Slots, *, recheck_in_us: int | N
     live.due_at = retry.sensor_next_look(
         sensor,
         looks=live.looks,
-        now=draft.now,
+        now=draft.steady,
         recheck_in_us=recheck_in_us,
         deadline=live.deadline_at,
     )
@@ -272,7 +290,7 @@ def wake_due(live: Live, at: Instant, draft: Draft, slots: Slots) -> None:
             live.failure = None
         else:
             live.try_number += 1
-        live.started_at = None
+        live.started_at = live.ends_at = None
         requeue(live, draft, slots)
     elif live.state is TaskState.SENSING:
         requeue(live, draft, slots)

@@ -18,7 +18,7 @@ from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
-from aioflow.owed import CLEAR, Clearing
+from aioflow.owed import CLEAR, Clearing, Deadline
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
@@ -61,6 +61,7 @@ class Memory:
         keyed_backfills: The number of what a request of this turn has begun before, by DAG and key.
         found_slots: The newest runs of slots that backfills of this turn look at, and by which
             version of their DAGs those are slots.
+        found_ahead: Of the DAGs of which this turn makes ``MakeSlots``, the slots with a run.
         parking: What is behind runs, live and waits: what only waits is folded.
         run_keys: Runs by DAG and idempotency key.
         lines: Of the DAGs with a task that waits for the run before: which run that is.
@@ -78,7 +79,7 @@ class Memory:
         lanes: How much is owed of each other kind.
         found_owed: Rows of these that were read for this turn.
         callbacks_failed: How many came to nothing; not over a restart.
-        deadlines: Those that are owed, by run: numbers of the outbox, and their instants.
+        deadlines: Those that are owed, by run: they, by their numbers in the outbox.
         hosting: The last hosting number given out. It begins above every number of an
             earlier incarnation, because the epoch is its upper half.
         hosts_up: Roles whose shared host is ready.
@@ -106,9 +107,11 @@ class Memory:
         retries: Those of the present minute by pool. Neither taken back with a turn nor kept over
             a restart.
         late_after_us: How late the run of a slot may be before people are told; ``None`` for never.
+        run_ends: When runs that are limited have had their time, in steady time.
         schedules_late: How often they were; not over a restart.
         rests_after: Where the daemon ends once it is idle: a DAG whose runs follow each other
             has one after this instant, and no more.
+        shift: By how much the wall clock is ahead of steady time, as the last turn found it.
         commit_us: How long a commit takes lately, as the engine measured it.
     """
 
@@ -129,6 +132,7 @@ class Memory:
         self.backfills: dict[int, BackfillRow] = {}
         self.keyed_backfills: dict[tuple[str, str], int] = {}
         self.found_slots: dict[int, tuple[str, dict[Instant, RunRow | None]]] = {}
+        self.found_ahead: dict[str, set[Instant | None]] = {}
         self.lines: dict[str, Line] = {}
         self.live: Shelf[Live] = self.parking.tasks
         self.waits: Shelf[WaitRecord] = self.parking.triggers
@@ -141,7 +145,7 @@ class Memory:
         self.lanes: dict[str, Lane] = {}
         self.found_owed: dict[str, list[OutboxRow]] = {}
         self.callbacks_failed = 0
-        self.deadlines: dict[RunNo, dict[int, Instant]] = {}
+        self.deadlines: dict[RunNo, dict[int, Deadline]] = {}
         self.hosting = epoch << 32
         self.hosts_up: set[str] = set()
         self.node_no = 1
@@ -165,9 +169,15 @@ class Memory:
         self.late_after_us: int | None = None
         self.schedules_late = 0
         self.rests_after: Instant | None = None
+        self.shift = 0
+        self.run_ends: dict[RunNo, Instant] = {}
         self.commit_us = 1_000.0
         self.commit_no = 0
         self.numbers_needed = WAITS_LIMIT + 1
+
+    def on_wall(self, steady: Instant | None) -> Instant | None:
+        """Return what the wall clock shows at an instant of steady time, as far as is known."""
+        return None if steady is None else steady + self.shift
 
     def touch(self, run_id: str) -> None:
         """The rows of a run that had ended change with this turn."""

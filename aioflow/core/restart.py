@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aioflow.changes import RunChange, TriggerChange
-from aioflow.core import dag, deadlines, event_runs, handling, versions
+from aioflow.core import ahead, dag, deadlines, event_runs, handling, versions
 from aioflow.core.attempt import interrupt
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
@@ -114,6 +114,7 @@ def _resume_live(live: Live, draft: Draft, slots: Slots) -> None:
 
 def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
     memory = draft.memory
+    ahead.take_back(draft)
     for row in memory.dags.values():
         if not row.gone:
             versions.arm_schedule(row, draft)

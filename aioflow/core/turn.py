@@ -8,8 +8,10 @@ the runs it touched from their rows, and repeats the inputs one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from aioflow.core import (
+    ahead,
     assets,
     backfilling,
     calls,
@@ -31,6 +33,7 @@ from aioflow.core import (
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
     await_code,
+    begin_try,
     drop_record,
     fail_or_retry,
     interrupt,
@@ -56,6 +59,7 @@ from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
+    ClockStepped,
     CodeRestored,
     Continue,
     Delivered,
@@ -70,6 +74,7 @@ from aioflow.inputs import (
     HostUp,
     Input,
     LookBack,
+    MakeSlots,
     MoveClass,
     Noticed,
     ReadOwed,
@@ -79,6 +84,7 @@ from aioflow.inputs import (
     Stalled,
     StopWaits,
 )
+from aioflow.instants import Moment
 from aioflow.messages import (
     Awaiting,
     Began,
@@ -102,7 +108,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import CODE_MISSING, IMPORT_ERROR, Instant, RunState, TaskState
+from aioflow.model import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
 from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 
@@ -116,6 +122,11 @@ _OUTLIER = 10
 
 _RECENT = 0.2
 """Weight of the newest measurement in a task's expected duration."""
+
+
+_Word: TypeAlias = (
+    Asked | Due | Delivered | ReadOwed | Continue | LookBack | FillBack | MakeSlots | ClockStepped
+)
 
 
 class TurnFailed(AioflowError):
@@ -133,7 +144,7 @@ def decide(
     slots: Slots,
     inputs: Sequence[Input],
     *,
-    now: Instant,
+    at: Moment,
     chance: Callable[[], float],
     numbers: NumberBlock,
     granting: bool = True,
@@ -141,6 +152,7 @@ def decide(
     """Decide one turn.
 
     Args:
+        at: The moment at which all of it happens.
         granting: Whether what may start then does; without, only the inputs are taken.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
@@ -151,8 +163,9 @@ def decide(
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    draft = Draft(memory, now=now, chance=chance, numbers=numbers)
+    draft = Draft(memory, at=at, chance=chance, numbers=numbers)
     try:
+        ahead.heed_step(draft)
         for entry in inputs:
             _take(entry, draft, slots)
             succession.settle(draft, slots)
@@ -172,7 +185,7 @@ def decide(
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
     """Return how many runs these inputs may make beyond one each."""
-    slots = sum(isinstance(entry, Due) and bool(entry.dag_id) for entry in inputs)
+    slots = sum(bool(entry.dag_id) for entry in inputs if isinstance(entry, Due | MakeSlots))
     filled = {entry.backfill_no for entry in inputs if isinstance(entry, FillBack)}
     return slots * dag.MISSED_SLOTS_AT_ONCE + len(filled) * backfilling.SLOTS_AT_ONCE
 
@@ -228,13 +241,11 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
+        case MakeSlots() | ClockStepped():
+            _take_word(entry, draft, slots)
 
 
-def _take_word(
-    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack | FillBack,
-    draft: Draft,
-    slots: Slots,
-) -> None:
+def _take_word(entry: _Word, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
@@ -254,6 +265,10 @@ def _take_word(
             succession.looked_back(entry, draft, slots)
         case FillBack():
             backfilling.go_on(entry, draft, slots)
+        case MakeSlots():
+            dag.make_slots(entry, draft, slots)
+        case ClockStepped():
+            pass  # every turn looks at the clock
 
 
 def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:
@@ -289,7 +304,8 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
         return  # late: it was cancelled, or started again
     if slots.begin(live):
         if live.started_at is None:  # else it resumes: the time of its try runs on
-            live.started_at = report.at if isinstance(report, Began) else report.began_at
+            started_at = report.at if isinstance(report, Began) else report.began_at
+            begin_try(live, draft, started_at)
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
         if isinstance(report, Failed) and live.parked_start == report.start_no:
@@ -405,7 +421,7 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             draft.displace(live)
             slots.offer(live)
         else:  # the first in its process, which died before it could begin
-            live.started_at = None
+            live.started_at = live.ends_at = None
             requeue(live, draft, slots)
 
 

@@ -79,7 +79,7 @@ def explain_dag_trigger(one: DagTrigger, memory: Memory) -> Wait | None:
     elif row.trigger_no in memory.lacking_code:
         kind = WaitKind.CODE_MISSING
     elif one.retry_at is not None:
-        kind, until = WaitKind.RETRY_AT, one.retry_at
+        kind, until = WaitKind.RETRY_AT, memory.on_wall(one.retry_at)
         detail = "it had come to its end" if one.failure is None else one.failure.message
     else:
         kind = WaitKind.HOST
@@ -157,8 +157,10 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
         case TaskState.RETRYING:
             detail = "" if live.failure is None else live.failure.message
             if live.failure is not None and live.failure.reason == CODE_MISSING:
-                return Wait(kind=WaitKind.CODE_MISSING, detail=detail, until=live.due_at)
-            return Wait(kind=WaitKind.RETRY_AT, detail=detail, until=live.due_at)
+                kind = WaitKind.CODE_MISSING
+            else:
+                kind = WaitKind.RETRY_AT
+            return Wait(kind=kind, detail=detail, until=memory.on_wall(live.due_at))
         case TaskState.SENSING:
             if live.due_at is None and not live.is_hosted:
                 return Wait(kind=WaitKind.HOST, detail="async host", since=live.queued_at)
@@ -166,7 +168,7 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
                 kind=WaitKind.INTERVAL,
                 detail="the next look" if live.due_at is not None else _looks(live),
                 since=live.started_at,
-                until=live.due_at or live.deadline_at,
+                until=memory.on_wall(live.due_at or live.deadline_at),
             )
         case TaskState.DEFERRED:
             return _explain_window(live, memory, slots) or _explain_wait(live, memory)
@@ -216,7 +218,8 @@ def _explain_wait(live: Live, memory: Memory) -> Wait | None:
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     until = live.deadline_at if wait.is_handled else wait.row.deadline_at
-    return Wait(kind=kind, detail=detail, since=wait.row.since, until=until)
+    since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
+    return Wait(kind=kind, detail=detail, since=since, until=until)
 
 
 def is_unwatched(wait: WaitRecord, memory: Memory) -> bool:

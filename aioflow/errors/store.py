@@ -28,9 +28,14 @@ class StoreUnavailable(StoreError):
 
     Nothing was written, or it cannot be known whether it was: the same batch may be
     committed again, the fence tells the two apart.
+
+    Attributes:
+        may_pass: Whether it may be reached later without a change to its settings or ours.
     """
 
     code = "store.unavailable"
+
+    may_pass = True
 
 
 class SyncFailed(StoreError):

@@ -320,7 +320,8 @@ class TriggerHost:
 
     def _told(self, trigger: Trigger[Any], order: Host) -> Trigger[Any]:
         since, last = as_datetime(order.since), None if order.last is None else _last(*order.last)
-        return prepare(trigger, since=since, last=last, number=order.trigger_no)
+        number, since_us = order.trigger_no, order.waits_since
+        return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
     def _over(self, hosted: HostedTrigger) -> None:
         """From here on it is bounded by the clock alone."""

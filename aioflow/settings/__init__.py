@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dags: Folders of DAG files.
+        db_wait_seconds: How long a start waits for a database server that does not answer.
         port: 0 takes any free one.
         keep_runs_days: How long ended runs are kept; 0 for ever, as for the five below.
         trusted_proxies: Addresses and networks that are believed whom they pass on.
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dags: tuple[Path, ...]
     db: str
     durability: Literal["full", "normal"] = "full"
+    db_wait_seconds: float = 300.0
     host: str = "127.0.0.1"
     port: int = 8793
     allow_remote: bool = False

@@ -69,11 +69,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epoch: One more than that of whoever wrote as this node before.
         commit_no: Of the last batch applied; the next one is one more.
+        seen_at, steady_at: When that was, by the wall clock and in steady time; ``None`` where no
+            batch was applied, or an earlier version of the program applied it.
     """
 
     node_no: int
     epoch: int
     commit_no: int
+    seen_at: Instant | None = None
+    steady_at: Instant | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

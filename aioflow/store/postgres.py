@@ -21,7 +21,7 @@ from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind
-from aioflow.store.fence import NODE_NO, claiming, confirm_applied
+from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.in_order import Fetch
 from aioflow.store.postgres_schema import CONNECT_SECONDS, check_schema, prepare, translated
 from aioflow.store.reading import Question, Reading
@@ -176,8 +176,9 @@ class PostgresStore(Reading):
         statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
             row = await _row(connection, statement, claiming(about))
-        self._epoch, commit_no = row
-        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+        claim = claimed(row)
+        self._epoch = claim.epoch
+        return claim
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -277,7 +278,7 @@ async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) ->
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, POSTGRES)
     number = batch.number
-    moved = {"before": number - 1, "number": number, "at": batch.at}
+    moved = {"before": number - 1, "number": number, **committed_at(batch)}
     values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
         return True

@@ -113,6 +113,8 @@ def _state(connection: sqlalchemy.Connection, where: str) -> str:
 _REFUSED = ("22", "23", "54")
 # Tables, columns or rights are not there any more.
 _STRANGE = ("42", "0A", "XX")
+# A wrong password, or no such database.
+_NOT_OURS = ("28", "3D")
 
 
 # The driver's internal error comes, too, where the server hung up on an idle connection.
@@ -151,4 +153,6 @@ def _meaning(where: str, exc: BaseException) -> Exception:
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return BatchRefused(f"the database refused the batch: {exc}")
     detail = str(exc) or type(exc).__name__
-    return StoreUnavailable(f"the database {where} cannot be used: {detail}")
+    away = StoreUnavailable(f"the database {where} cannot be used: {detail}")
+    away.may_pass = not (getattr(exc, "sqlstate", None) or "").startswith(_NOT_OURS)
+    return away

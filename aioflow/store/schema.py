@@ -23,7 +23,7 @@ __all__ = (
     "upgrade",
 )
 
-HEAD = "0022"
+HEAD = "0023"
 """The revision this program works with. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

@@ -30,7 +30,7 @@ from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import Changes, bind
-from aioflow.store.fence import NODE_NO, claiming, confirm_applied
+from aioflow.store.fence import NODE_NO, claimed, claiming, committed_at, confirm_applied
 from aioflow.store.in_order import Fetch
 from aioflow.store.reading import Question, Reading
 from aioflow.store.rows import Values
@@ -140,8 +140,9 @@ class SqliteStore(Reading):
         """See ``Store``."""
         statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
         row = await self._write_one(statement.sql, statement.placed(claiming(about)))
-        self._epoch, commit_no = row
-        return Claim(node_no=NODE_NO, epoch=self._epoch, commit_no=commit_no)
+        claim = claimed(row)
+        self._epoch = claim.epoch
+        return claim
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -270,7 +271,7 @@ def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
     """Advance the commit number; ``False`` if the batch was applied earlier."""
     fence = compiled(FENCE, SQLITE)
     number = batch.number
-    moved = {"before": number - 1, "number": number, "at": batch.at}
+    moved = {"before": number - 1, "number": number, **committed_at(batch)}
     values = {"node_no": NODE_NO, "epoch": epoch, **moved}
     if raw.execute(fence.sql, fence.placed(values)).rowcount == 1:
         return True

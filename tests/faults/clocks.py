@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.daemon import eventually
 from tests.faults import tools
-from tests.faults.ground import TICKS, Ground, Victim
+from tests.faults.ground import LENGTHS, TICKS, Ground, Victim
 
-__all__ = ("ROLES", "clock_steps", "schedule_steps", "stand_still")
+__all__ = ("ROLES", "clock_steps", "length_steps", "schedule_steps", "stand_still")
 
 HOUR = 3600
 ROLES = ("daemon", "triggers", "async", "slot")
@@ -52,11 +52,7 @@ def schedule_steps(folder: Path) -> dict[str, int]:
         for offset in (0, 6 * HOUR, 4 * HOUR, 6 * HOUR):
             shim.set(offset)
             known = _slots(daemon)
-            if offset == 4 * HOUR:
-                # Its slots have been run already: there is nothing to fire before they end.
-                _let_pass(3.0)
-            else:
-                eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
+            eventually(lambda known=known: len(_slots(daemon) - known) >= 3, 45.0)  # type: ignore[misc]
             counts.append(len(_slots(daemon)))
         runs = daemon.get("/api/v1/runs?dag=ticks&limit=1000")[1]
         dates = Counter(run["logical_date"] for run in runs)
@@ -65,6 +61,33 @@ def schedule_steps(folder: Path) -> dict[str, int]:
             assert run["state"] in {"queued", "running", "success"}, run
         ground.judge_database()
     return {"slots": len(dates), "before_the_step_back": counts[1], "after_it": counts[2]}
+
+
+def length_steps(folder: Path) -> dict[str, int]:
+    """Lengths of an hour outlive steps of hours, and one of seconds ends after a step back."""
+    shim, gate = tools.ClockShim(folder), folder / "gate"
+    ground = Ground(folder)
+    with ground.daemon(dags=LENGTHS).wrap((), **shim.environment) as daemon:
+        run_id = ground.ask_until_answered(daemon, dag_id="hours", gate=str(gate))
+        eventually(lambda: _states(daemon, run_id)["deferred"] == 2, 60.0)
+        shim.set(6 * HOUR)
+        _let_pass(3.0)  # the sensor looks several times
+        assert not _states(daemon, run_id)["failed"], daemon.run(run_id)["tasks"]
+        short = ground.ask_until_answered(daemon, dag_id="soon")
+        eventually(lambda: _states(daemon, short)["deferred"] == 1, 60.0)
+        shim.set(-2 * HOUR)
+        assert daemon.wait(short)["state"] == "success"
+        gate.write_text("open")
+        eventually(lambda: _states(daemon, run_id)["success"] == 2, 60.0)
+        counts = _states(daemon, run_id)
+        assert counts == Counter(success=2, deferred=1), counts  # it sleeps for an hour
+        ground.acknowledged.clear()  # judged here
+        ground.judge_database()
+    return {"tasks": 4}
+
+
+def _states(daemon: Victim, run_id: str) -> Counter[str]:
+    return +Counter(daemon.run(run_id, limit=1)["counts"])
 
 
 def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:

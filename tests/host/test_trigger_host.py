@@ -271,7 +271,7 @@ def test_a_missing_snapshot_is_told_apart_and_does_not_matter_to_plug_ins(host):
 
     child.send(
         msgspec.structs.replace(gone, version="feedbeef"),
-        msgspec.structs.replace(plug_in, version="feedbeef"),
+        msgspec.structs.replace(plug_in, version="feedbeef", waits_since=0),
     )
 
     assert child.expect(TriggerEnded, lambda e: e.trigger_no == 1).failure.reason == "code_missing"

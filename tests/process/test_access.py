@@ -22,14 +22,15 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 def url_of(daemon: DaemonProcess) -> str:
-    """Return what its last start has printed last, once it has."""
+    """Return where its page is, with the token, once its last start has printed that."""
 
     def banner() -> str | None:
         text = daemon.log.read_text(errors="replace")
         return text if f"kill {daemon.process.pid}\n" in text else None
 
     lines = eventually(banner).split()
-    return [word for word in lines if word.startswith("http://") and "token=" in word][-1]
+    page = [word for word in lines if word.startswith("http://")][-1]
+    return f"{page}?token={(daemon.home / 'token').read_text().strip()}"
 
 
 def status_of(daemon: DaemonProcess, token: str, path: str = "/api/v1/me") -> int:

@@ -335,4 +335,4 @@ async def test_a_database_is_migrated_once(older_url):
             pass
 
     columns = [row[0] for row in rows(older_url, "SELECT version_num FROM alembic_version")]
-    assert columns == ["0022"]
+    assert columns == ["0023"]
