@@ -31,7 +31,7 @@ from aioflow.db_wait import open_database
 from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
-from aioflow.errors import HomeBusy
+from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
@@ -405,8 +405,14 @@ class _Node:
 
     async def _examine_store(self) -> None:
         """Check what the start had no time for, while the rest works."""
-        for found in await self._store.examine():
-            self._engine.report([Noticed(reason=found.reason, message=found.message)])
+        found = None
+        while found is None:
+            try:
+                found = await self._store.examine()
+            except StoreUnavailable as exc:
+                _log.warning("the database cannot be checked now", error=str(exc))
+                await self._clock.sleep(_WATCH_STORE_SECONDS)
+        self._engine.report([Noticed(reason=one.reason, message=one.message) for one in found])
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()

@@ -113,6 +113,10 @@ class Store(Browsed, Protocol):
         """Advance this node's epoch and return it; whoever wrote under the old one is fenced.
 
         Called once before the first ``commit``.
+
+        Raises:
+            ForeignDatabase: If the check after an unclean end finds damage. As much of the file is
+                checked before as there is time for.
         """
 
     async def commit(self, batch: Batch) -> None:

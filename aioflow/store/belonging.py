@@ -31,6 +31,7 @@ __all__ = (
     "check_log",
     "first_log",
     "next_log",
+    "number_logs",
     "settle_identity",
 )
 
@@ -55,8 +56,15 @@ class _Mark(NamedTuple):
 
 
 def first_log(raw: sqlite3.Connection) -> None:
-    """Give a new database its number; inside the transaction that makes it ours."""
-    raw.execute(f"PRAGMA user_version = {random.SystemRandom().randrange(_LOG_NUMBERS)}")
+    """Draw the first number, in a database that is new or has none."""
+    raw.execute(f"PRAGMA user_version = {random.SystemRandom().randrange(1, _LOG_NUMBERS)}")
+
+
+def number_logs(raw: sqlite3.Connection) -> None:
+    """Give its number to a database that was made before there were any."""
+    if raw.execute("PRAGMA user_version").fetchone() == (0,):
+        next_log(raw)
+        first_log(raw)
 
 
 def next_log(raw: sqlite3.Connection) -> None:

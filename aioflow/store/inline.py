@@ -79,6 +79,13 @@ class InlineWriter(Writer):
     def verify(self) -> None:
         """The file is nobody else's."""
 
+    async def checked(self) -> bool:
+        """It has just been made."""
+        return True
+
+    def raise_sync_failure(self, cause: BaseException | None = None) -> None:
+        """Nothing is synced."""
+
     @contextmanager
     def transaction(self, raw: sqlite3.Connection) -> Iterator[None]:
         """See ``Writer``."""

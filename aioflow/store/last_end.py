@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
+from aioflow.errors import StoreUnavailable
 from aioflow.store.wal_file import log_path
 
 __all__ = ("LastEnd",)
@@ -25,15 +27,21 @@ class LastEnd:
         self._note = None if home is None else home / "run" / "database"
         said = ""
         if self._note is not None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError), _told(self._note):
                 said = self._note.read_text(encoding="utf-8", errors="replace")
         self.was_clean = not said and not self._has_log()
         self.sync_failed = "" if said == _OPEN else said
 
     def begin(self) -> None:
-        """Note that the database is open. It stays noted if the process is killed."""
+        """Note that the database is open. It stays noted if the process is killed.
+
+        Raises:
+            StoreUnavailable: If the home cannot be written.
+        """
         if self._note is not None:
-            self._note.write_text(_OPEN, encoding="utf-8")
+            with _told(self._note):
+                self._note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._note.write_text(_OPEN, encoding="utf-8")
 
     def fail(self, message: str) -> None:
         """Note why the process is about to end; where even that fails, the log tells enough."""
@@ -44,7 +52,18 @@ class LastEnd:
     def close(self) -> None:
         """Note that the database was closed, if all of its log was copied back."""
         if self._note is not None and not self._has_log():
-            self._note.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the next start checks the file, no more
+                self._note.unlink(missing_ok=True)
 
     def _has_log(self) -> bool:
         return self._log.exists() and self._log.stat().st_size > 0
+
+
+@contextlib.contextmanager
+def _told(note: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise StoreUnavailable(f"cannot use {note}: {exc.strerror}") from exc

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from aioflow.errors import ForeignDatabase
 __all__ = ("CHECK_SECONDS", "damage", "damage_of", "damaged")
 
 CHECK_SECONDS = 1.0
-"""How long a start after an unclean end may take for the check: enough for about 1 GB that the
-system has in memory. Of a larger file the rest is checked while the daemon works."""
+"""How long a start after an unclean end may take for the check: enough for some hundred megabytes
+that the system has in memory. Of a larger file the rest is checked while the daemon works."""
 
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
 _LISTED = 100
 _SHOWN = 3
 """Lines of damage that one message tells."""
@@ -37,39 +36,42 @@ def damage(raw: sqlite3.Connection, seconds: float | None = None) -> list[str] |
         until = _clock.monotonic_us() + round(seconds * 1e6)
         raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
     try:
-        rows = raw.execute(f"PRAGMA quick_check({_SHOWN})").fetchall()
-    except sqlite3.DatabaseError as exc:
-        code = exc.sqlite_errorcode & 0xFF
-        if code == sqlite3.SQLITE_INTERRUPT:
-            return None
-        if code not in _DAMAGE:
+        return _found(raw, "quick_check", _SHOWN)
+    except sqlite3.OperationalError as exc:
+        if exc.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
-        return [str(exc)]
+        return None
     finally:
         raw.set_progress_handler(None, 0)
-    return _lines(rows)
 
 
 def damage_of(url: str) -> list[str]:
     """Return what is damaged in the file that a URL names, also where an index does not fit.
 
-    What is not ours, or not there, has none: whoever opens it is told.
+    What is no SQLite file, or not there, has none: whoever opens it is told.
     """
     scheme, _, path = url.partition(":///")
     if scheme != "sqlite" or not Path(path).exists():
         return []
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     try:
-        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as raw:
-            rows = raw.execute(f"PRAGMA integrity_check({_LISTED})").fetchall()
+            return _found(raw, "quick_check", _LISTED) or _found(raw, "integrity_check", _LISTED)
+    except sqlite3.Error:
+        return []
+
+
+def _found(raw: sqlite3.Connection, check: str, limit: int) -> list[str]:
+    """Return the lines of a check."""
+    try:
+        rows = raw.execute(f"PRAGMA {check}({limit})").fetchall()
     except sqlite3.DatabaseError as exc:
-        return [str(exc)] if exc.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CORRUPT else []
-    return _lines(rows)
-
-
-def _lines(rows: Sequence[tuple[str]]) -> list[str]:
-    lines = [line for (text,) in rows for line in text.splitlines()]
-    return [line for line in lines if line != "ok" and not line.startswith("***")]
+        if exc.sqlite_errorcode & 0xFF not in _DAMAGE:
+            raise
+        # It cannot go on, and the line before is lost. It ends by itself after the first one.
+        return [str(exc)] if limit == 1 else _found(raw, check, 1)
+    found = [line for (text,) in rows for line in text.splitlines()]
+    return [line for line in found if line != "ok" and not line.startswith("***")]
 
 
 def damaged(path: Path, what: str) -> ForeignDatabase:

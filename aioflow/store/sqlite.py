@@ -9,11 +9,12 @@ transaction stays half open.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    contextmanager,
 )
 from copy import copy
 from functools import partial
@@ -25,7 +26,7 @@ import aiosqlite
 import anyio
 
 from aioflow.clock import SystemClock
-from aioflow.errors import BatchRefused, StoreSlow
+from aioflow.errors import BatchRefused, StoreError, StoreSlow
 from aioflow.rows import Batch, NodeFacts
 from aioflow.secrets import Vault
 from aioflow.store import Claim, Durability, Finding, Store, journal
@@ -138,6 +139,7 @@ class SqliteStore(Reading):
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
+        await self._writing().checked()
         statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
         row = await self._write_one(statement.sql, statement.placed(claiming(about)))
         claim = claimed(row)
@@ -165,7 +167,7 @@ class SqliteStore(Reading):
 
     async def checkpoint(self) -> None:
         """See ``Store``."""
-        with translated(self._path):
+        with self._told():
             await in_thread(self._writing().checkpointer.run)
 
     def verify(self) -> None:
@@ -183,7 +185,7 @@ class SqliteStore(Reading):
         found = []
         if writer.last_end.sync_failed:
             found.append(Finding(reason="sync", message=writer.last_end.sync_failed))
-        if not writer.is_checked:
+        if not await writer.checked():
             self._damage += await self._damage_found()
         if self._damage:
             message = str(damaged(self._path, "; ".join(self._damage)))
@@ -193,7 +195,7 @@ class SqliteStore(Reading):
     async def _damage_found(self) -> list[str]:
         async with self._open_another(self._path) as connection:
             try:
-                with translated(self._path):
+                with self._told():
                     return await cross(connection, damage) or []
             finally:
                 await connection.interrupt()  # it may have been cancelled
@@ -201,7 +203,7 @@ class SqliteStore(Reading):
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[Values]]:
         if self._writer is not None:
             self._writer.verify()
-        with translated(self._path):
+        with self._told():
             if self._seconds is None:
                 return await cross(next(self._readers), partial(_answers, questions))
             answers = partial(_answers_within, questions, self._seconds)
@@ -218,11 +220,11 @@ class SqliteStore(Reading):
             self._writer.verify()
         # A connection of its own: its transaction stays open, and what it cached goes with it.
         async with self._open_another(self._path) as connection:
-            with translated(self._path):
+            with self._told():
                 cursors = await cross(connection, partial(_opened_answers, questions))
 
             async def fetch(cursor: sqlite3.Cursor, count: int) -> Sequence[Values]:
-                with translated(self._path):
+                with self._told():
                     return await cross(connection, lambda _: cursor.fetchmany(count))
 
             yield [partial(fetch, cursor) for cursor in cursors]
@@ -237,6 +239,17 @@ class SqliteStore(Reading):
             return row
 
         return await writer.run(write)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise what the errors of SQLite mean; once a sync has failed, that."""
+        try:
+            with translated(self._path):
+                yield
+        except StoreError:
+            if self._writer is not None:
+                self._writer.raise_sync_failure()
+            raise
 
     def _writing(self) -> Writer:
         if self._writer is None:

@@ -19,7 +19,14 @@ from aioflow.errors import (
 )
 from aioflow.secrets import Vault
 from aioflow.store import wal_file
-from aioflow.store.belonging import check_home, check_log, first_log, next_log, settle_identity
+from aioflow.store.belonging import (
+    check_home,
+    check_log,
+    first_log,
+    next_log,
+    number_logs,
+    settle_identity,
+)
 from aioflow.store.lock import FileLock
 from aioflow.store.schema import REVISION_TABLE, check_revision, sqlite_script, upgrade
 from aioflow.store.soundness import damaged
@@ -119,6 +126,7 @@ def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection, vault: Vault 
     (mode,) = raw.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreUnavailable(f"{path} is on a file system without a write-ahead log")
+    number_logs(raw)
     if _is_empty(raw) and (script := sqlite_script()):
         next_log(raw)
         raw.executescript(script)

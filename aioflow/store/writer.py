@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,19 +53,33 @@ async def open_to_write(
     try:
         last_end = LastEnd(path, home)
         await in_thread(prepare, path, lock, vault, home)
-        is_checked = last_end.was_clean or await in_thread(_check, path)
-        last_end.begin()
+        last_end.begin()  # with the log, what told of an unclean end has gone: not before this
         synchronous = "FULL" if durability == "full" else "NORMAL"
-        writer = Writer(path, lock, last_end, synchronous=synchronous, is_checked=is_checked)
+        writer = Writer(path, lock, last_end, synchronous=synchronous)
+        checking = None if last_end.was_clean else _began_check(path)
         try:
             await writer.open()
+            writer.checking = checking
             yield writer
         finally:
             with anyio.CancelScope(shield=True):
                 await writer.close()
+                if checking is not None:
+                    await in_thread(wait, [checking])
             writer.note_end()
     finally:
         lock.release()
+
+
+def _began_check(path: Path) -> Future[bool]:
+    """Begin to check the file, while the rest of a node starts: few of its threads wait for it."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="aioflow-check")
+    try:
+        return pool.submit(_check, path)
+    except RuntimeError as exc:  # there is no thread to be had now
+        raise StoreUnavailable(f"{path} cannot be checked: {exc}") from exc
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _check(path: Path) -> bool:
@@ -87,16 +102,14 @@ class Writer:
 
     Attributes:
         last_end: How the life before ended.
-        is_checked: The file was found whole, or closed as it should be.
+        checking: The check after an unclean end; says whether that was all of the file.
     """
 
-    def __init__(
-        self, path: Path, lock: FileLock, last_end: LastEnd, *, synchronous: str, is_checked: bool
-    ) -> None:
+    def __init__(self, path: Path, lock: FileLock, last_end: LastEnd, *, synchronous: str) -> None:
         self._path = path
         self._lock = lock
         self.last_end = last_end
-        self.is_checked = is_checked
+        self.checking: Future[bool] | None = None
         self._sync_failure = ""
         self._synchronous = synchronous
         self._clock = SystemClock()
@@ -128,6 +141,14 @@ class Writer:
         if connection is not None:
             await connection.close()
 
+    async def checked(self) -> bool:
+        """Wait for the check after an unclean end; return whether that was all of the file.
+
+        Raises:
+            ForeignDatabase: If it is damaged.
+        """
+        return self.checking is None or await in_thread(self.checking.result)
+
     async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function in the thread of the connection.
 
@@ -135,7 +156,7 @@ class Writer:
             StoreError: What the errors of SQLite mean.
         """
         async with self._turn:
-            self._raise_sync_failure()
+            self.raise_sync_failure()
             if self._connection is None:
                 await self.open()
             assert self._connection is not None  # noqa: S101 - open() raises otherwise
@@ -163,8 +184,13 @@ class Writer:
 
     def verify(self) -> None:
         """Check that the file is still the one that was locked, and that the disk has it."""
-        self._raise_sync_failure()
+        self.raise_sync_failure()
         self._lock.verify()
+
+    def raise_sync_failure(self, cause: BaseException | None = None) -> None:
+        """Raise it, if a sync has failed: whatever else fails then follows from that."""
+        if self._sync_failure:
+            raise SyncFailed(self._sync_failure) from cause
 
     def note_end(self) -> None:
         """Note that the file was closed. What failed to be synced is left for the next start."""
@@ -177,7 +203,7 @@ class Writer:
         except sqlite3.Error as exc:
             if is_sync_failure(exc):
                 self._sync_failed(exc)
-            self._raise_sync_failure(exc)  # what follows from it is no other failure
+            self.raise_sync_failure(exc)
             raise
 
     def _sync_failed(self, exc: sqlite3.Error) -> None:
@@ -194,10 +220,6 @@ class Writer:
             self._lock.sever()
             copy_again(self._path, keep_open=True)  # also if another program closes it last
             self.last_end.fail(self._sync_failure)
-
-    def _raise_sync_failure(self, cause: BaseException | None = None) -> None:
-        if self._sync_failure:
-            raise SyncFailed(self._sync_failure) from cause
 
 
 async def threaded(connector: Callable[[], sqlite3.Connection], path: Path) -> aiosqlite.Connection:

@@ -79,6 +79,10 @@ def test_refused_at_start(stranger, tmp_path):
     judge("refused", {"stranger": stranger}, storage.refused_at_start(tmp_path, stranger))
 
 
+def test_damaged_after_a_kill(tmp_path):
+    judge("refused", {"stranger": "damaged"}, storage.damaged_after_a_kill(tmp_path))
+
+
 def test_read_only_home(tmp_path):
     judge("read_only", {}, storage.read_only_home(tmp_path))
 

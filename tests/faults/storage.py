@@ -22,6 +22,7 @@ __all__ = (
     "STRANGERS",
     "another_writer",
     "calls_that_fail",
+    "damaged_after_a_kill",
     "disk_full",
     "log_lost_while_stopped",
     "read_only_home",
@@ -350,6 +351,32 @@ def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
     [said] = again.log.read_text().splitlines()[lines:]
     assert said.endswith(f"[{REFUSED[stranger]}]"), said
     assert digest(ground.database) == before, "it wrote into a file that it did not know"
+    ground.judge_nobody_left()
+    return {"refused_seconds": round(took, 2)}
+
+
+def damaged_after_a_kill(folder: Path) -> dict[str, float]:
+    """A page is damaged after a kill: the start refuses the file, and says what to do."""
+    ground = Ground(folder)
+    daemon = ground.daemon().start()
+    ground.ask_until_answered(daemon)
+    ground.judge(daemon)
+    daemon.kill(whole_tree=True)
+    with closing(sqlite3.connect(ground.database)) as raw:  # copies the log back, and removes it
+        wanted = "SELECT rootpage FROM sqlite_master WHERE name = 'run_live'"
+        (page,) = raw.execute(wanted).fetchone()
+    with ground.database.open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(random.Random(1).randbytes(4096))
+    before, lines = digest(ground.database), daemon.log_lines()
+    again, began = ground.daemon(), time.monotonic()
+    assert not again.start_or_die(), "it came up on it"
+    took = time.monotonic() - began
+    assert again.process.returncode == 1, again.process.returncode
+    [said] = again.log.read_text().splitlines()[lines:]
+    assert said.endswith("[store.foreign]"), said
+    assert "aioflow db check" in said, said
+    assert digest(ground.database) == before
     ground.judge_nobody_left()
     return {"refused_seconds": round(took, 2)}
 

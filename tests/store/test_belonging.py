@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from aioflow.store.belonging import IDENTITY_FILE
 from aioflow.store.copying import copy
 from aioflow.store.replay import compare
 from aioflow.store.wal_file import log_path
+from aioflow.threads import in_thread
+from tests.commands import run
 from tests.store.samples import RESULT, TASK, VAULT, batch, first_batch
 
 
@@ -258,7 +262,8 @@ async def test_a_home_serves_its_own_databases_old_and_new(home, tmp_path):
 async def test_a_copied_database_is_of_the_same_home(home):
     await commit_more(home, 1, 2)
 
-    await copy(f"sqlite:///{home}/aioflow.db", f"sqlite:///{home}/copy.db", VAULT, home)
+    source, target = (f"sqlite:///{home}/{name}" for name in ("aioflow.db", "copy.db"))
+    await copy(source, target, VAULT, home)
 
     async with opened(home, "copy.db") as store:
         assert (await store.claim()).commit_no == 2
@@ -297,8 +302,8 @@ async def _judge_damage(left: Path, to: Path, pages) -> None:
         _damage(damaged / "aioflow.db", page)
         log_path(damaged / "aioflow.db").unlink()  # it would mend the page
         with pytest.raises(ForeignDatabase) as refused:
-            async with opened(damaged):
-                pass
+            async with opened(damaged) as store:
+                await store.claim()
         for named in ("aioflow db check", "restore the last copy", ".recover"):
             assert named in str(refused.value)
         shutil.rmtree(damaged)
@@ -340,6 +345,21 @@ async def test_what_the_start_has_no_time_to_check_is_checked_while_it_works(
 
     assert found.reason == "damaged"
     assert "aioflow db check" in found.message
+
+
+async def test_db_check_names_what_is_damaged(home, tmp_path):
+    left = await _left(home, tmp_path)
+    with closing(sqlite3.connect(left / "aioflow.db")) as raw:
+        (page,) = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = 'run'").fetchone()
+    before = await in_thread(partial(run, "db", "check", "--json", home=left))
+    _damage(left / "aioflow.db", page)
+
+    done = await in_thread(partial(run, "db", "check", "--json", home=left))
+
+    assert before.json == {"ok": True, "differences": []}
+    assert done.status == 1
+    told = "\n".join(done.json["differences"])
+    assert re.search(rf"^damaged: .*page {page}\b", told, re.MULTILINE | re.IGNORECASE), told
 
 
 async def test_after_a_clean_end_nothing_is_checked(home, monkeypatch):
