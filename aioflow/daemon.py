@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow.answers import Answers
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.plug_ins import warn_of_broken
+from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
@@ -105,7 +106,7 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
-    check_writers(settings)
+    check_writers(settings, list_loaded(settings.dags))
     make_home(settings.home)
     close_off()
     with _alone(settings.home):
