@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from aioflow.answers import Answers
 from aioflow.catalog import Catalog, Limits
 from aioflow.catalog.parsing import Parser
+from aioflow.catalog.scanning import list_loaded
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
@@ -36,7 +37,7 @@ from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
-from aioflow.inputs import Drain, Noticed
+from aioflow.inputs import Continue, Drain, Noticed
 from aioflow.log import Logger
 from aioflow.masking import Masks
 from aioflow.owed import Alert
@@ -108,7 +109,7 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
-    check_writers(settings)
+    check_writers(settings, list_loaded(settings.dags))
     make_home(settings.home)
     close_off()
     with _alone(settings.home):
@@ -305,6 +306,8 @@ class _Node:
             front = self._front = await self._open_front()
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
+            if not self._engine.has_queued:
+                self._let_begin()
             starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
             starting.start_soon(self._start_web, services, front)
@@ -342,11 +345,20 @@ class _Node:
         return catalog
 
     async def _start_web(self, services: TaskGroup, front: _Front) -> None:
-        """Serve the API and the page, once what was waiting has been handed to its hosts."""
+        """Serve the API and the page, once what was waiting has been handed to its hosts.
+
+        Tasks wait for it: one that takes the daemon down can be cancelled before it does so again.
+        """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
-            while self._engine.waiting_inputs:
+            while self._engine.waiting_inputs and not self._engine.slots.is_held:
                 await self._engine.next_turn()
         self._url = await services.start(front.serve)
+        self._let_begin()
+
+    def _let_begin(self) -> None:
+        """Begin what was queued or running when the last daemon ended."""
+        self._engine.slots.is_held = False
+        self._engine.report([Continue(-1)])  # a turn, about no run
 
     def describe(self) -> Ready:
         """Return what a banner says."""
@@ -424,9 +436,11 @@ class _Node:
 
 
 def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
+    slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
+    slots.is_held = True
     return Engine(
         store,
-        Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots),
+        slots,
         clock=clock,
         chance=random.SystemRandom().random,
         retries_per_run=settings.retries_per_run or None,

@@ -152,6 +152,11 @@ class Engine:
         live = self.memory.live.objects.values()
         return not self._inbox and not any(one.state is TaskState.RUNNING for one in live)
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether a task waits for its place."""
+        return any(one.state is TaskState.QUEUED for one in self.memory.live.objects.values())
+
     async def next_turn(self) -> None:
         """Return after a turn; those who wait look at its outcome before the next one."""
         if self._turned.is_set():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.core import budget, named_events, retry, rounds
+from aioflow.core import budget, named_events, retry, rounds, trials
 from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
@@ -21,6 +21,7 @@ from aioflow.rows import ResultRow, TryRow
 __all__ = (
     "await_code",
     "begin_try",
+    "cut_short",
     "drop_record",
     "fail",
     "fail_or_retry",
@@ -52,6 +53,7 @@ def start(grant: Grant, draft: Draft) -> None:
         live.run.live[live.task_no] = live
         draft.memory.live[live.task_no] = live
     live.start_no += 1
+    draft.memory.unclaimed.discard(live.task_no)
     if live.spec.sensor is not None:
         _first_look(live, draft)
     if grant.is_claimed or live.state is TaskState.SENSING:
@@ -220,14 +222,31 @@ def fail(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
     end(live, TaskState.FAILED, draft, slots)
 
 
-def interrupt(live: Live, failure: Failure, limit: int, draft: Draft, slots: Slots) -> None:
-    """Infrastructure cut a start short: run again at once, unless that happens too often."""
+def cut_short(live: Live, failure: Failure, draft: Draft, slots: Slots) -> None:
+    """The process that a task shared died: run again, unless the task is what killed it.
+
+    However often that happens, a task is not charged for what ran beside it; see ``trials``.
+    """
+    guilt = trials.guilt(live, draft.memory)
+    if guilt is None:
+        interrupt(live, failure, None, draft, slots)
+    else:
+        alert(live.run, live.position, guilt, draft)
+        interrupt(live, guilt, 0, draft, slots)
+
+
+def interrupt(live: Live, failure: Failure, limit: int | None, draft: Draft, slots: Slots) -> None:
+    """Infrastructure cut a start short: run again at once, unless that happens too often.
+
+    Args:
+        limit: Interruptions that a task survives; ``None`` if it survives any number.
+    """
     live.interruptions += 1
     unpark(live)
     live.started_at = live.ends_at = None  # the time it lost is not its own
     slots.release(live)
     slots.unblock(live)
-    if live.interruptions > limit:
+    if limit is not None and live.interruptions > limit:
         message = f"interrupted {live.interruptions} times; the last time: {failure.message}"
         fail(live, Failure(type=failure.type, message=message, reason="interrupted"), draft, slots)
         return

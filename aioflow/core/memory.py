@@ -18,7 +18,7 @@ from aioflow.core.standing import Standing
 from aioflow.core.suspects import Suspects
 from aioflow.errors import RequestError
 from aioflow.model import DagSpec, Instant, RunNo, RunState, TaskNo, TriggerNo
-from aioflow.owed import CLEAR, Clearing, Deadline
+from aioflow.owed import CLEAR, TRIAL, Clearing, Deadline, Trial
 from aioflow.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 
 __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
@@ -26,6 +26,7 @@ __all__ = ("WAITS_LIMIT", "Memory", "RetryMinute")
 _DIGITS = 20
 
 _decode = msgspec.msgpack.Decoder(Clearing).decode
+_decode_trial = msgspec.msgpack.Decoder(Trial).decode
 
 WAITS_LIMIT = 100
 """Triggers a coroutine may wait for at once."""
@@ -89,6 +90,10 @@ class Memory:
             and key. Not over a restart.
         sealed: What a request of this turn has to seal anew: values, and triggers.
         clearings: What of which run has to begin anew, and the number of the outbox it has.
+        trial: Tasks that begin apart from others, see ``trials``; ``None`` if none does.
+        trial_no: The number of the outbox it has.
+        unclaimed: Queued tasks that may have begun in the process that died: none is claimed behind
+            another, so that its next start is stored before it begins.
         loaded: Ended runs that a request waits for, by their ids and the idempotency key of that;
             or why they cannot be.
         touched: In which commits runs that had ended were marked, deleted or had begun to go on,
@@ -153,6 +158,9 @@ class Memory:
         self.event_requests: dict[tuple[str, str], int] = {}
         self.sealed: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
+        self.trial: Trial | None = None
+        self.trial_no = -1
+        self.unclaimed: set[TaskNo] = set()
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
         self.admitted = Admitted()
@@ -183,13 +191,16 @@ class Memory:
         """The rows of a run that had ended change with this turn."""
         self.touched[run_id] = self.commit_no + 1
 
-    def index_clearings(self) -> None:
-        """Learn from what is owed what is to begin anew."""
+    def index_outbox(self) -> None:
+        """Learn from what is owed what is to begin anew, and what is on trial."""
         self.clearings.clear()
+        self.trial, self.trial_no = None, -1
         for number, (kind, body) in self.outbox.items():
             if kind == CLEAR:
                 clearing = _decode(body)
                 self.clearings[clearing.run_no] = (number, clearing)
+            elif kind == TRIAL:
+                self.trial, self.trial_no = _decode_trial(body), number
 
     def add_plan(self, version: str, spec: DagSpec) -> Plan:
         """Know a version of a DAG. A second call returns the first plan."""

@@ -27,6 +27,7 @@ from aioflow.core import (
     rehosting,
     streaming,
     succession,
+    trials,
     versions,
     waits,
 )
@@ -200,6 +201,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
+    trials.go_on(draft)
     for grant in slots.grant(draft.memory):
         if grant.is_waiting:
             waits.start(grant.live, draft)
@@ -488,6 +490,7 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:
+        trials.look_again(due, draft)
         return
     if live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.

@@ -18,6 +18,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
 from aioflow.core.streaming import full_window
 from aioflow.core.tallies import TALLY
+from aioflow.core.trials import DAEMON
 from aioflow.model import (
     CODE_MISSING,
     DEFAULT_POOL,
@@ -39,6 +40,7 @@ __all__ = (
 )
 
 DRAINED = "the node is drained; see `aioflow nodes undrain`"
+HELD = "the web server does not answer yet; what ran or was queued begins when it does"
 STOPPING = "the daemon is stopping; its next start goes on with it"
 
 
@@ -239,9 +241,12 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     run = entry.run
     spec = run.spec.tasks[entry.position]
     since = entry.queued_at if isinstance(entry, Live) else None
-    if memory.is_drained or not slots.is_open:
-        detail = DRAINED if memory.is_drained else STOPPING
+    if memory.is_drained or not slots.is_open or slots.is_held:
+        detail = HELD if slots.is_held else STOPPING
+        detail = DRAINED if memory.is_drained else detail
         return Wait(kind=WaitKind.SLOT, detail=detail, since=since)
+    if (trial := _explain_trial(entry, memory)) is not None:
+        return Wait(kind=WaitKind.SLOT, detail=trial, since=since)
     has_room = isinstance(entry, Live) and entry.task_no in slots.kept
     full = None if has_room else _explain_pool(spec, memory, slots)
     if full is not None and is_start(entry) and slots.counts_deferred(spec):
@@ -262,6 +267,18 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
     places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
+
+
+def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
+    """Say how many tasks begin before this one, because one of them may kill its process."""
+    trial = memory.trial
+    if trial is None or not trial.groups or is_start(entry):
+        return None
+    if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
+        return None
+    whose = "the daemon" if trial.process == DAEMON else "the async host"
+    count = sum(map(len, trial.groups))
+    return f"{count} tasks ran when {whose} died again; they begin first, in groups"
 
 
 def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:

@@ -157,11 +157,24 @@ def test_a_daemon_leaves_no_core(shared_daemon):
     assert core[4] == "0"
 
 
-@pytest.mark.parametrize("what", ["dags", "home/aioflow.toml"])
-def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "home").mkdir()
+@pytest.mark.parametrize(
+    "what",
+    [
+        "dags",
+        "release/linked.py",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("home", "home/code", "home/aioflow.toml", "dags/a.py", "release")
+        ),
+    ],
+)
+def test_a_daemon_does_not_start_where_every_user_could_put_code(tmp_path, what):
+    for folder in ("dags", "home/code", "release"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "home" / "aioflow.toml").write_text("[slots]\ncpu = 1\n")
+    (tmp_path / "dags" / "a.py").write_text("")
+    (tmp_path / "release" / "linked.py").write_text("")
+    (tmp_path / "dags" / "b.py").symlink_to("../release/linked.py")
     (tmp_path / what).chmod(0o777)
     one = DaemonProcess(tmp_path / "home", tmp_path / "dags")
 
@@ -169,7 +182,8 @@ def test_a_daemon_does_not_start_where_anybody_could_put_code(tmp_path, what):
         one.start()
 
     told = one.log.read_text(errors="replace")
-    assert f"anybody here can write {tmp_path / what}" in told
+    assert f"every user of this machine can write {tmp_path / what}, " in told
+    assert f"run: chmod o-w {tmp_path / what};" in told
     assert "[settings]" in told
     assert not (tmp_path / "home" / "aioflow.db").exists()
 
