@@ -81,7 +81,7 @@ class Node:
             clock=clock,
             ask=self._answers.ask,
         )
-        self._slot = SlotExecutor(wiring, CPU_SLOTS)
+        self._slot = SlotExecutor(wiring, CPU_SLOTS, idle_seconds=math.inf)
         self._async = AsyncExecutor(wiring, health_seconds=_NOT_WATCHED)
         self._triggerers = {
             role: Triggerer(wiring, role=role, health_seconds=_NOT_WATCHED)
