@@ -77,6 +77,7 @@ from aioflow.inputs import (
     RoomChanged,
     Stalled,
     StopWaits,
+    WorkerSilent,
 )
 from aioflow.messages import (
     Awaiting,
@@ -225,6 +226,8 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
             processes.take(entry, draft, slots)
+        case WorkerSilent():
+            slots.note_silence(entry)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
 

@@ -14,6 +14,7 @@ import anyio
 
 from aioflow.children import Child
 from aioflow.effects import StartTry
+from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.printing import Printing
 from aioflow.executors.wiring import Outgoing, Wiring, may_ask
 from aioflow.inputs import Input
@@ -26,13 +27,14 @@ from aioflow.messages import (
     Failed,
     Labelled,
     NotReadyYet,
+    Pong,
     Recalled,
     Report,
     Skipped,
     Succeeded,
 )
 from aioflow.model import Failure, RunNo, StartNo, TaskNo
-from aioflow.orders import ForgetRun, Recall, RunInfo
+from aioflow.orders import ForgetRun, Ping, Recall, RunInfo
 
 __all__ = ("NO_PROCESS", "Process", "TryKey", "key_of")
 
@@ -76,9 +78,10 @@ class Process:
     """Made by ``Processes``; ``run`` starts it and ends with it.
 
     Args:
-        on_idle: Called when it has reported the end of all it was sent.
+        heartbeat: Counts for how long it is silent.
 
     Attributes:
+        on_idle: Called when it has reported the end of all it was sent.
         version: Whose code it has loaded; empty until its first try.
         has_reported: Whether it has ever said anything.
         memory_bytes: Its resident memory, as of the last look.
@@ -87,14 +90,16 @@ class Process:
 
     hosts_triggers = False
 
-    def __init__(self, wiring: Wiring, on_idle: Callable[[], None] = lambda: None) -> None:
-        self.on_idle = on_idle
+    def __init__(self, wiring: Wiring, heartbeat: Heartbeat) -> None:
+        self.on_idle: Callable[[], None] = _nothing
+        self.heartbeat = heartbeat
         self.version = ""
         self.has_reported = False
         self.memory_bytes = 0
         self.idle_since_us = 0
         self._wiring = wiring
         self._child: Child | None = None
+        self._killed_for: Failure | None = None
         self._outgoing: Outgoing | None = None
         self._is_accepting = False
         self._told: dict[RunNo, RunInfo] = {}
@@ -128,7 +133,7 @@ class Process:
             self._child = None
         if self._printing is not None:
             await self._printing.finish()
-        return failure
+        return self._killed_for or failure
 
     async def _print(self, data: bytes) -> None:
         if self._printing is not None:
@@ -151,6 +156,21 @@ class Process:
         self._is_accepting = False
         if self._child is not None:
             self._child.kill()
+
+    def beat(self) -> None:
+        """Ask it for a sign of life, and note whether it gave one since the last beat."""
+        if self._child is not None:
+            self._order(Ping(self._wiring.clock.monotonic_us()))
+            self.heartbeat.beat(self._child)
+
+    def kill_frozen(self) -> Failure:
+        """Kill it because it was silent for too long; return what its tries are told."""
+        if self._killed_for is None:
+            seconds = self.heartbeat.silent_us / 1e6
+            message = f"the worker neither answered nor computed for {seconds:g} s, and was killed"
+            self._killed_for = Failure(type="Frozen", message=message, reason="killed")
+            self._kill()
+        return self._killed_for
 
     @property
     def is_spent(self) -> bool:
@@ -268,9 +288,10 @@ class Process:
             elif isinstance(report, Ask):
                 if may_ask(self, report):
                     self._wiring.ask(self, report)
-            else:
+            elif not isinstance(report, Pong):
                 _logger.warning("a slot worker reported %s", type(report).__name__)
         self.has_reported = True
+        self.heartbeat.heard()
         if passed:
             self._wiring.report(passed)
         self._rearm()
@@ -317,7 +338,8 @@ class Process:
         Args:
             charge_first: Whether the first in line answers for it if none had begun.
         """
-        alive = {key: tried for key, tried in self._sent.items() if not tried.is_stopped}
+        sent, self._sent = self._sent, {}  # of what it reports later nothing counts
+        alive = {key: tried for key, tried in sent.items() if not tried.is_stopped}
         reports: list[Input] = [
             self._failed(tried, failure) for tried in alive.values() if tried.began is not None
         ]
@@ -391,6 +413,10 @@ class Process:
         elif not tried.is_recalled and len(self._sent) > 1 and now >= _stuck_at(tried):
             tried.is_recalled = True
             self._order(Recall(tuple(key for key, sent in self._sent.items() if not sent.began)))
+
+
+def _nothing() -> None:
+    """No slot holds it yet."""
 
 
 def key_of(effect: StartTry) -> TryKey:

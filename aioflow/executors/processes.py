@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from aioflow.children import NoRoom
+from aioflow.executors.heartbeat import Heartbeat, beat_seconds
 from aioflow.executors.process import NO_PROCESS, Process
 from aioflow.executors.wiring import Wiring
 from aioflow.model import Failure, RunNo
@@ -44,6 +45,9 @@ class Slot(Protocol):
     def lost(self, process: Process, failure: Failure) -> None:
         """Settle the tries of a dead process."""
 
+    def watch(self, process: Process) -> bool:
+        """Ask the process for a sign of life; return whether it is to be given up."""
+
 
 class Processes:
     """Starts processes, hands them to slots, and keeps the idle ones.
@@ -52,15 +56,23 @@ class Processes:
         slots: How many slots there are; so many loaded processes are kept however long they idle.
         idle_seconds: How long an idle process beyond these is kept.
         memory_bytes: How much memory idle processes beyond these may take together.
+        frozen_seconds: How long a process with work may neither answer nor compute.
     """
 
     def __init__(
-        self, wiring: Wiring, slots: int, *, idle_seconds: float, memory_bytes: float
+        self,
+        wiring: Wiring,
+        slots: int,
+        *,
+        idle_seconds: float,
+        memory_bytes: float,
+        frozen_seconds: float,
     ) -> None:
         self._wiring = wiring
         self._slots = slots
         self._idle_seconds = idle_seconds
         self._memory_bytes = memory_bytes
+        self._frozen_seconds = frozen_seconds
         self._group: TaskGroup | None = None
         self._all: set[Process] = set()
         self._wanting: dict[Slot, None] = {}
@@ -71,6 +83,7 @@ class Processes:
         self._starting = 0
         self._failures = 0
         self._is_held_up = self._is_replenishing = self._is_aging = False
+        self._is_watching = math.isinf(frozen_seconds)  # then never
 
     async def run(self) -> None:
         """Keep processes until cancelled; then all are killed."""
@@ -113,6 +126,26 @@ class Processes:
         self._wanting.pop(slot, None)
         self._holders[process] = slot
         slot.hold(process)
+        if not self._is_watching and self._group is not None:
+            self._is_watching = True
+            self._group.start_soon(self._watch)
+
+    async def _watch(self) -> None:
+        """Ask processes for signs of life while slots hold any."""
+        while self._holders:
+            await self._wiring.clock.sleep(beat_seconds(self._frozen_seconds))
+            for process, slot in list(self._holders.items()):
+                if slot.watch(process):
+                    self._give_up(process)
+        self._is_watching = False
+
+    def _give_up(self, process: Process) -> None:
+        """Let a slot go on without a process that was killed and hangs in the kernel.
+
+        It runs no more code of anybody: the signal is the first that it will meet.
+        """
+        self._holders.pop(process).lost(process, process.kill_frozen())
+        self._fill()
 
     def _offer(self, process: Process) -> None:
         """Hand a free process to the first slot that waits for one like it, or keep it."""
@@ -233,7 +266,7 @@ class Processes:
 
     async def _serve(self) -> None:
         """Run one process until it is dead, then settle what it held."""
-        process, failure = Process(self._wiring), NO_PROCESS
+        process, failure = Process(self._wiring, Heartbeat(self._frozen_seconds)), NO_PROCESS
         is_up = lacks_room = False
 
         def on_up() -> None:

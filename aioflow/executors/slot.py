@@ -7,6 +7,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.children import memory_limit_bytes
 from aioflow.effects import RecallTries, StartTry, StopTry
+from aioflow.executors.heartbeat import FROZEN_SECONDS
 from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
 from aioflow.executors.worker import Worker
@@ -29,16 +30,25 @@ class SlotExecutor:
 
     Args:
         idle_seconds: How long a process that is not used is kept beyond the number of slots.
+        frozen_seconds: How long a process with work may neither answer nor compute.
     """
 
-    def __init__(self, wiring: Wiring, slots: int, *, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        slots: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        frozen_seconds: float = FROZEN_SECONDS,
+    ) -> None:
         self._processes = Processes(
             wiring,
             slots,
             idle_seconds=idle_seconds,
+            frozen_seconds=frozen_seconds,
             memory_bytes=memory_limit_bytes() / MEMORY_SHARE,
         )
-        self._workers = tuple(Worker(wiring, self._processes) for _ in range(slots))
+        self._workers = tuple(Worker(n, wiring, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep processes for the slots until cancelled; then all are killed."""

@@ -7,11 +7,14 @@ process only while that has tries to end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from aioflow.effects import StartTry
+from aioflow.executors.heartbeat import Heartbeat
 from aioflow.executors.process import Process, TryKey, key_of
 from aioflow.executors.processes import Processes
 from aioflow.executors.wiring import Wiring
+from aioflow.inputs import WorkerSilent
 from aioflow.messages import Recalled
 from aioflow.model import Failure
 
@@ -24,7 +27,8 @@ SILENT_DEATHS_LIMIT = 3
 class Worker:
     """One slot. The verbs are called by ``SlotExecutor``, the rest by ``Processes``."""
 
-    def __init__(self, wiring: Wiring, processes: Processes) -> None:
+    def __init__(self, number: int, wiring: Wiring, processes: Processes) -> None:
+        self._number = number
         self._wiring = wiring
         self._processes = processes
         self._process: Process | None = None
@@ -67,7 +71,7 @@ class Worker:
     def hold(self, process: Process) -> None:
         """Take a process and send it what waits for one."""
         self._process = process
-        process.on_idle = self._give_back
+        process.on_idle = partial(self._give_back, process)
         waiting, self._waiting = self._waiting, {}
         for effect in waiting.values():
             self.start(effect)
@@ -84,11 +88,38 @@ class Worker:
         if self._waiting:
             self._processes.want(self)
 
-    def _give_back(self) -> None:
-        """The process has ended all it had: let another slot use it."""
-        process, self._process = self._process, None
+    def watch(self, process: Process) -> bool:
+        """Ask the process for a sign of life; kill it if it has given none for too long.
+
+        Returns:
+            Whether it is to be given up: it was killed, and does not die.
+        """
+        process.beat()
+        heartbeat = process.heartbeat
+        if heartbeat.is_silent != heartbeat.is_reported:
+            heartbeat.is_reported = heartbeat.is_silent
+            self._report_silence(heartbeat)
+        if heartbeat.is_frozen:
+            process.kill_frozen()
+        return heartbeat.survives_kill
+
+    def _report_silence(self, heartbeat: Heartbeat) -> None:
+        silent = WorkerSilent(self._number)
+        if heartbeat.is_silent:
+            now = self._wiring.clock.now()
+            since, until = now - heartbeat.silent_us, now + heartbeat.left_us
+            silent = WorkerSilent(self._number, since, until)
+        self._wiring.report([silent])
+
+    def _give_back(self, process: Process) -> None:
+        """The process has ended all it had: let another slot use it.
+
+        Does nothing if the slot has given it back before: threads that a task left may still talk.
+        """
+        if process is not self._process:
+            return
+        self._process = None
         self._silent_deaths = 0
-        if process is not None:
-            self._processes.put_back(process)
+        self._processes.put_back(process)
         if self._waiting:
             self._processes.want(self)

@@ -12,12 +12,13 @@ import anyio
 import msgspec
 import pytest
 
-from aioflow.children import Children
+from aioflow.children import Child, Children
 from aioflow.clock import SystemClock
 from aioflow.effects import RecallTries, StartTry, StopTry
 from aioflow.executors import process
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
+from aioflow.inputs import WorkerSilent
 from aioflow.messages import Ask, Began, Failed, Recalled, Succeeded
 from aioflow.model import Body
 from aioflow.orders import Answer, RunInfo, Start
@@ -430,6 +431,120 @@ async def test_claimed_tries_behind_one_as_slow_as_expected_stay(tmp_path):
         await n.ended(1, 2)
 
     assert not n.recalled()
+
+
+# ── frozen, or only busy ────────────────────────────────────────────────────────────────
+
+
+def silences(n):
+    return [(report.worker, report.since is not None) for report in n.of(WorkerSilent)]
+
+
+async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_path):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, "time.sleep(1000)"))
+        n.executor.start(start(3, claimed=True))
+        await n.began(2)
+        os.kill(pid, signal.SIGSTOP)
+        await n.ended(2)
+        n.executor.start(start(4))
+        await n.ended(4)
+        assert not is_alive(pid)
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+    assert "neither answered nor computed" in failed.failure.message
+    assert n.recalled() == [3]
+    assert silences(n) == [(0, True)]
+    [silent] = n.of(WorkerSilent)
+    assert silent.since < silent.until
+
+
+async def test_a_worker_that_is_frozen_for_a_while_goes_on_and_is_charged_nothing(tmp_path):
+    async with node(tmp_path, frozen_seconds=8) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, until_there(tmp_path / "go")))
+        await n.began(2)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: silences(n) == [(0, True)])
+        os.kill(pid, signal.SIGCONT)
+        await until(lambda: silences(n) == [(0, True), (0, False)])
+        (tmp_path / "go").touch()
+        await n.ended(2)
+
+    assert n.of(Succeeded, 2)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("sum(range(110_000_000))", id="in C, which lets no thread run"),
+        pytest.param(
+            "until = time.monotonic() + 1.5\nwhile time.monotonic() < until: pass",
+            id="in Python",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("time.sleep(1.5)", id="asleep", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_worker_that_is_only_busy_is_never_taken_for_frozen(tmp_path, source):
+    async with node(tmp_path, frozen_seconds=0.8) as n:
+        n.executor.start(start(1, source))
+        await n.ended(1)
+
+    assert n.of(Succeeded, 1)
+
+
+async def test_a_worker_that_hangs_in_the_kernel_keeps_no_slot(tmp_path, monkeypatch):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        pid = await n.value(1)
+        n.executor.start(start(2, "time.sleep(1000)"))
+        await n.began(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(Child, "kill", lambda _: None)  # it does not die
+            os.kill(pid, signal.SIGSTOP)
+            await n.ended(2)
+            n.executor.start(start(3))
+            await n.ended(3)
+            assert is_alive(pid)
+
+    [failed] = n.of(Failed)
+    assert failed.interrupted
+
+
+async def test_a_process_frozen_while_idle_gives_its_next_try_back_uncharged(tmp_path):
+    async with node(tmp_path, frozen_seconds=0.4) as n:
+        n.executor.start(start(1, PID))
+        os.kill(await n.value(1), signal.SIGSTOP)
+        n.executor.start(start(2))
+        await until(n.recalled)
+
+    assert n.recalled() == [2]
+    assert not n.of(Failed)
+
+
+async def test_what_a_leftover_thread_says_takes_nothing_from_the_slot(tmp_path):
+    talk = f"""
+def talk():
+    {until_there(tmp_path / "talk")}
+    link.send([Ask(5, 7, "results", b"what")])
+threading.Thread(target=talk).start()
+"""
+    async with node(tmp_path) as n:
+        n.executor.start(start(1, talk))
+        await n.ended(1)
+        n.executor.start(start(2, PID, version="v2"))
+        pid = await n.value(2)
+        n.executor.start(start(3, "time.sleep(1000)", version="v2"))
+        await n.began(3)
+        (tmp_path / "talk").touch()
+        await until(lambda: n.asked)
+        n.executor.stop(StopTry(Body.FUNCTION, 0, 3, 1, "cancelled"))
+        await until(lambda: not is_alive(pid))
 
 
 # ── stop and recall ─────────────────────────────────────────────────────────────────────
