@@ -64,6 +64,7 @@ __all__ = (
     "RoomChanged",
     "Stalled",
     "StopWaits",
+    "WorkerSilent",
 )
 
 
@@ -297,6 +298,20 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     class_path: str = ""
 
 
+class WorkerSilent(msgspec.Struct, frozen=True):
+    """A slot worker neither answers nor computes, or does so again.
+
+    Attributes:
+        worker: Its slot.
+        since: ``None`` once it does.
+        until: When it will be killed.
+    """
+
+    worker: int
+    since: Instant | None = None
+    until: Instant | None = None
+
+
 class Delivered(msgspec.Struct, frozen=True):
     """An owed effect was done, or nothing will come of it any more."""
 
@@ -364,6 +379,7 @@ Input: TypeAlias = (
     | MoveClass
     | StopWaits
     | Stalled
+    | WorkerSilent
     | Delivered
     | ReadOwed
     | CodeRestored

@@ -416,13 +416,11 @@ def _run_state(name: str) -> RunState:
 def _waiting(
     places: Sequence[Place], rows: Mapping[TaskNo, TaskRow], absent: TaskState
 ) -> list[tuple[int, int]]:
-    found = []
-    for place in places:
-        row = rows.get(place.task_no)
-        state = absent if row is None else row.state
-        if state.is_live and state is not TaskState.RUNNING:
-            found.append((place.position, place.map_index))
-    return found
+    return [
+        (place.position, place.map_index)
+        for place in places
+        if (absent if (row := rows.get(place.task_no)) is None else row.state).is_live
+    ]
 
 
 def _task_view(
@@ -449,7 +447,7 @@ def _task_view(
         interruptions=0 if row is None else row.interruptions,
         started_at=None if row is None else iso(row.started_at),
         ended_at=None if row is None else iso(row.ended_at),
-        waiting_on=wait_view(waits.get((place.position, place.map_index))),
+        waiting_on=wait_view(waits.get((place.position, place.map_index)), state),
         error=None
         if failed is None
         else ErrorView(type=failed.type, message=failed.message, reason=failed.reason),

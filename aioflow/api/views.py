@@ -17,7 +17,7 @@ import msgspec
 from aioflow.author.codec import DEPTH_LIMIT, decode
 from aioflow.errors import RequestError
 from aioflow.instants import as_datetime, as_instant
-from aioflow.model import DagSpec, Instant, Wait
+from aioflow.model import DagSpec, Instant, TaskState, Wait, WaitKind
 from aioflow.rows import RunRow
 from aioflow.schedules import ScheduleSpec
 
@@ -432,9 +432,14 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def wait_view(wait: Wait | None) -> WaitView | None:
-    """Return a wait as JSON has it."""
-    if wait is None:
+def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
+    """Return a wait as JSON has it.
+
+    Args:
+        state: Of the task that waits: one that runs does so without an answer of the engine.
+    """
+    is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
+    if wait is None or (state is TaskState.RUNNING and is_unknown):
         return None
     return WaitView(
         kind=wait.kind.value, detail=wait.detail, since=iso(wait.since), until=iso(wait.until)

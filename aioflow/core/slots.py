@@ -19,6 +19,7 @@ from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
 from aioflow.core.trials import on_trial
 from aioflow.errors import BadPool
+from aioflow.inputs import WorkerSilent
 from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
@@ -40,10 +41,11 @@ class Worker:
         current: The try that runs in it.
         claims: Sent behind it, in the order in which they will begin.
         pool: Where its slot counts, as long as it has anything.
+        silence: Since when its process neither answers nor computes.
         slow: A try that took so long that those claimed behind it were called back.
     """
 
-    __slots__ = ("claims", "current", "number", "pool", "slow", "version", "weight")
+    __slots__ = ("claims", "current", "number", "pool", "silence", "slow", "version", "weight")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,6 +53,7 @@ class Worker:
         self.current: Live | None = None
         self.claims: list[Live] = []
         self.slow: Live | None = None
+        self.silence: WorkerSilent | None = None
         self.pool = DEFAULT_POOL
         self.weight = 0
 
@@ -267,6 +270,12 @@ class Slots:
         worker.slow = worker.current
         self.release(live)
 
+    def note_silence(self, report: WorkerSilent) -> None:
+        """A worker became silent, or answers again."""
+        worker = self.workers[report.worker]
+        is_over = report.since is None or worker.is_idle
+        worker.silence = None if is_over else report
+
     def _leave_worker(self, live: Live) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
@@ -274,6 +283,7 @@ class Slots:
             live.is_claimed = False
             worker.claims.remove(live)
         else:
+            worker.silence = None
             worker.current = worker.slow = None  # its run may end, and is not held on to
         self._leave_run(live)
         if worker.is_idle:

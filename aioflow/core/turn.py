@@ -84,6 +84,7 @@ from aioflow.inputs import (
     RoomChanged,
     Stalled,
     StopWaits,
+    WorkerSilent,
 )
 from aioflow.instants import Moment
 from aioflow.messages import (
@@ -241,6 +242,8 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             _take_file(entry, draft, slots)
         case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
             processes.take(entry, draft, slots)
+        case WorkerSilent():
+            slots.note_silence(entry)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
         case MakeSlots() | ClockStepped():

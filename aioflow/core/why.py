@@ -175,7 +175,16 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
         case TaskState.DEFERRED:
             return _explain_window(live, memory, slots) or _explain_wait(live, memory)
         case _:
-            return _explain_window(live, memory, slots)
+            return _explain_silence(live, slots) or _explain_window(live, memory, slots)
+
+
+def _explain_silence(live: Live, slots: Slots) -> Wait | None:
+    """Say since when the process of a running task neither answers nor computes."""
+    silence = slots.workers[live.worker].silence if live.worker >= 0 else None
+    if silence is None:
+        return None
+    detail = f"the worker of slot {silence.worker} neither answers nor computes"
+    return Wait(kind=WaitKind.EXECUTOR, detail=detail, since=silence.since, until=silence.until)
 
 
 def _looks(live: Live) -> str:

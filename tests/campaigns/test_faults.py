@@ -45,6 +45,11 @@ def test_stand_still(role, tmp_path):
     assert figures["tasks"] >= 22
 
 
+@pytest.mark.timeout(400)
+def test_frozen_worker(tmp_path):
+    record("faults", fault="frozen", **clocks.frozen_worker(tmp_path))
+
+
 @pytest.mark.parametrize("role", ["slot", "async"])
 def test_children_killed(role, tmp_path):
     figures = machine.children_killed(tmp_path, role, 20)

@@ -69,6 +69,7 @@ RARE = {"Delivered", "NotParked", "NotReadyYet", "Recalled", "RecordDropped", "S
         "RoomChanged",
         "Stalled",
         "StopWaits",
+        "WorkerSilent",
     ),
     *("Continue", "Drain", "FileBroken", "FileGone", "HostLost", "HostUp", "Restarted"),
 }
