@@ -25,6 +25,9 @@ __all__ = ("REASON", "found", "heed_step", "is_ahead", "take_back", "wanted")
 
 REASON: Final = "clock_set_back"
 
+_TOLD_US = 60_000_000
+"""A schedule that had run ahead by less than this is no news for anybody on call."""
+
 _NAMED = 5
 """So many of the schedules are named in the alert."""
 
@@ -39,7 +42,7 @@ def heed_step(draft: Draft) -> None:
 
 
 def take_back(draft: Draft) -> None:
-    """Take back the cursors that lie ahead of the next slot. Alert once for all of them."""
+    """Take back the cursors that lie ahead of the next slot; one alert names those far ahead."""
     behind = []
     for row in list(draft.memory.dags.values()):
         cursor = _next_slot(row, draft)
@@ -49,7 +52,8 @@ def take_back(draft: Draft) -> None:
                 last = row.next_run_at - 1
             told = None if row.told_late is None else min(row.told_late, draft.now)
             put_dag(replace(row, next_run_at=cursor, last_slot=last, told_late=told), draft)
-            behind.append(row.dag_id)
+            if last is None or last - draft.now >= _TOLD_US:
+                behind.append(row.dag_id)
     if not behind:
         return
     names = ", ".join(sorted(behind)[:_NAMED]) + (", ..." if len(behind) > _NAMED else "")

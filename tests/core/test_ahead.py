@@ -122,6 +122,15 @@ def test_people_are_told_once():
     )
 
 
+def test_nobody_is_told_of_a_step_of_seconds():
+    world = scheduled("every")
+    pass_time(world, 60)
+    world.set_clock(-5)
+
+    assert not alerts(world)
+    goes_on(world)
+
+
 def test_a_paused_schedule_is_taken_back_too():
     world = scheduled("every", "skip")
     world.set_clock(6 * HOUR)
