@@ -44,7 +44,7 @@ _logger = logging.getLogger("aioflow.trigger.folders")
 
 
 class _Waiter:
-    """Somebody who waits for a look.
+    """A waiter for a look.
 
     Attributes:
         due_at: A look that begins then or later is theirs.
@@ -268,7 +268,7 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.We
 _lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = (
     weakref.WeakKeyDictionary()
 )
-"""Kept when nobody waits any more: a look that hangs is to be known to who comes next."""
+"""Kept after the last waiter has left: a look that hangs must be known to the next one."""
 
 
 class Seat:

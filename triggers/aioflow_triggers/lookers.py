@@ -1,4 +1,4 @@
-"""Threads that look at file systems; one that hangs gives its turn to the others.
+"""Runs looks at folders in threads; a look that hangs frees its turn.
 
 A folder on a server that is away may hold up a look for hours. It has one thread at a time, and
 after some seconds that thread does not count any more among the few that look at once.
@@ -53,7 +53,7 @@ class Lookers(Generic[T]):
     def look(self, folder: str, work: Callable[[], T]) -> asyncio.Future[T]:
         """Have ``work`` done in a thread, after whatever looks at this folder already.
 
-        Whoever does not want it any more cancels what is returned.
+        Cancel the future when the result is no longer needed.
         """
         job = _Job(folder, work, asyncio.get_running_loop().create_future())
         behind = self._behind.get(folder)

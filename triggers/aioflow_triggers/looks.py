@@ -227,7 +227,7 @@ class _Looking:
     """A look under way.
 
     Attributes:
-        missing: Names of which somebody waits that there be nothing; what is there is struck off.
+        missing: Names awaited to disappear; those that exist are removed.
     """
 
     def __init__(
