@@ -83,7 +83,7 @@ class TriggerKind(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         summary: The first line of its docstring, if it has one.
-        public_fields: What of it anybody may read.
+        public_fields: Names of the fields that viewers may read.
     """
 
     class_path: str

@@ -1,8 +1,8 @@
-"""Which fields of a trigger anybody may read who may read at all, and how they are shown.
+"""Shows the fields of triggers: those declared public, everything else masked.
 
-A class declares them by ``public_fields``. What those of the catalogue declare is known here, as
-the daemon imports none of them; plug-ins are asked once, in a process of their own. Fields that
-are not declared may hold credentials, and so may the user information and the query of a URL.
+A class declares its public fields by ``public_fields``. The declarations of the catalogue are
+repeated here, as the daemon imports none of it; plug-ins are inspected once, in a process of
+their own. Other fields may hold credentials; so may user information and query of a URL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aioflow.masking import MASK, Masks, masked_url
 __all__ = ("CATALOGUE", "DETAIL_LENGTH", "PublicFields")
 
 DETAIL_LENGTH = 500
-"""What is told of a trigger's fields is cut here."""
+"""Longer details are cut here."""
 
 CATALOGUE: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),

@@ -49,7 +49,7 @@ class Trigger(Generic[T]):
     """
 
     public_fields: ClassVar[Sequence[str]] = ()
-    """Names of fields that anybody may read who may see the trigger; the others are masked."""
+    """Names of the fields that viewers may read; the others are masked."""
 
     _hosted_since: datetime | None = None
     _hosted_since_us: int | None = None

@@ -72,7 +72,7 @@ async def warn_of_broken(
     """Say in the log which plug-ins of other packages than our own cannot be imported.
 
     Args:
-        learn: Told of the triggers of the others.
+        learn: Called with the triggers of each plug-in.
     """
     for plug_in in await anyio.to_thread.run_sync(plug_ins):
         if plug_in.package == _OURS:

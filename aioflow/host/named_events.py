@@ -67,8 +67,8 @@ class Subscriptions:
         """Have somebody told of the events of a name, until it leaves.
 
         Raises:
-            Unserializable: If there can be no such name, or no such position; then nobody has
-                entered, and the others are not to suffer.
+            Unserializable: If no such name or position can exist. The listener is not entered,
+                and the others are not affected.
         """
         check_name("name", name)
         check_number("after", listener.position)
@@ -309,8 +309,8 @@ class Subscription:
         if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
         elif self._known < self._tip and listener.position < self._tip:
-            # Nobody knows of an event up to there, so none may count as told: who came before
-            # has named a number that may not exist for years.
+            # The tip is only what an earlier listener claimed: no event up to it is known, and
+            # one may not exist for years. Start from the lower position.
             self._tip = max(listener.position, self._known)
             self._ask_again_soon()
         if listener.position >= self._tip:

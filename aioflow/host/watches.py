@@ -55,7 +55,7 @@ class HostedWatch(Hosted):
         class_path: Of the trigger that wanted something first.
         is_telling: It hands out what it found, and is not to be disturbed.
         watch: Made when it begins; ``None`` before that.
-        unknown: What is wanted and the watch has not been told yet, while it begins again.
+        unknown: What is wanted and the watch does not know yet, while it starts again.
         failures: How often it has failed in a row, before this one.
         delay_seconds: Until it begins.
         began: When, in seconds on the loop's clock.
@@ -277,7 +277,7 @@ class Watches:
             self._of_class.pop(hosted.class_path, None)
 
     def _joined(self, hosted: HostedWatch, wanted: Hashable) -> None:
-        """Tell a watch that this is wanted; one that has not begun is told of all then.
+        """Call ``joined``; a watch that has not begun learns of all wants when it does.
 
         Runs user code, so it may raise anything.
         """
@@ -291,7 +291,9 @@ class Watches:
 
     def _left(self, hosted: HostedWatch, wanted: Hashable) -> None:
         """Tell a watch that this is wanted no more, unless it never knew that it was."""
-        if hosted.watch is None or hosted.unknown.pop(wanted, _KNOWN) is not _KNOWN:
+        if hosted.watch is None:
+            return
+        if hosted.unknown and hosted.unknown.pop(wanted, _KNOWN) is not _KNOWN:
             return
         try:
             hosted.watch.left(wanted)

@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 import time
+from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from aioflow import Unserializable
 from aioflow.author.trigger import construct, serialize
 from aioflow.author.watch import show_wanted
-from aioflow_triggers import files, folders
+from aioflow_triggers import files, folders, lookers
 from aioflow_triggers.files import FileGoneTrigger, FilesTrigger, FileTrigger, NewFiles
 from aioflow_triggers.folders import watching
 
@@ -60,6 +61,40 @@ async def test_a_file_system_that_hangs_holds_up_no_loop(tmp_path, monkeypatch):
     await waiting
 
     assert all(went_on)
+
+
+async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
+    tmp_path, monkeypatch
+):
+    gate, real, hanging = threading.Event(), os.scandir, Counter[str]()
+
+    def slow(path):
+        if "hangs" in path:
+            hanging[path] += 1
+            gate.wait(30)
+        return real(path)
+
+    monkeypatch.setattr(lookers, "HANGS_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("aioflow_triggers.looks.os.scandir", slow)
+    for n in range(6):
+        (tmp_path / f"hangs-{n}").mkdir()
+        (tmp_path / f"hangs-{n}" / "a").touch()
+    (tmp_path / "a").touch()
+    slow_ones = [FilesTrigger(f"{tmp_path}/hangs-{n}/*", stable=0) for n in range(6)]
+    waiting = [asyncio.ensure_future(event_of(trigger)) for trigger in slow_ones]
+    await asyncio.sleep(0)
+    for trigger in slow_ones:  # who comes and goes takes no further thread
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(trigger.look(), 0.01)
+
+    async with asyncio.timeout(20):
+        event = await event_of(FilesTrigger(f"{tmp_path}/*", stable=0))
+
+    assert event.payload["paths"] == [f"{tmp_path}/a"]
+    assert not any(task.done() for task in waiting)
+    assert set(hanging.values()) == {1}
+    gate.set()
+    assert len(await asyncio.gather(*waiting)) == 6
 
 
 class Scripted:

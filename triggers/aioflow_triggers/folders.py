@@ -12,12 +12,12 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aioflow_triggers.inotify import Kernel
+from aioflow_triggers.lookers import Lookers
 from aioflow_triggers.looks import (
     Crowd,
     Found,
@@ -42,12 +42,9 @@ _SHORTAGE_SECONDS = 5.0
 
 _logger = logging.getLogger("aioflow.trigger.folders")
 
-# Threads of our own: a file system that hangs must not take the loop's other threads with it.
-_threads = ThreadPoolExecutor(4, thread_name_prefix="aioflow-folders")
-
 
 class _Waiter:
-    """Somebody who waits for a look.
+    """A waiter for a look.
 
     Attributes:
         due_at: A look that begins then or later is theirs.
@@ -79,7 +76,7 @@ class Folder:
         self._gap = _SHORTEST_GAP_SECONDS
         self._looked_for: frozenset[Sought] = frozenset()
         self._look: Look | None = None
-        self._is_looking = False
+        self._under_way: asyncio.Future[Look] | None = None
         self._is_short = False
         self._hinted_at: dict[Sought, float] = {}
         self._later: dict[Sought, dict[_Waiter, None]] = {}
@@ -102,9 +99,13 @@ class Folder:
             del self.wanted[wanted]
             self._many.discard(wanted)
             self._hinted_at.pop(wanted, None)
-        if not self.wanted and self._timer is not None:
+        if self.wanted:
+            return
+        if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._under_way is not None:
+            self._under_way.cancel()
 
     async def look(self, wanted: Sought) -> Look:
         """Return the look of this period at ``wanted``; who comes first takes it."""
@@ -177,7 +178,7 @@ class Folder:
 
     def _schedule(self) -> None:
         """Have a look taken when the next one is due, unless one is under way."""
-        if self._is_looking or not (self._due or self._later):
+        if self._under_way is not None or not (self._due or self._later):
             return
         wanted_at = self._loop.time() if self._due else self._next_at
         # What changes all the time is not looked at all the time.
@@ -215,20 +216,22 @@ class Folder:
 
     def _take(self) -> None:
         began = self._began = self._loop.time()
-        self._is_looking, self._look = True, None
+        self._look = None
         self._sharing, self._due = self._due, {}
         self._looked_for = frozenset(self.wanted)
         for many in self._many:
             if not isinstance(many, Wanted):
                 many.begin(began)
-        self._loop.run_in_executor(
-            _threads, _look, began, self._folder, self._looked_for, self._shared.kernel
-        ).add_done_callback(self._taken)
+        kernel, wanted = self._shared.kernel, self._looked_for
+        self._under_way = self._shared.lookers.look(
+            self._folder, lambda: _look(began, self._folder, wanted, kernel)
+        )
+        self._under_way.add_done_callback(self._taken)
 
     def _taken(self, looked: asyncio.Future[Look]) -> None:
         took = self._loop.time() - self._began
         self._gap = max(_SHORTEST_GAP_SECONDS, _GAP_PER_LOOK * took)
-        self._is_looking = False
+        self._under_way = None
         sharing, self._sharing = self._sharing, {}
         problem = asyncio.CancelledError() if looked.cancelled() else looked.exception()
         if problem is None:
@@ -253,14 +256,19 @@ class Folder:
 class _Loop:
     """What the watches of one loop share."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lookers: Lookers[Look]) -> None:
         self.loop = loop
         self.kernel = Kernel(loop)
         self.waking = Waking(loop)
+        self.lookers = lookers
         self.watches: dict[tuple[str, float], Folder] = {}
 
 
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+_lookers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookers[Look]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Kept after the last waiter has left: a look that hangs must be known to the next one."""
 
 
 class Seat:
@@ -278,7 +286,8 @@ class Seat:
         loop = asyncio.get_running_loop()
         shared = _loops.get(loop)
         if shared is None:
-            shared = _loops[loop] = _Loop(loop)
+            lookers = _lookers.setdefault(loop, Lookers())
+            shared = _loops[loop] = _Loop(loop, lookers)
         self._loop, self._shared = loop, shared
         self._key = (folder, poll_seconds)
         watch = shared.watches.get(self._key)

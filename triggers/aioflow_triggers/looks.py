@@ -227,7 +227,7 @@ class _Looking:
     """A look under way.
 
     Attributes:
-        missing: Names of which somebody waits that there be nothing; what is there is struck off.
+        missing: Names awaited to disappear; those that exist are removed.
     """
 
     def __init__(
@@ -254,8 +254,13 @@ class _Looking:
         """Find what is wanted in a listing of the folder; names alone where there is none."""
         try:
             with os.scandir(self._folder) as entries:
+                names, many, missing = self._names, self._many, self._missing
                 for entry in entries:
-                    self._take(entry)
+                    name = entry.name
+                    if name in names or any(sought.is_fit_by(name) for sought in many):
+                        self._look_up(name, entry.path)
+                    elif missing:
+                        self._strike(entry)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as exc:
@@ -265,11 +270,8 @@ class _Looking:
             # A copy: names may come while they are looked up.
             self.look_up(self.all_names().union(*(tuple(crowd.names) for crowd in crowds)))
 
-    def _take(self, entry: os.DirEntry[str]) -> None:
+    def _strike(self, entry: os.DirEntry[str]) -> None:
         name = entry.name
-        if name in self._names or any(sought.is_fit_by(name) for sought in self._many):
-            self._look_up(name, entry.path)
-            return
         for left in self._missing:
             if name not in left:
                 continue

@@ -272,8 +272,8 @@ class _Shared:
             asked.answer.add_done_callback(partial(self._answered, asked))
             self._loop.call_later(seconds, self._forget, key, asked)
         if asked.answer.done():
-            told: T = asked.answer.result()
-            return told
+            found: T = asked.answer.result()
+            return found
         # One that is cancelled must not take the answer from the others.
         waiting: asyncio.Future[T] = self._loop.create_future()
         asked.waiting[waiting] = None
@@ -292,7 +292,7 @@ class _Shared:
             self._waking.wake(waiting, None if problem else answer.result(), problem)
 
     async def next_period(self, seconds: float) -> None:
-        """Sleep until the next period begins, the same for everybody: so they look together."""
+        """Sleep until the next period, which is common to all: so they look together."""
         resting = self._resting.get(seconds)
         if resting is None:
             resting = self._resting[seconds] = {}

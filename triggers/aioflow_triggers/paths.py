@@ -49,8 +49,11 @@ def parted(path: str | Path) -> tuple[str, str]:
 
 def in_key(path: str | Path) -> str:
     """Return what a path is called in a key: itself, or a digest if it is too long for that."""
-    data = str(path).encode("utf-8", "surrogatepass")
-    return str(path) if len(data) <= _LONGEST_IN_KEY else hashlib.sha256(data).hexdigest()
+    text = str(path)
+    if 4 * len(text) <= _LONGEST_IN_KEY:
+        return text  # however it is encoded
+    data = text.encode("utf-8", "surrogatepass")
+    return text if len(data) <= _LONGEST_IN_KEY else hashlib.sha256(data).hexdigest()
 
 
 def _possible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who may have a connection: so many per origin, per DAG, and in all, each for a limited time.
+"""Limits connections per origin, per DAG, and in total, with a time limit on the wait for one.
 
 One server that does not answer has its own places taken, and no others; a DAG that asks a hundred
 such servers has those of a DAG taken. Where all are taken the next one is for the DAG that has
@@ -114,7 +114,7 @@ class Places:
         return None
 
     def _tidy(self, dag: str, origin: str) -> None:
-        """Keep no queue in which nobody stands; one that was served goes behind the others."""
+        """Drop an empty queue; move one that was served behind the others."""
         queue = self._waiting[dag].pop(origin)
         if queue:
             self._waiting[dag][origin] = queue

@@ -18,6 +18,8 @@ _FEW = 1_000
 _SET_BACK = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -147,7 +149,8 @@ class Instants(Watch[int, datetime]):
         Raises:
             OverflowError: If no calendar has it.
         """
-        _moment(wanted)  # the others are not to suffer
+        if not _FIRST <= wanted <= _LAST:
+            raise OverflowError(f"no calendar has {wanted} µs")  # the others are not to suffer
         heappush(self._heap, wanted)
         if self._heap[0] == wanted:
             _wake(self._sleep)

@@ -1,4 +1,4 @@
-"""URLs as anybody may read them: without passwords and the values of their queries."""
+"""Masks URLs for display: no passwords, no values of their queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wakes those who wait for the same thing in slices, so that no loop stands still for them."""
+"""Wakes waiters of one result in slices, so that the loop is never blocked."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Answer:
     """What came back.
 
     Attributes:
-        url: Who answered in the end, as anybody may read it.
+        url: The server that answered in the end, masked for display.
         headers: By their names in lower case.
     """
 
@@ -267,7 +267,7 @@ def _made_client() -> Any:
     logging.getLogger(httpx2.__name__).addFilter(_is_of_others)
 
     limits = httpx2.Limits(
-        max_connections=None,  # whoever has a place has a connection
+        max_connections=None,  # limited by places instead
         max_keepalive_connections=_KEPT_CONNECTIONS,
         keepalive_expiry=_KEPT_SECONDS,
     )
