@@ -7,8 +7,9 @@ begins within 60 ms (p50).
 Method: a real daemon at ``durability=full``. The same runs are spread over 1, 10 and 50 files, by
 turns: fan-outs that all may begin in one instant, and runs of a single task that a client starts
 one after the other. A rate is the number of ``def`` tasks over the time from the first start to
-the last end, by the rows. Every version is used once before that. A process is counted when it
-runs its first task. A ratio is that to one file in the same round, the median of the rounds.
+the last end, by the rows. The first round does not count: after it a version has a process for
+each slot. A process is counted when it runs its first task. A ratio is that to one file in the
+same round, the median of the rounds.
 
     python -m benchmarks.files --rounds 5
 """
@@ -166,14 +167,16 @@ def measure(
     most = max(files)
     starts = _write(folder, most + cold)
     found: Found = defaultdict(list)
+    warming: Found = defaultdict(list)
     with DaemonProcess(folder / "home", folder / "dags", flags=("--cpu-slots", "2")) as daemon:
         daemon.knows(f"noop_{most + cold - 1}")
         for number in range(most):
             daemon.wait(daemon.trigger(f"single_{number}"))
-        for _ in range(rounds):
+        for number in range(rounds + 1):
             for kind, tasks in (("noop", noops), ("sleep", sleeps), ("single", singles)):
                 for count in (1, *files):
-                    found[kind, count].append(_round(daemon, kind, count, tasks, starts))
+                    one = _round(daemon, kind, count, tasks, starts)
+                    (found if number else warming)[kind, count].append(one)
         first = [_first_ms(daemon, most + number) for number in range(cold)]
     figures = [_ratio(found, kind, count) for kind in KINDS for count in files]
     figures += [
@@ -199,6 +202,7 @@ def measure(
         fsync_ms=fsync_ms(folder),
         rates=_of_all(found, lambda one: round(one.per_second)),
         process_starts=_of_all(found, lambda one: one.starts),
+        process_starts_before=_of_all(warming, lambda one: one.starts),
         cpu_seconds=_of_all(found, lambda one: round(one.cpu_seconds, 2)),
         longest_waits=_of_all(found, lambda one: round(one.longest_wait, 2)),
         first_ms=[round(took, 1) for took in first],
