@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from importlib.metadata import version
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +45,7 @@ from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.store.lock import FileLock
+from aioflow.taking_over import Beating, prepare_claim
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 from aioflow.tracing import Traces
@@ -91,7 +90,9 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     stopped: anyio.Event
 
 
-async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
+async def serve(
+    settings: Settings, ready: Callable[[Ready], None], *, take_over: bool = False
+) -> int:
     """Run a node until it is told to stop; return its exit status.
 
     SIGTERM and SIGINT drain it: nothing more is started, what runs may end within
@@ -101,11 +102,14 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
     Args:
         settings: What it was told.
         ready: Called once, when requests are answered and the hosts are up.
+        take_over: Whether to claim the database whoever serves it, and although no key of this
+            home opens what is sealed in it.
 
     Raises:
-        HomeBusy: If another daemon serves this home, whatever its database; nothing of it is
-            touched.
-        SettingsError: If anybody could have it run code of his own.
+        HomeBusy: If another daemon serves this home, whatever its database, or lives on this
+            database; nothing of it is touched.
+        SettingsError: If others could have it run their code, or no key of this home opens what
+            is sealed in the database.
         AioflowError: If it cannot start, or its database failed it for good; often inside
             an exception group, because a service was ended by it.
     """
@@ -116,7 +120,10 @@ async def serve(settings: Settings, ready: Callable[[Ready], None]) -> int:
         vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
         async with _tracing(settings) as traces, AsyncExitStack() as stack:
             store = await open_database(stack, settings, vault, SystemClock())
-            await _serve(_Node(settings, store, vault, traces), ready)
+            about = await prepare_claim(settings, store, take_over=take_over)
+            await _serve(_Node(settings, store, vault, traces, about), ready)
+            with suppress(StoreUnavailable):
+                await store.leave()
     return 0
 
 
@@ -197,7 +204,12 @@ class _Node:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, vault: Vault, traces: Traces | None
+        self,
+        settings: Settings,
+        store: Store,
+        vault: Vault,
+        traces: Traces | None,
+        about: NodeFacts,
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
@@ -209,7 +221,7 @@ class _Node:
         self._url = ""
         self._front: _Front | None = None
         self.stopped = anyio.Event()
-        self._engine = engine = _engine(settings, store, clock)
+        self._engine = engine = _engine(settings, store, clock, about)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -411,9 +423,11 @@ class _Node:
 
     async def _watch_store(self) -> None:
         """End with the error of a database that is no longer ours, also while nothing commits."""
+        beating = Beating(self._store, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
+            await beating.beat(self._engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
         """Check what the start had no time for, while the rest works."""
@@ -435,7 +449,7 @@ class _Node:
         self.stopped.set()
 
 
-def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
+def _engine(settings: Settings, store: Store, clock: Clock, about: NodeFacts) -> Engine:
     slots = Slots(cpu_slots=settings.cpu_slots, async_slots=settings.async_slots)
     slots.is_held = True
     return Engine(
@@ -447,12 +461,7 @@ def _engine(settings: Settings, store: Store, clock: Clock) -> Engine:
         retries_per_pool=settings.retries_per_pool or None,
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
-        about=NodeFacts(
-            started_at=clock.now(),
-            version=version("aioflow-engine"),
-            pid=os.getpid(),
-            host=socket.gethostname(),
-        ),
+        about=about,
     )
 
 

@@ -356,12 +356,19 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself when it claims the database."""
+    """What a node says of itself when it claims the database.
+
+    Attributes:
+        home: The identity of its home; empty if it does not tell.
+        after: The epoch it takes over from: with any other the claim is refused.
+    """
 
     started_at: Instant
     version: str
     pid: int
     host: str
+    home: str = ""
+    after: int | None = None
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):

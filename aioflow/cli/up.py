@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import sys
+from functools import partial
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command
@@ -55,6 +56,11 @@ def add_parser(nouns: Nouns) -> None:
     parser.add_argument("--trigger-capacity", metavar="N", help="waits hosted, default 100000")
     parser.add_argument(
         "--until-idle", action="store_true", default=None, help="end when nothing is left to do"
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="claim the database even if another daemon serves it, or sealed it with another key",
     )
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
 
@@ -106,4 +112,5 @@ def _run(arguments: argparse.Namespace) -> int:
         else:
             print(banner_lines(ready, sys.stdout), flush=True)
 
-    return anyio.run(serve, settings, announce, backend_options={"use_uvloop": True})
+    start = partial(serve, settings, announce, take_over=arguments.take_over)
+    return anyio.run(start, backend_options={"use_uvloop": True})

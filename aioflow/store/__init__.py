@@ -41,6 +41,7 @@ from aioflow.rows import (
 )
 from aioflow.secrets import Vault
 from aioflow.store.browsed import Browsed
+from aioflow.store.holders import Holder
 from aioflow.unfinished import LiveRun, Unfinished
 
 __all__ = ("TABLES_OF_RUNS", "Claim", "Durability", "Finding", "Store", "open_store")
@@ -118,6 +119,25 @@ class Store(Browsed, Protocol):
             ForeignDatabase: If the check after an unclean end finds damage. As much of the file is
                 checked before as there is time for.
         """
+
+    async def find_holder(self) -> Holder | None:
+        """Return the daemon that claimed the database last and has not left it, if it tells.
+
+        Of a file there is none: its lock says whether one lives.
+        """
+
+    async def opens_sealed(self) -> bool:
+        """Return whether a key at hand opens any of what is sealed, if there is any."""
+
+    async def beat(self, at: Instant) -> None:
+        """Say that this daemon lives, where others watch for that. Any commit says so, too.
+
+        Raises:
+            Fenced: If another daemon has claimed the database.
+        """
+
+    async def leave(self) -> None:
+        """Say that this daemon has ended well: the next one need not wait for it."""
 
     async def commit(self, batch: Batch) -> None:
         """Apply every change of ``batch`` in one transaction, or none of them.
