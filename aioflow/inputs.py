@@ -54,6 +54,7 @@ __all__ = (
     "HostLost",
     "HostUp",
     "Input",
+    "Internal",
     "LookBack",
     "MakeSlots",
     "MoveClass",
@@ -337,6 +338,20 @@ class ReadOwed(msgspec.Struct, frozen=True):
 
     kind: str
 
+
+Internal: TypeAlias = (
+    Asked
+    | Due
+    | Delivered
+    | ReadOwed
+    | Continue
+    | LookBack
+    | FillBack
+    | MakeSlots
+    | ClockStepped
+    | WorkerSilent
+)
+"""Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
 
 Input: TypeAlias = (
     Asked
