@@ -67,6 +67,7 @@ class Engine:
         measures: What it has done.
         store_away_since: Monotonic microseconds since when the database has not answered;
             ``None`` while it does.
+        store_error: What it said last while it did not.
         turned_at: When the last turn ended, monotonic microseconds.
     """
 
@@ -91,9 +92,9 @@ class Engine:
         self._about = about
         self.slots = slots
         self.store_away_since: int | None = None
-        self._silent_until = 0
+        self.store_error = ""
+        self._silent_until = self.turns = 0
         self.turned_at = clock.monotonic_us()
-        self.turns = 0
         self._turning_since: int | None = None
         self._store = store
         self._clock = clock
@@ -309,7 +310,7 @@ class Engine:
 
     def _note_away(self, exc: StoreUnavailable, attempts: int) -> None:
         """Say so at once, then at most once a second."""
-        now = self._clock.monotonic_us()
+        now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:
             self.store_away_since = now
         if now >= self._silent_until:
@@ -458,8 +459,7 @@ class Engine:
             return
         if isinstance(entry, Fired) and entry.trigger_no in self.memory.standing:
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
-            at = (entry.trigger_no, entry.hosting, entry.at)
-            self.report([TriggerEnded(*at, failure)])  # it is hosted anew, and yields it again
+            self.report([TriggerEnded(entry.trigger_no, entry.hosting, entry.at, failure)])
             return
         undo.free_place(entry, self.memory, self.slots)
         held = undo.blamed(entry, draft, self.memory)

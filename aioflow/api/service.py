@@ -19,8 +19,9 @@ from aioflow.api.catalogue import Catalogue
 from aioflow.api.causes import Chain, Explained, ViewOfRun
 from aioflow.api.checks import checked_id, checked_key, packed_conf
 from aioflow.api.events import NamedEvents
+from aioflow.api.health import health
 from aioflow.api.layout import Place
-from aioflow.api.metrics import Metrics, Sizes, Sizing, measured, owed
+from aioflow.api.metrics import Metrics, Sizes, Sizing, measured
 from aioflow.api.params import check_params
 from aioflow.api.parked import Describe, nothing_known
 from aioflow.api.passwords import Passwords
@@ -52,7 +53,6 @@ from aioflow.errors import (
     AioflowError,
     DaemonAway,
     RunExists,
-    StoreError,
     StoreUnavailable,
     UnknownRun,
     UnknownTask,
@@ -80,11 +80,6 @@ _EXPLAIN_SECONDS = 0.5
 """A reader is told what the rows say rather than kept waiting for what memory knows."""
 
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
-
-_STUCK_US = 10_000_000
-"""Inputs that wait longer than this mean that the engine does not turn."""
-
-_HOSTS = frozenset({"async", "triggers"})
 
 
 class Api(Actions):
@@ -336,8 +331,10 @@ class Api(Actions):
     @property
     def _no_answer(self) -> Wait:
         """What is said of all that waits while the engine does not come to say it."""
-        away = self._running.store_away_since is not None
-        detail = "the database does not answer" if away else "a commit takes long; ask again"
+        engine = self._running
+        away = engine.store_away_since is not None
+        said = f"the database does not answer: {engine.store_error}"
+        detail = said if away else "a commit takes long; ask again"
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 
     def _with_cycle(self, run: RunRow, place: tuple[int, int], wait: Wait | None) -> Wait | None:
@@ -434,23 +431,8 @@ class Api(Actions):
         self.reads.committed(batch, draft)
 
     async def health(self) -> HealthView:
-        """Return whether the database answers, the engine turns, and every host is up."""
-        engine = self._running
-        age_us = self.clock.monotonic_us() - engine.turned_at
-        checks = {
-            "database": engine.store_away_since is None and await self._is_whole(),
-            "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
-            "hosts": engine.memory.hosts_up >= _HOSTS,
-        }
-        status = "ready" if all(checks.values()) else "not_ready"
-        return HealthView(status=status, checks=checks, owed=owed(engine.memory))
-
-    async def _is_whole(self) -> bool:
-        try:
-            await self.store.list_runs(limit=1)
-        except StoreError:
-            return False
-        return not self.store.is_damaged
+        """Return whether the daemon can do its work; see ``api.health``."""
+        return await health(self._running, self.store, self._home, self.clock)
 
     async def metrics(self) -> Metrics:
         """Return what there is to count.

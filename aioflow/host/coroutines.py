@@ -48,6 +48,7 @@ from aioflow.host.runs import Runs
 from aioflow.host.shared import Line
 from aioflow.host.slices import Slices
 from aioflow.host.span_context import enter
+from aioflow.host.writing import written
 from aioflow.messages import (
     Awaiting,
     Ended,
@@ -322,7 +323,7 @@ class CoroutineHost:
                 return await self._slices.run(items)
             packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
-                await self._loop.run_in_executor(self._writers, packed.write)
+                await written(packed.write, self._writers)
             if hosted.ending != _TIMEOUT:
                 return succeeded(hosted.start, hosted.began_at, packed)
             problem = _too_long(node)

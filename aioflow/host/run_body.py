@@ -28,6 +28,7 @@ from aioflow.host.outcome import (
 )
 from aioflow.host.questions import ResultsPage, ResultsWanted
 from aioflow.host.runs import Runs
+from aioflow.host.writing import write_out
 from aioflow.messages import Ended, Labelled, NotReadyYet
 from aioflow.model import RunNo, ValueKind
 from aioflow.orders import Answer, Start
@@ -77,7 +78,7 @@ def run_body(
             return at_once(handled(node, start, began_at, value))
         packed = at_once(pack(node, start, value, results))
         if packed.write is not None:
-            packed.write()
+            write_out(packed.write)
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator

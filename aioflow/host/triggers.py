@@ -29,6 +29,7 @@ from aioflow.host.slices import Slices
 from aioflow.host.trigger_events import TriggerWrong, check, events_of, payload_of
 from aioflow.host.trigger_making import LOAD, TriggerMaker
 from aioflow.host.watches import HostedWatch, Told, Watches
+from aioflow.host.writing import written
 from aioflow.instants import as_datetime
 from aioflow.messages import Described, Fired, TriggerEnded
 from aioflow.model import CODE_MISSING, Failure
@@ -367,7 +368,7 @@ class TriggerHost:
         node = self._maker.runs.of(start).dag.nodes[start.position]
         packed = await self._slices.run(pack(node, start, event.payload, self._results))
         if packed.write is not None:
-            await asyncio.to_thread(packed.write)
+            await written(packed.write)
         body = b"" if packed.body is None else packed.body
         size = 0 if packed.body is not None else packed.size
         at = (*hosted.key, sent, now())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import StaticPool, create_engine
 
+from aioflow.disk import full_disk
 from aioflow.errors import (
     BatchRefused,
     ForeignDatabase,
@@ -253,8 +254,13 @@ def _meaning(path: Path, exc: sqlite3.Error) -> Exception:
             return damaged(path, str(exc))
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
             return StrangeDatabase(f"{path} is not the database it was: {exc}")
+        case sqlite3.SQLITE_FULL:
+            full = full_disk(path) or f"no space is left for the database {path}"
+            return StoreUnavailable(f"{full}; free some, work then resumes by itself ({exc})")
         case _:
-            return StoreUnavailable(f"the database {path} cannot be used: {exc}")
+            full = full_disk(path)
+            why = f"{full}; {exc}" if full else str(exc)
+            return StoreUnavailable(f"the database {path} cannot be used: {why}")
 
 
 def is_input_output_error(exc: BaseException | None) -> bool:

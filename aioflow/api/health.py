@@ -1,0 +1,46 @@
+"""Whether a daemon can do its work: what ``/health/ready`` answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aioflow.api.metrics import owed
+from aioflow.api.views import HealthView
+from aioflow.clock import Clock
+from aioflow.disk import full_disk
+from aioflow.engine import Engine
+from aioflow.errors import StoreError
+from aioflow.store import Store
+from aioflow.threads import in_thread
+
+__all__ = ("health",)
+
+_HOSTS = frozenset({"async", "triggers"})
+
+_STUCK_US = 10_000_000
+"""Inputs that wait longer than this mean that the engine does not turn."""
+
+
+async def health(engine: Engine, store: Store, home: Path | None, clock: Clock) -> HealthView:
+    """Return whether the database, the disk, the engine and the hosts can do their part.
+
+    Args:
+        home: Where results are written; ``None`` if nothing is.
+    """
+    age_us = clock.monotonic_us() - engine.turned_at
+    checks = {
+        "database": engine.store_away_since is None and await _is_whole(store),
+        "disk": home is None or not await in_thread(full_disk, home),
+        "engine": engine.turns > 0 and not (engine.waiting_inputs and age_us > _STUCK_US),
+        "hosts": engine.memory.hosts_up >= _HOSTS,
+    }
+    status = "ready" if all(checks.values()) else "not_ready"
+    return HealthView(status=status, checks=checks, owed=owed(engine.memory))
+
+
+async def _is_whole(store: Store) -> bool:
+    try:
+        await store.list_runs(limit=1)
+    except StoreError:
+        return False
+    return not store.is_damaged

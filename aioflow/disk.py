@@ -1,0 +1,29 @@
+"""How much space is left on the disk of a path, and whether that is too little to work with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ("LEAST_BYTES", "full_disk")
+
+LEAST_BYTES = 1024 * 1024
+"""With less than this free a disk counts as full: a commit and its log need some of it."""
+
+
+def full_disk(path: Path) -> str:
+    """Return a sentence that names the full disk of a path; empty if space is left.
+
+    A file that does not exist yet is on the disk of its folder. What cannot be asked is not full.
+    """
+    for place in (path, *path.parents):
+        try:
+            found = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return ""
+        free = found.f_bavail * found.f_frsize
+        has_space = free >= LEAST_BYTES
+        return "" if has_space else f"the disk of {path} is full: {free:,} bytes are free"
+    return ""

@@ -1,0 +1,37 @@
+"""What is said of the space on a disk."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+from aioflow.disk import LEAST_BYTES, full_disk
+
+
+def with_free(monkeypatch, free):
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1))
+
+
+def test_a_disk_with_space_is_not_full(tmp_path, monkeypatch):
+    with_free(monkeypatch, LEAST_BYTES)
+
+    assert full_disk(tmp_path) == ""
+
+
+def test_a_full_disk_is_named_with_what_is_free(tmp_path, monkeypatch):
+    with_free(monkeypatch, 4096)
+
+    assert full_disk(tmp_path) == f"the disk of {tmp_path} is full: 4,096 bytes are free"
+
+
+def test_a_file_that_is_not_there_yet_is_on_the_disk_of_its_folder(tmp_path):
+    assert full_disk(tmp_path / "no" / "such") == ""
+
+
+def test_what_cannot_be_asked_is_not_full(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "statvfs", refused)
+
+    assert full_disk(tmp_path) == ""
