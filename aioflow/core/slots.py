@@ -11,13 +11,14 @@ room from its wait until it goes on, and goes on in that. In such a pool nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from aioflow.core.across import Queue
 from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
+from aioflow.core.roles import async_role
 from aioflow.errors import BadPool
 from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
@@ -344,10 +345,14 @@ class Slots:
         while self.ready.came_back:
             self.ready.came_back = False
             yield from self._grant_starts()
-            if "async" in memory.hosts_up:
-                yield from self._grant_hosted(SENSOR_LANE)
-                yield from self._grant_hosted(Body.COROUTINE.value)
+            if memory.hosts_up:
+                yield from self._grant_hosted(SENSOR_LANE, memory.hosts_up)
+                yield from self._grant_hosted(Body.COROUTINE.value, memory.hosts_up)
             yield from self._grant_workers(memory.commit_us)
+
+    def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
+        """Return the roles of the DAGs' own hosts that tasks wait for, while work is granted."""
+        return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
         while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
@@ -355,9 +360,14 @@ class Slots:
             self._keep(live)
             yield Grant(live, is_waiting=True)
 
-    def _grant_hosted(self, lane: str) -> Iterator[Grant]:
+    def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
+        def room(entry: Live | Group) -> bool:
+            if async_role(entry.run.spec) not in hosts_up:
+                return False
+            return lane == SENSOR_LANE or self._may_start(entry)
+
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:
-            queue = self._best(lane)
+            queue = self.ready.best(lane, room, self.pools)
             if queue is None:
                 return
             live = self.ready.draw(queue)
