@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.access import Actor
 from aioflow.askers import Askers
-from aioflow.clock import Clock
+from aioflow.clock import Clock, SteadyClock
 from aioflow.core import backfilling, late, owing, restart, undo
 from aioflow.core.clear import portion
 from aioflow.core.dag import has_slot_due
@@ -33,7 +33,7 @@ from aioflow.core.slots import Slots
 from aioflow.core.turn import TURN_INPUTS, TurnFailed, decide, runs_beyond
 from aioflow.effects import Acknowledge, Again, Effect, HostTrigger, StartTry, WakeAt, Warn
 from aioflow.errors import AioflowError, BatchRefused, Fenced, StoreUnavailable
-from aioflow.inputs import Asked, Due, FillBack, Input, Restarted
+from aioflow.inputs import Asked, Due, FillBack, Input, MakeSlots, Restarted
 from aioflow.log import Logger
 from aioflow.measures import Measures
 from aioflow.messages import Fired, TriggerEnded
@@ -105,7 +105,8 @@ class Engine:
         self._askers = Askers()
         self._turned = anyio.Event()
         self._recalling = Recalling(store)
-        self.timers = Timers(clock, self.report)
+        self._steady = SteadyClock(clock)
+        self.timers = Timers(self._steady, self.report)
 
     def connect(self, outlets: Outlets) -> None:
         """Say where effects go; once, before ``run``."""
@@ -222,7 +223,7 @@ class Engine:
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.taken(inputs, self._clock.now())
+        self.measures.taken(inputs, self._steady.look())
         self._turning_since = None
         self._turned.set()
 
@@ -242,12 +243,12 @@ class Engine:
             self.memory,
             self.slots,
             inputs,
-            now=self._clock.now(),
+            at=self._steady.look(),
             chance=self._chance,
             numbers=self._numbers,
             granting=granting,
         )
-        if not batch.is_empty:
+        if not batch.is_empty or draft.step:  # a restart has to know the step
             await self._commit(batch, draft)
         draft.settle()
         self._act(effects)
@@ -348,6 +349,8 @@ class Engine:
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
+        self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
+        self.memory.shift = self._steady.look().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
         broken = self._draft()
         async with self._store.unfinished() as parts:
@@ -443,6 +446,8 @@ class Engine:
             error = exc if isinstance(exc, AioflowError) else RuntimeError(str(exc))
             self._askers.answer(Acknowledge(entry.ticket, error=error))
             return
+        if isinstance(entry, MakeSlots):
+            entry = Due(entry.cursor, dag_id=entry.dag_id)
         if isinstance(entry, Due) and entry.task_no < 0 and entry.run_no < 0:
             await self._put_off(entry, exc)
             return
@@ -465,7 +470,8 @@ class Engine:
         one = self.memory.standing.get(due.trigger_no)
         dag_id = due.dag_id if one is None else one.row.dag_id
         _log.error("an instant of a DAG could not be taken, trying again", dag_id=dag_id)
-        self.timers.arm(due, at=self._clock.now() + _SLOT_AGAIN_US)
+        at = self._steady.look()
+        self.timers.arm(due, at=(at.now if due.dag_id else at.steady) + _SLOT_AGAIN_US)
         if due.dag_id:
             await self._lease_numbers()
             told = self._draft()
@@ -483,7 +489,8 @@ class Engine:
         await self._commit_if_any(quarantine)
 
     def _draft(self) -> Draft:
-        return Draft(self.memory, now=self._clock.now(), chance=self._chance, numbers=self._numbers)
+        numbers, at = self._numbers, self._steady.look()
+        return Draft(self.memory, at=at, chance=self._chance, numbers=numbers)
 
     async def _commit_if_any(self, draft: Draft) -> None:
         batch = draft.close()

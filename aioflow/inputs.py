@@ -40,6 +40,7 @@ from aioflow.requests import Request
 
 __all__ = (
     "Asked",
+    "ClockStepped",
     "CodeRestored",
     "Continue",
     "Delivered",
@@ -53,14 +54,18 @@ __all__ = (
     "HostLost",
     "HostUp",
     "Input",
+    "Internal",
     "LookBack",
+    "MakeSlots",
     "MoveClass",
+    "Noticed",
     "ReadOwed",
     "Rehost",
     "Restarted",
     "RoomChanged",
     "Stalled",
     "StopWaits",
+    "WorkerSilent",
 )
 
 
@@ -217,6 +222,25 @@ class FillBack(msgspec.Struct, frozen=True):
     backfill_no: int
 
 
+class MakeSlots(msgspec.Struct, frozen=True):
+    """Make the runs of slots of a schedule that had none yet; it had run ahead of the clock.
+
+    Attributes:
+        cursor: Where the schedule stood when they were due.
+        slots: Those that are due, oldest first.
+        following: Where it stands after them.
+    """
+
+    dag_id: str
+    cursor: Instant
+    slots: tuple[Instant, ...]
+    following: Instant | None
+
+
+class ClockStepped(msgspec.Struct, frozen=True):
+    """The wall clock has stepped: a turn is needed, which looks at it."""
+
+
 class Drain(msgspec.Struct, frozen=True):
     """Start nothing more.
 
@@ -278,6 +302,20 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     class_path: str = ""
 
 
+class WorkerSilent(msgspec.Struct, frozen=True):
+    """A slot worker neither answers nor computes, or does so again.
+
+    Attributes:
+        worker: Its slot.
+        since: ``None`` once it does.
+        until: When it will be killed.
+    """
+
+    worker: int
+    since: Instant | None = None
+    until: Instant | None = None
+
+
 class Delivered(msgspec.Struct, frozen=True):
     """An owed effect was done, or nothing will come of it any more."""
 
@@ -291,11 +329,32 @@ class CodeRestored(msgspec.Struct, frozen=True):
     trigger_no: TriggerNo
 
 
+class Noticed(msgspec.Struct, frozen=True, kw_only=True):
+    """The people on call must hear of something that concerns the whole node: an alert."""
+
+    reason: str
+    message: str
+
+
 class ReadOwed(msgspec.Struct, frozen=True):
     """More of what is owed of a kind may be handed out: its rows have been read."""
 
     kind: str
 
+
+Internal: TypeAlias = (
+    Asked
+    | Due
+    | Delivered
+    | ReadOwed
+    | Continue
+    | LookBack
+    | FillBack
+    | MakeSlots
+    | ClockStepped
+    | WorkerSilent
+)
+"""Inputs that no child process reports: requests, timers, and what the daemon itself notes."""
 
 Input: TypeAlias = (
     Asked
@@ -326,6 +385,8 @@ Input: TypeAlias = (
     | Continue
     | FillBack
     | LookBack
+    | MakeSlots
+    | ClockStepped
     | Rehost
     | RoomChanged
     | Restarted
@@ -336,7 +397,9 @@ Input: TypeAlias = (
     | MoveClass
     | StopWaits
     | Stalled
+    | WorkerSilent
     | Delivered
     | ReadOwed
     | CodeRestored
+    | Noticed
 )

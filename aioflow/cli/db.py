@@ -1,4 +1,4 @@
-"""``aioflow db``: whether the database says the same as its journal; what may go; copies."""
+"""``aioflow db``: whether the database is whole, and says what its journal says; copies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "check",
         _check,
-        text="compare the tables with a replay of the journal; a daemon may run meanwhile",
+        text="look for damage, and compare the tables with the journal; a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
     )
@@ -100,7 +100,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
     vault = Vault.open(settings.key_file)
 
     async def migrate() -> None:
-        async with open_store(settings.db, vault, migrate=True):
+        async with open_store(settings.db, vault, migrate=True, home=settings.home):
             pass  # opening it is all there is to do
 
     anyio.run(migrate)
@@ -120,7 +120,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
     settings = Settings.read(arguments.home)
     vault = Vault.open(settings.key_file)
-    counts = anyio.run(copy, settings.db, arguments.to, vault)
+    counts = anyio.run(copy, settings.db, arguments.to, vault, settings.home)
     if arguments.json:
         print_json({"rows": counts})
     else:
@@ -165,9 +165,13 @@ def _check(arguments: argparse.Namespace) -> int:
     from aioflow.cli.database import opened
     from aioflow.settings import Settings
     from aioflow.store.replay import compare
+    from aioflow.store.soundness import damage_of
 
     async def compared() -> list[str]:
-        async with opened(Settings.read(arguments.home)) as store:
+        settings = Settings.read(arguments.home)
+        if damaged := damage_of(settings.db):
+            return [f"damaged: {line}" for line in damaged]
+        async with opened(settings) as store:
             return [*await compare(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)

@@ -26,7 +26,16 @@ from aioflow.core.roles import async_role, is_own
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("SENSOR_LANE", "Ready", "Room", "head", "is_hosted_sensor", "is_start", "still_waits")
+__all__ = (
+    "SENSOR_LANE",
+    "START_LANE",
+    "Ready",
+    "Room",
+    "head",
+    "is_hosted_sensor",
+    "is_start",
+    "still_waits",
+)
 
 Room: TypeAlias = Callable[[Live | Group], bool]
 """Whether its pool has room for what waits, and its host is up."""

@@ -15,6 +15,7 @@ __all__ = (
     "QUARANTINE",
     "TRIGGERS",
     "async_role",
+    "dag_of",
     "is_own",
     "kind_of",
     "own_role",
@@ -36,6 +37,11 @@ def own_role(kind: str, dag_id: str) -> str:
 def is_own(role: str) -> bool:
     """Return whether a host of this role serves a single DAG."""
     return _MARK in role
+
+
+def dag_of(role: str) -> str:
+    """Return the DAG that a host serves; empty if that is every DAG."""
+    return role.partition(_MARK)[2]
 
 
 def kind_of(role: str) -> str:

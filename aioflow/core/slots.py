@@ -11,86 +11,26 @@ room from its wait until it goes on, and goes on in that. In such a pool nothing
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
-from aioflow.core.across import Queue
 from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
 from aioflow.core.roles import async_role
+from aioflow.core.trials import on_trial
+from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
-from aioflow.model import DEFAULT_POOL, Body, TaskNo, TaskSpec, TaskState
+from aioflow.inputs import WorkerSilent
+from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
-__all__ = ("CLAIM_LIMIT", "Grant", "Slots", "Worker")
+__all__ = ("CLAIM_LIMIT", "Slots")
 
 CLAIM_LIMIT = 256
 """Tries a worker may hold claimed at most, however short they are."""
 
 _LEAST_CLAIM_US = 5_000.0
-_UNKNOWN_US = 1e12
-_SHORTEST_US = 20.0
-"""A try costs at least this much in a worker, even if it does nothing."""
-
-
-class Worker:
-    """One slot.
-
-    Attributes:
-        current: The try that runs in it.
-        claims: Sent behind it, in the order in which they will begin.
-        pool: Where its slot counts, as long as it has anything.
-        slow: A try that took so long that those claimed behind it were called back.
-    """
-
-    __slots__ = ("claims", "current", "number", "pool", "slow", "version", "weight")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.version = ""
-        self.current: Live | None = None
-        self.claims: list[Live] = []
-        self.slow: Live | None = None
-        self.pool = DEFAULT_POOL
-        self.weight = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it could begin something else now."""
-        return self.current is None and not self.claims
-
-    def expected_us(self) -> float:
-        """Return how long what it has is expected to take."""
-        total = 0.0 if self.current is None else _expected(self.current)
-        return total + sum(_expected(live) for live in self.claims)
-
-    def is_like(self, entry: Live | Group) -> bool:
-        """Whether the task could follow there: nothing about the slot would change."""
-        spec = entry.spec
-        return (
-            entry.run.row.version == self.version
-            and spec.pool == self.pool
-            and spec.slots == self.weight
-        )
-
-
-class Grant:
-    """A try that may start now.
-
-    Attributes:
-        is_waiting: It begins with a wait, and needs no place for that.
-    """
-
-    __slots__ = ("is_claimed", "is_waiting", "live", "worker")
-
-    def __init__(
-        self, live: Live, worker: int = -1, *, is_claimed: bool = False, is_waiting: bool = False
-    ) -> None:
-        self.live = live
-        self.worker = worker
-        self.is_claimed = is_claimed
-        self.is_waiting = is_waiting
 
 
 class Slots:
@@ -102,6 +42,7 @@ class Slots:
             a sensor never holds a slot.
         at_work: Those that do, by number: what began first comes first.
         is_open: Whether anything is granted at all; a draining node closes.
+        is_held: Nothing is granted yet, until people can see it and cancel it.
         ready: Who waits for them.
         kept: What keeps its room in a pool that counts what waits: that pool, and its weight.
     """
@@ -111,6 +52,7 @@ class Slots:
         self.coroutines = async_slots
         self.at_work: dict[TaskNo, Live] = {}
         self.is_open = True
+        self.is_held = False
         self.kept: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.kept)
         self.pools: dict[str, PoolRow] = {}
@@ -266,6 +208,12 @@ class Slots:
         worker.slow = worker.current
         self.release(live)
 
+    def note_silence(self, report: WorkerSilent) -> None:
+        """A worker became silent, or answers again."""
+        worker = self.workers[report.worker]
+        is_over = report.since is None or worker.is_idle
+        worker.silence = None if is_over else report
+
     def _leave_worker(self, live: Live) -> None:
         worker = self.workers[live.worker]
         live.worker = -1
@@ -273,6 +221,7 @@ class Slots:
             live.is_claimed = False
             worker.claims.remove(live)
         else:
+            worker.silence = None
             worker.current = worker.slow = None  # its run may end, and is not held on to
         self._leave_run(live)
         if worker.is_idle:
@@ -338,7 +287,7 @@ class Slots:
 
         The caller starts each before it asks for the next, and may stop at any time.
         """
-        if not self.is_open:
+        if not self.is_open or self.is_held:
             return
         self.ready.readmit()
         self.ready.came_back = True
@@ -347,8 +296,26 @@ class Slots:
             yield from self._grant_starts()
             if memory.hosts_up:
                 yield from self._grant_hosted(SENSOR_LANE, memory.hosts_up)
-                yield from self._grant_hosted(Body.COROUTINE.value, memory.hosts_up)
-            yield from self._grant_workers(memory.commit_us)
+            suspects = on_trial(memory)
+            if suspects is None:
+                if memory.hosts_up:
+                    yield from self._grant_hosted(Body.COROUTINE.value, memory.hosts_up)
+                yield from self._grant_workers(memory)
+            else:
+                yield from self._grant_alone(suspects, memory.hosts_up)
+
+    def _grant_alone(self, suspects: Iterable[Live], hosts_up: Container[str]) -> Iterator[Grant]:
+        """Grant these and nothing else. They ran together before, so no limit is passed."""
+        for live in filter(self._may_start, suspects):
+            idle = [worker for worker in self.workers if worker.is_idle]
+            self.ready.across.passed(live)
+            if live.spec.body is Body.FUNCTION and idle:
+                worker = best_idle(idle, live.run.row.version)
+                self._occupy(worker, live)
+                yield Grant(live, worker.number)
+            elif live.spec.body is Body.COROUTINE and async_role(live.run.spec) in hosts_up:
+                self._host(live)
+                yield Grant(live)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
         """Return the roles of the DAGs' own hosts that tasks wait for, while work is granted."""
@@ -371,37 +338,38 @@ class Slots:
             if queue is None:
                 return
             live = self.ready.draw(queue)
-            self.stop_keeping(live)
-            live.is_hosted = True
+            self._host(live)
             if lane != SENSOR_LANE:
-                self.at_work[live.task_no] = live
-                self._take(live.spec.pool, live.spec.slots)
-                self._enter_run(live)
                 self.ready.admit_more(live)
             yield Grant(live)
 
-    def _best(self, lane: str) -> Queue | None:
-        return self.ready.best(lane, self._may_start, self.pools)
+    def _host(self, live: Live) -> None:
+        self.stop_keeping(live)
+        live.is_hosted = True
+        if not is_hosted_sensor(live.spec):
+            self.at_work[live.task_no] = live
+            self._take(live.spec.pool, live.spec.slots)
+            self._enter_run(live)
 
-    def _grant_workers(self, commit_us: float) -> Iterator[Grant]:
+    def _grant_workers(self, memory: Memory) -> Iterator[Grant]:
         idle = [worker for worker in self.workers if worker.is_idle]
         while idle:
-            queue = self._best(Body.FUNCTION.value)
+            queue = self.ready.best(Body.FUNCTION.value, self._may_start, self.pools)
             if queue is None:
                 break
             live = self.ready.draw(queue)
-            worker = _best_idle(idle, live.run.row.version)
+            worker = best_idle(idle, live.run.row.version)
             idle.remove(worker)
             self._occupy(worker, live)
             self.ready.admit_more(live)
             yield Grant(live, worker.number)
-        horizon = max(_LEAST_CLAIM_US, 2 * commit_us)
         for worker in self.workers:
             if worker.current is not None:
-                yield from self._claim(worker, horizon)
+                yield from self._claim(worker, memory)
 
-    def _claim(self, worker: Worker, horizon: float) -> Iterator[Grant]:
+    def _claim(self, worker: Worker, memory: Memory) -> Iterator[Grant]:
         """Claim behind a running try what is expected to fit into the horizon."""
+        horizon = max(_LEAST_CLAIM_US, 2 * memory.commit_us)
 
         def room(entry: Live | Group) -> bool:
             spec = entry.spec
@@ -416,12 +384,14 @@ class Slots:
         expected = worker.expected_us()
         while len(worker.claims) < CLAIM_LIMIT and expected < horizon:
             queue = self.ready.best(Body.FUNCTION.value, room, self.pools)
-            if queue is None or not worker.is_like(head(queue)):
+            if queue is None or not worker.is_like(first := head(queue)):
                 return
-            if expected + _expected(head(queue)) > horizon:
+            if isinstance(first, Live) and first.task_no in memory.unclaimed:
+                return
+            if expected + expected_us(head(queue)) > horizon:
                 return
             live = self.ready.draw(queue)
-            expected += _expected(live)
+            expected += expected_us(live)
             live.worker = worker.number
             live.is_claimed = True
             worker.claims.append(live)
@@ -472,14 +442,3 @@ def _is_between(live: Live) -> bool:
         return True
     is_resumed = live.spec.sensor is not None and live.resumed is not None
     return is_resumed and live.state in {TaskState.QUEUED, TaskState.SENSING}
-
-
-def _expected(entry: Live | Group) -> float:
-    return max(entry.run.durations[entry.position] or _UNKNOWN_US, _SHORTEST_US)
-
-
-def _best_idle(idle: list[Worker], version: str) -> Worker:
-    for worker in idle:
-        if worker.version == version:
-            return worker
-    return next((worker for worker in idle if not worker.version), idle[0])

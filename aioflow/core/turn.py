@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aioflow.core import (
+    ahead,
     assets,
     backfilling,
     calls,
@@ -18,6 +19,7 @@ from aioflow.core import (
     dag,
     dag_triggers,
     event_runs,
+    file_changes,
     handling,
     pausing,
     processes,
@@ -25,12 +27,13 @@ from aioflow.core import (
     rehosting,
     streaming,
     succession,
-    versions,
+    trials,
     waits,
 )
 from aioflow.core.answering import answer
 from aioflow.core.attempt import (
     await_code,
+    begin_try,
     drop_record,
     fail_or_retry,
     interrupt,
@@ -57,6 +60,7 @@ from aioflow.effects import Effect, RestoreCode
 from aioflow.errors import AioflowError
 from aioflow.inputs import (
     Asked,
+    ClockStepped,
     CodeRestored,
     Continue,
     Delivered,
@@ -70,15 +74,20 @@ from aioflow.inputs import (
     HostLost,
     HostUp,
     Input,
+    Internal,
     LookBack,
+    MakeSlots,
     MoveClass,
+    Noticed,
     ReadOwed,
     Rehost,
     Restarted,
     RoomChanged,
     Stalled,
     StopWaits,
+    WorkerSilent,
 )
+from aioflow.instants import Moment
 from aioflow.messages import (
     Awaiting,
     Began,
@@ -102,7 +111,7 @@ from aioflow.messages import (
     Succeeded,
     TriggerEnded,
 )
-from aioflow.model import CODE_MISSING, IMPORT_ERROR, Instant, RunState, TaskState
+from aioflow.model import CODE_MISSING, IMPORT_ERROR, RunState, TaskState
 from aioflow.requests import ClearTasks, Mark
 from aioflow.rows import Batch
 
@@ -133,7 +142,7 @@ def decide(
     slots: Slots,
     inputs: Sequence[Input],
     *,
-    now: Instant,
+    at: Moment,
     chance: Callable[[], float],
     numbers: NumberBlock,
     granting: bool = True,
@@ -141,6 +150,7 @@ def decide(
     """Decide one turn.
 
     Args:
+        at: The moment at which all of it happens.
         granting: Whether what may start then does; without, only the inputs are taken.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
@@ -151,8 +161,9 @@ def decide(
     Raises:
         TurnFailed: If a step raised, which is a defect.
     """
-    draft = Draft(memory, now=now, chance=chance, numbers=numbers)
+    draft = Draft(memory, at=at, chance=chance, numbers=numbers)
     try:
+        ahead.heed_step(draft)
         for entry in inputs:
             _take(entry, draft, slots)
             succession.settle(draft, slots)
@@ -174,7 +185,7 @@ def decide(
 
 def runs_beyond(inputs: Sequence[Input]) -> int:
     """Return how many runs these inputs may make beyond one each."""
-    slots = sum(isinstance(entry, Due) and bool(entry.dag_id) for entry in inputs)
+    slots = sum(bool(entry.dag_id) for entry in inputs if isinstance(entry, Due | MakeSlots))
     filled = {entry.backfill_no for entry in inputs if isinstance(entry, FillBack)}
     return slots * dag.MISSED_SLOTS_AT_ONCE + len(filled) * backfilling.SLOTS_AT_ONCE
 
@@ -189,6 +200,7 @@ def _settle_ended(draft: Draft, slots: Slots) -> None:
 
 def _grant(draft: Draft, slots: Slots) -> None:
     """Start what may start; what does not fit into the batch follows in the next turn."""
+    trials.go_on(draft)
     for grant in slots.grant(draft.memory):
         if grant.is_waiting:
             waits.start(grant.live, draft)
@@ -225,18 +237,16 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
         case Recalled():
             _take_recalled(entry, draft, slots)
         case FileParsed() | FileBroken() | FileGone():
-            _take_file(entry, draft, slots)
-        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain():
+            file_changes.take(entry, draft, slots.pools)
+        case HostUp() | HostLost() | HandOver() | Stalled() | Restarted() | Drain() | Noticed():
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
+        case MakeSlots() | ClockStepped() | WorkerSilent():
+            _take_word(entry, draft, slots)
 
 
-def _take_word(
-    entry: Asked | Due | Delivered | ReadOwed | Continue | LookBack | FillBack,
-    draft: Draft,
-    slots: Slots,
-) -> None:
+def _take_word(entry: Internal, draft: Draft, slots: Slots) -> None:
     """What no child has said: people, timers, and the engine itself."""
     match entry:
         case Asked(request=ClearTasks() | Mark() as request) if has_to_wait(request, draft.memory):
@@ -256,17 +266,12 @@ def _take_word(
             succession.looked_back(entry, draft, slots)
         case FillBack():
             backfilling.go_on(entry, draft, slots)
-
-
-def _take_file(entry: FileParsed | FileBroken | FileGone, draft: Draft, slots: Slots) -> None:
-    match entry:
-        case FileParsed():
-            versions.file_parsed(entry, draft, slots.pools)
-            rehosting.file_parsed(entry, draft)
-        case FileBroken():
-            versions.file_broken(entry, draft)
-        case FileGone():
-            versions.file_gone(entry, draft)
+        case MakeSlots():
+            dag.make_slots(entry, draft, slots)
+        case WorkerSilent():
+            slots.note_silence(entry)
+        case ClockStepped():
+            pass  # every turn looks at the clock
 
 
 def _take_continue(entry: Continue, draft: Draft, slots: Slots) -> None:
@@ -291,7 +296,8 @@ def _take_report(report: Began | Ended, draft: Draft, slots: Slots) -> None:
         return  # late: it was cancelled, or started again
     if slots.begin(live):
         if live.started_at is None:  # else it resumes: the time of its try runs on
-            live.started_at = report.at if isinstance(report, Began) else report.began_at
+            started_at = report.at if isinstance(report, Began) else report.began_at
+            begin_try(live, draft, started_at)
         draft.move(live, TaskState.RUNNING)
     if live.state is not TaskState.RUNNING and not live.is_hosted:
         if isinstance(report, Failed) and live.parked_start == report.start_no:
@@ -407,7 +413,7 @@ def _take_recalled(report: Recalled, draft: Draft, slots: Slots) -> None:
             draft.displace(live)
             slots.offer(live)
         else:  # the first in its process, which died before it could begin
-            live.started_at = None
+            live.started_at = live.ends_at = None
             requeue(live, draft, slots)
 
 
@@ -474,6 +480,7 @@ def _take_due(due: Due, draft: Draft, slots: Slots) -> None:
         return
     live = draft.memory.live.get(due.task_no)
     if live is None:
+        trials.look_again(due, draft)
         return
     if live.spec.sensor is not None and live.deadline_at == due.at:
         # Whatever it is doing: a look that hangs has no more time than one that does not.

@@ -13,6 +13,7 @@
     │   ├── ReferenceMisused
     │   └── BadSchedule
     ├── Unserializable            a value cannot travel; raised where it was written
+    │   ├── ValueTooLarge
     │   └── WrongField
     ├── RequestError              the caller asked for what cannot be done
     │   ├── UnknownDag
@@ -53,6 +54,7 @@
     │   └── OutOfScope
     ├── StoreError                the database failed us
     │   ├── StoreUnavailable      nothing was written, or the same batch may be repeated
+    │   ├── SyncFailed            the disk did; what was written since may be lost
     │   ├── StoreSlow             a question took too long, and was given up
     │   ├── BatchRefused          the content of a batch; repeating it cannot help
     │   ├── Fenced                this node was declared dead
@@ -95,6 +97,7 @@ from aioflow.errors.author import (
     ReferenceMisused,
     UnknownParent,
     Unserializable,
+    ValueTooLarge,
     WrongField,
 )
 from aioflow.errors.daemon import (
@@ -157,6 +160,7 @@ from aioflow.errors.store import (
     StoreSlow,
     StoreUnavailable,
     StrangeDatabase,
+    SyncFailed,
 )
 from aioflow.errors.tasks import (
     CallCutShort,
@@ -219,6 +223,7 @@ __all__ = (
     "StoreSlow",
     "StoreUnavailable",
     "StrangeDatabase",
+    "SyncFailed",
     "TaskError",
     "TaskTimeout",
     "TimetableAway",
@@ -242,6 +247,7 @@ __all__ = (
     "UnknownValue",
     "UnknownVersion",
     "Unserializable",
+    "ValueTooLarge",
     "WrongField",
     "WrongPassword",
 )

@@ -46,6 +46,7 @@ from aioflow.store.dag_rows import (
 )
 from aioflow.store.erasing import ErasingReader
 from aioflow.store.event_reading import EventReader
+from aioflow.store.holding import HoldingReader
 from aioflow.store.in_order import PAGE_ROWS, Fetch, OfRuns, everything
 from aioflow.store.sql import compiled
 from aioflow.store.values import value_row
@@ -99,6 +100,7 @@ _TRIGGERS = 3  # which of those are the triggers
 
 
 class Reading(
+    HoldingReader,
     ErasingReader,
     AgingReader,
     BackfillReader,

@@ -74,6 +74,7 @@ node = Table(
     text("version", null=True),
     number("pid", null=True),
     text("host", null=True),
+    number("steady_at", null=True),
     sqlite_strict=True,
 )
 

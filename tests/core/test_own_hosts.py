@@ -274,9 +274,11 @@ def test_what_blocks_its_own_host_fails_and_nothing_is_quarantined():
         for e in world.effects
         if isinstance(e, HostTrigger) and e.role == OWN_TRIGGERS
     )
-    stall = {"incident": "1.1", "milliseconds": 9_000, "place": "dag.py:7"}
+    stalled = Stalled(
+        role=OWN_TRIGGERS, culprit=number, incident="1.1", milliseconds=9_000, place="dag.py:7"
+    )
     effects = world.turn(
-        Stalled(role=OWN_TRIGGERS, culprit=number, **stall),
+        stalled,
         HostLost(role=OWN_TRIGGERS, culprit=number, failure=BLOCKED, at=world.now),
     )
 

@@ -21,6 +21,7 @@ from aioflow.core.restoring import Restoring, restore
 from aioflow.core.why import explain_task
 from aioflow.effects import HostTrigger, StartTry
 from aioflow.inputs import Asked, HandOver, HostLost, HostUp, Restarted, RoomChanged
+from aioflow.instants import Moment
 from aioflow.messages import Awaiting, Deferred, Fired, TriggerEnded
 from aioflow.model import Body, DagSpec, Failure, MapSource, MapSpec, TaskSpec
 from aioflow.requests import CancelRun, CreateRun, Explain
@@ -116,7 +117,7 @@ def test_every_field_of_a_task_is_folded_or_keeps_it_from_that():
     links = {"run", "spec", "waits", "task_no", "position", "state", "stored_state"}
     folded = {"map_index", "try_number", "start_no", "stored_start", "parked_start", "looks"}
     folded |= {"interruptions", "due_at", "deadline_at", "queued_at", "started_at", "failure"}
-    folded |= {"recorded", "first_failed", "open_kind"}
+    folded |= {"recorded", "first_failed", "open_kind", "ends_at"}
     looked_at = {"resumed", "streams", "answer", "stored_place", "worker", "is_hosted"}
     without_meaning = {"is_claimed", "ended_at"}  # of a task that has no place, and has not ended
 
@@ -667,7 +668,7 @@ def test_a_run_that_cannot_be_restored_leaves_nothing_folded():
 
     with pytest.raises((KeyError, IndexError)):
         restoring.take(msgspec.structs.replace(rows, tasks=[task]))
-    draft = Draft(world.memory, now=1, chance=lambda: 0.5, numbers=world.numbers)
+    draft = Draft(world.memory, at=Moment.of(1), chance=lambda: 0.5, numbers=world.numbers)
     give_up(rows.run, "its rows make no sense", draft)
 
     assert folded(world) == 0
