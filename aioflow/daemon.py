@@ -23,7 +23,6 @@ from aioflow.catalog.snapshot import Snapshots
 from aioflow.children import Children
 from aioflow.clock import Clock, SystemClock
 from aioflow.code_missing import CodeMissing
-from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.db_wait import open_database
@@ -31,10 +30,10 @@ from aioflow.deleting import Deleting
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
-from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.home import check_writers, close_off, make_home
+from aioflow.host_pool import HostPool
 from aioflow.inputs import Continue, Drain, Noticed
 from aioflow.log import Logger
 from aioflow.masking import Masks
@@ -49,7 +48,6 @@ from aioflow.taking_over import Beating, prepare_claim
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
 from aioflow.tracing import Traces
-from aioflow.triggerer import Triggerer
 
 __all__ = ("Ready", "serve")
 
@@ -234,14 +232,12 @@ class _Node:
             masks=masks,
         )
         wiring = self._wired(settings)
-        health = settings.hosts_health_seconds
         self._slot = SlotExecutor(wiring, settings.cpu_slots)
-        self._async = AsyncExecutor(wiring, health_seconds=health)
-        capacity = settings.trigger_capacity
-        self._triggerers = {
-            role: Triggerer(wiring, role=role, health_seconds=health, capacity=capacity)
-            for role in (TRIGGERS, QUARANTINE)
-        }
+        self._hosts = HostPool(
+            wiring,
+            health_seconds=settings.hosts_health_seconds,
+            capacity=settings.trigger_capacity,
+        )
         self._snapshots = Snapshots(settings.code_folder)
         self._deliveries = _deliveries(wiring, store, settings, self._snapshots)
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
@@ -282,16 +278,14 @@ class _Node:
             started_at=self._started_at,
             cycle=self._answers.cycle,
             snapshots=self._snapshots,
-            coroutines=self._async,
-            triggerers=self._triggerers,
+            hosts=self._hosts,
             spans=self._spans,
         )
 
     def _routes(self, front: _Front) -> Routes:
         return Routes(
             self._slot,
-            self._async,
-            self._triggerers,
+            self._hosts,
             self._deliveries,
             self._answers,
             front.api,
@@ -311,10 +305,8 @@ class _Node:
         async with anyio.create_task_group() as starting:
             # The processes come up while the engine reads what is unfinished: what they report
             # is in its inbox until then.
-            for service in (self._slot, self._async):
-                starting.start_soon(services.start, service.run)
-            for triggerer in self._triggerers.values():
-                starting.start_soon(services.start, triggerer.run)
+            starting.start_soon(services.start, self._slot.run)
+            starting.start_soon(services.start, self._hosts.run)
             front = self._front = await self._open_front()
             self._engine.connect(self._routes(front))
             await services.start(self._engine.run)
@@ -415,9 +407,7 @@ class _Node:
         with anyio.move_on_after(_LAST_WORDS_SECONDS):
             await self._engine.wait_until_still()
         with anyio.move_on_after(_LET_GO_SECONDS):
-            async with anyio.create_task_group() as closing:
-                for triggerer in self._triggerers.values():
-                    closing.start_soon(triggerer.shut_down)
+            await self._hosts.shut_down()
         if self._front is not None:
             await self._front.stop(_LET_GO_SECONDS)
 

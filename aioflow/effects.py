@@ -42,6 +42,7 @@ __all__ = (
     "HostTrigger",
     "RecallTries",
     "RestoreCode",
+    "StartHost",
     "StartTry",
     "StopTry",
     "TakeEvents",
@@ -60,6 +61,7 @@ class StartTry(msgspec.Struct, frozen=True):
         expected_us: How long it is expected to take; 0 if unknown.
         resume: How a coroutine goes on that is parked in its host; ``start`` says what to do if
             it no longer is.
+        role: Of the host that a coroutine runs in.
     """
 
     body: Body
@@ -70,16 +72,22 @@ class StartTry(msgspec.Struct, frozen=True):
     timeout_us: int | None = None
     expected_us: int = 0
     resume: Resume | None = None
+    role: str = "async"
 
 
 class StopTry(msgspec.Struct, frozen=True):
-    """End a try that runs, or is claimed, in an executor. Nothing it reports will count."""
+    """End a try that runs, or is claimed, in an executor. Nothing it reports will count.
+
+    Attributes:
+        role: As in ``StartTry``.
+    """
 
     body: Body
     worker: int
     task_no: TaskNo
     start_no: StartNo
     reason: str
+    role: str = "async"
 
 
 class RecallTries(msgspec.Struct, frozen=True):
@@ -110,15 +118,26 @@ class EndHosting(msgspec.Struct, frozen=True):
 
 
 class ConfirmCall(msgspec.Struct, frozen=True):
-    """Tell a coroutine that the answer of its durable call is stored, or what it yielded."""
+    """Tell a coroutine that the answer of its durable call is stored, or what it yielded.
+
+    Attributes:
+        role: As in ``StartTry``.
+    """
 
     recorded: CallRecorded | ItemsTaken
+    role: str = "async"
 
 
 class TakeEvents(msgspec.Struct, frozen=True):
     """Tell a trigger that its events are stored, so that it may go on."""
 
     taken: EventsTaken
+
+
+class StartHost(msgspec.Struct, frozen=True):
+    """Start the host of this role, a DAG's own, unless it is there already."""
+
+    role: str
 
 
 class WakeAt(msgspec.Struct, frozen=True):
@@ -195,5 +214,6 @@ Effect: TypeAlias = (
     | Deliver
     | ForgetRun
     | RestoreCode
+    | StartHost
     | Warn
 )

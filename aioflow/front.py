@@ -6,7 +6,7 @@ processes start. ``aioflow.web`` is imported later: once a restart has assigned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -21,15 +21,13 @@ from aioflow.catalog.snapshot import Snapshots
 from aioflow.cleaning import Cleaning, Kept
 from aioflow.clock import Clock
 from aioflow.engine import Engine
-from aioflow.executors.async_host import AsyncExecutor
-from aioflow.executors.load import HostLoad, Watched
-from aioflow.model import Instant, RunNo, TriggerNo
+from aioflow.host_pool import HostPool
+from aioflow.model import Instant, RunNo
 from aioflow.secrets import Vault
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.threads import in_thread
-from aioflow.triggerer import Triggerer
 
 __all__ = ("Front",)
 
@@ -43,7 +41,7 @@ class Front:
     Args:
         started_at: Start time of the node.
         cycle: Describes a cycle of runs that wait for each other.
-        triggerers: By role.
+        hosts: Of coroutines and triggers.
         spans: Returns the numbers of spans created and dropped.
 
     Attributes:
@@ -62,13 +60,10 @@ class Front:
         started_at: Instant,
         cycle: Callable[[RunNo, int, int], str],
         snapshots: Snapshots,
-        coroutines: AsyncExecutor,
-        triggerers: Mapping[str, Triggerer],
+        hosts: HostPool,
         spans: Callable[[], tuple[int, int]],
     ) -> None:
         self._settings = settings
-        self._async = coroutines
-        self._triggerers = triggerers
         self._stop = anyio.Event()
         self._over = anyio.Event()
         self._cleaning = Cleaning(engine, store, tasklog, clock, _kept(settings), snapshots)
@@ -82,23 +77,14 @@ class Front:
             cycle=cycle,
             vault=vault,
             clean=self._clean,
-            hosts=self._loads,
-            watched=self._describe,
+            hosts=hosts.loads,
+            watched=hosts.describe,
             spans=spans,
-            timetables=HostedTimetables(triggerers, lambda: engine.memory),
+            timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         return await (self._cleaning.preview() if dry_run else self._cleaning.clean())
-
-    def _loads(self) -> list[HostLoad]:
-        return [self._async.load, *(host.load for host in self._triggerers.values())]
-
-    async def _describe(self, numbers: Sequence[TriggerNo]) -> Mapping[TriggerNo, Watched]:
-        found: dict[TriggerNo, Watched] = {}
-        for triggerer in self._triggerers.values():
-            found |= await triggerer.describe(numbers)
-        return found
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Delete expired data until cancelled; see ``Cleaning.run``."""

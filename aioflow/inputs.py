@@ -261,11 +261,13 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     """A shared host died; all it hosted is gone.
 
     Attributes:
-        role: ``async``, ``triggers`` or ``quarantine``.
+        role: ``async``, ``triggers`` or ``quarantine``; with the id of a DAG behind a colon, of
+            one that only this DAG has.
         culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, as
             the host's black box says; -1 if none was.
         failure: What became of the process.
         class_path: Of that trigger, which may be letting go, and known to the host alone.
+        was_idle: It was ended because it had nothing to do, and is not replaced.
     """
 
     role: str
@@ -273,6 +275,7 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     at: Instant
     class_path: str = ""
+    was_idle: bool = False
 
 
 class Stalled(msgspec.Struct, frozen=True, kw_only=True):

@@ -458,13 +458,13 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
         catchup: Whether each slot that was missed runs, and not the latest alone.
         skips_missed: Whether none of them does.
         parameters: Names of the parameters a run's conf may set.
-        required: Those of them without a default.
-        params: Those of them with a schema.
+        required, params: Those of them without a default, and those with a schema.
         run_timeout_us: How long a run may take from its start; then it fails.
         deadline_us: By when a run should have ended, counted from when it was made.
         retry_budget: How often its tasks may run again in all; ``None`` for what the daemon says.
         if_paused: Whether its parked triggers ``stay`` with their hosts then, or ``stop``.
         trigger: Whose events start runs, in place of a schedule.
+        isolated: Why it has hosts of its own; empty where it shares those of all DAGs.
     """
 
     dag_id: str
@@ -484,6 +484,7 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     callbacks: CallbackSpec | None = None
     retry_budget: int | None = None
     if_paused: IfPaused = "stay"
+    isolated: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     params: tuple[ParamSpec, ...] = ()

@@ -12,6 +12,7 @@ from aioflow.effects import (
     HostTrigger,
     RecallTries,
     RestoreCode,
+    StartHost,
     StartTry,
     StopTry,
     TakeEvents,
@@ -40,6 +41,9 @@ class Outlets(Protocol):
 
     def forget(self, run_no: RunNo) -> None:
         """A run has ended."""
+
+    def start_host(self, effect: StartHost) -> None:
+        """Start the own host of a DAG."""
 
     def host(self, effect: HostTrigger) -> None:
         """Hand a trigger to the triggerer."""
@@ -71,6 +75,7 @@ Sent: TypeAlias = (
     | ConfirmCall
     | ForgetRun
     | RestoreCode
+    | StartHost
 )
 
 
@@ -89,6 +94,8 @@ def send(effect: Sent, outlets: Outlets) -> None:
             outlets.confirm(effect)
         case ForgetRun():
             outlets.forget(effect.run_no)
+        case StartHost():
+            outlets.start_host(effect)
         case EndHosting():
             outlets.end_hosting(effect)
         case TakeEvents():

@@ -66,7 +66,7 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
     """Tasks one of which may have killed its process: the body of such a row, of which one is kept.
 
     Attributes:
-        process: What died: ``daemon`` or ``async``.
+        process: What died: ``daemon``, or the role of an async host.
         groups: Tasks in the order in which they begin, each group apart from everything else. The
             first is on trial. Without groups everything may begin.
         proof_us: How long a group has to run until it is cleared.

@@ -1,8 +1,8 @@
-"""Where the effects of a node's engine go: to its executors, its triggerers, and who follows."""
+"""Where the effects of a node's engine go: to its executors, its hosts, and who follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from aioflow.answers import Answers
@@ -15,15 +15,15 @@ from aioflow.effects import (
     HostTrigger,
     RecallTries,
     RestoreCode,
+    StartHost,
     StartTry,
     StopTry,
     TakeEvents,
 )
-from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
+from aioflow.host_pool import HostPool
 from aioflow.model import Body, RunNo
 from aioflow.rows import Batch, RunRow
-from aioflow.triggerer import Triggerer
 
 __all__ = ("Follower", "Routes")
 
@@ -39,7 +39,7 @@ class Routes:
     """The outlets of one node's engine; see ``outlets.Outlets``.
 
     Args:
-        triggerers: By role.
+        hosts: Of coroutines and triggers.
         on_commit: Called with each durable batch, after those who follow inside the node.
         on_code_missing: Called when code is to be on the disk again.
         trace: Makes spans of each durable batch, if that is wanted.
@@ -48,8 +48,7 @@ class Routes:
     def __init__(
         self,
         slot: SlotExecutor,
-        coroutines: AsyncExecutor,
-        triggerers: Mapping[str, Triggerer],
+        hosts: HostPool,
         deliveries: Deliveries,
         answers: Answers,
         api: Follower,
@@ -59,8 +58,7 @@ class Routes:
         trace: Callable[[Batch, Draft], None] | None = None,
     ) -> None:
         self._slot = slot
-        self._async = coroutines
-        self._triggerers = triggerers
+        self._hosts = hosts
         self._deliveries = deliveries
         self._answers = answers
         self._api = api
@@ -70,11 +68,17 @@ class Routes:
 
     def start_try(self, effect: StartTry) -> None:
         """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).start(effect)
+        if effect.body is Body.FUNCTION:
+            self._slot.start(effect)
+        elif (executor := self._hosts.coroutines_of(effect.role)) is not None:
+            executor.start(effect)
 
     def stop_try(self, effect: StopTry) -> None:
         """See ``Outlets``."""
-        (self._slot if effect.body is Body.FUNCTION else self._async).stop(effect)
+        if effect.body is Body.FUNCTION:
+            self._slot.stop(effect)
+        elif (executor := self._hosts.coroutines_of(effect.role)) is not None:
+            executor.stop(effect)
 
     def recall(self, effect: RecallTries) -> None:
         """See ``Outlets``."""
@@ -82,27 +86,36 @@ class Routes:
 
     def confirm(self, effect: ConfirmCall) -> None:
         """See ``Outlets``."""
-        self._async.confirm(effect)
+        executor = self._hosts.coroutines_of(effect.role)
+        if executor is not None:
+            executor.confirm(effect)
 
     def forget(self, run_no: RunNo) -> None:
         """See ``Outlets``."""
         self._slot.forget(run_no)
-        self._async.forget(run_no)
-        for triggerer in self._triggerers.values():
-            triggerer.forget(run_no)
+        self._hosts.forget(run_no)
+
+    def start_host(self, effect: StartHost) -> None:
+        """See ``Outlets``."""
+        self._hosts.start(effect.role)
 
     def host(self, effect: HostTrigger) -> None:
         """See ``Outlets``."""
-        self._triggerers[effect.role].host(effect)
+        triggerer = self._hosts.triggerer_of(effect.role)
+        if triggerer is not None:
+            triggerer.host(effect)
 
     def end_hosting(self, effect: EndHosting) -> None:
         """See ``Outlets``."""
-        self._triggerers[effect.role].end(effect)
+        triggerer = self._hosts.triggerer_of(effect.role)
+        if triggerer is not None:
+            triggerer.end(effect)
 
     def take_events(self, effect: TakeEvents) -> None:
         """See ``Outlets``."""
-        for triggerer in self._triggerers.values():
-            triggerer.take_events(effect)
+        for triggerer in self._hosts.triggerers.values():
+            if triggerer.take_events(effect):
+                return
 
     def restore_code(self, effect: RestoreCode) -> None:
         """See ``Outlets``."""

@@ -13,8 +13,8 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.core.hosting import QUARANTINE
 from aioflow.core.pages import Numbers, Pages, Rows, packed
+from aioflow.core.roles import QUARANTINE, TRIGGERS
 from aioflow.core.shared import Shared
 from aioflow.effects import EndHosting, HostTrigger, TakeEvents
 from aioflow.executors.foresight import Foresight
@@ -130,9 +130,10 @@ class Triggerer:
         self,
         wiring: Wiring,
         *,
-        role: str = "triggers",
+        role: str = TRIGGERS,
         health_seconds: float = HEALTH_SECONDS,
         capacity: int = CAPACITY,
+        idle_seconds: float = math.inf,
     ) -> None:
         self._wiring = wiring
         self._capacity = capacity
@@ -149,6 +150,8 @@ class Triggerer:
             health_seconds=health_seconds,
             patience_seconds=self._patience_seconds,
             class_of=self._class_of,
+            idle_seconds=idle_seconds,
+            is_idle=lambda: not self._hosted and not self._waiting,
         )
         self._hosted: Pages[bytes] = Pages(Rows)
         self._waiting: Pages[bytes] = Pages(Rows)
@@ -173,7 +176,10 @@ class Triggerer:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled; signals ``task_status`` when it is up, or not yet wanted."""
+        """Keep a host until cancelled or idle.
+
+        Signals ``task_status`` when it is up, or not yet wanted.
+        """
         if self._role == QUARANTINE and not self._wanted.is_set():
             task_status.started()
             task_status = anyio.TASK_STATUS_IGNORED
@@ -181,12 +187,13 @@ class Triggerer:
         await self._host.run(task_status=task_status)
 
     def _patience_seconds(self) -> float:
-        """How long one trigger may hold up the others; in quarantine they put up with it.
+        """How long one trigger may hold up those of other DAGs; in quarantine they put up with it.
 
+        In the own host of a DAG there are none.
         So they do at the end, where none is hosted again: the caller bounds the time for that.
         """
         others = len(self._hosted) - 1
-        if self._role == QUARANTINE or self._is_closing or others < 1:
+        if self._role != TRIGGERS or self._is_closing or others < 1:
             return math.inf
         return REPLACE_SECONDS + others * REHOST_SECONDS
 
@@ -224,10 +231,12 @@ class Triggerer:
         if self._told.pop(run_no, None) is not None:
             self._host.put(ForgetRun(run_no))
 
-    def take_events(self, effect: TakeEvents) -> None:
-        """Let a trigger go on: its events are stored."""
-        if effect.taken.trigger_no in self._hosted:
+    def take_events(self, effect: TakeEvents) -> bool:
+        """Let a trigger go on: its events are stored. Return whether it is hosted here."""
+        is_here = effect.taken.trigger_no in self._hosted
+        if is_here:
             self._host.put(effect.taken)
+        return is_here
 
     def end(self, effect: EndHosting) -> None:
         """Let go of a trigger, confirmed by ``TriggerEnded``; at once if no host has it."""

@@ -97,7 +97,7 @@ class Children:
         """Nothing is stopped, recalled, forgotten, hosted or delivered here."""
 
     stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _nothing
-    restore_code = _nothing
+    restore_code = start_host = _nothing
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:

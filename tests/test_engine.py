@@ -59,7 +59,7 @@ class Outlets:
         self.others.append(effect)
 
     stop_try = recall = confirm = forget = host = end_hosting = take_events = deliver = _note
-    restore_code = _note
+    restore_code = start_host = _note
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)

@@ -145,6 +145,7 @@ class RunReader:
             catchup=spec.catchup,
             missed=spec.missed,
             max_active_runs=spec.max_active_runs,
+            isolated=spec.isolated,
             parameters=spec.parameters,
             required=spec.required,
             params=params_view(spec),

@@ -12,6 +12,7 @@ from typing import Protocol
 from aioflow.core import timetable
 from aioflow.core.hosting import role_of
 from aioflow.core.memory import Memory
+from aioflow.core.roles import TRIGGERS
 from aioflow.dag_triggers import DagTriggerRow
 from aioflow.errors import TimetableAway, TimetableFailed, TimetableSilent
 from aioflow.messages import Foreseen
@@ -64,13 +65,20 @@ class HostedTimetables:
     """Those of a running daemon.
 
     Args:
-        hosts: By role.
-        memory: Of the engine, which knows whose class lives in quarantine.
+        hosts: By role, as they are now.
+        memory: Of the engine, which knows whose class lives where.
+        start: Starts the own host of a DAG.
     """
 
-    def __init__(self, hosts: Mapping[str, Foreseer], memory: Callable[[], Memory]) -> None:
+    def __init__(
+        self,
+        hosts: Mapping[str, Foreseer],
+        memory: Callable[[], Memory],
+        start: Callable[[str], None],
+    ) -> None:
         self._hosts = hosts
         self._memory = memory
+        self._start = start
 
     def expected(self) -> Mapping[str, Instant]:
         """See ``Timetables``."""
@@ -84,7 +92,8 @@ class HostedTimetables:
         one = self._memory().standing.of(dag_id)
         if one is None or not one.hosting:
             return None
-        return self._hosts[one.role].expected.get(one.row.trigger_no)
+        host = self._hosts.get(one.role)
+        return None if host is None else host.expected.get(one.row.trigger_no)
 
     async def foresee(
         self, row: DagTriggerRow, version: str, after: Instant, count: int
@@ -93,8 +102,13 @@ class HostedTimetables:
         memory = self._memory()
         one = memory.standing.get(row.trigger_no)
         host = host_order(row, version, 0 if one is None else one.hosting)
-        role = role_of(row.class_path, memory)
-        return await self._hosts[role].foresee(host, after=after, count=count)
+        plan = memory.plans.get((version, row.dag_id))
+        role = TRIGGERS if plan is None else role_of(row.class_path, plan, memory)
+        asked = self._hosts.get(role)
+        if asked is None:
+            self._start(role)
+            return None
+        return await asked.foresee(host, after=after, count=count)
 
 
 def host_order(row: DagTriggerRow, version: str, hosting: int) -> Host:

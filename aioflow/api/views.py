@@ -115,6 +115,7 @@ class DagDetailView(msgspec.Struct, frozen=True, kw_only=True):
     catchup: bool
     missed: str
     max_active_runs: int
+    isolated: tuple[str, ...]
     parameters: tuple[str, ...]
     required: tuple[str, ...]
     params: dict[str, dict[str, Any]]

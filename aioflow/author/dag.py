@@ -64,7 +64,8 @@ class DagOptions(TypedDict, total=False):
     ``dagrun_timeout`` the one for ``run_timeout``, ``on_failure_callback`` for ``on_failure``.
     What is called is told of the run, not of its tasks. ``if_running`` and ``debounce`` go with a
     trigger as ``schedule``: what becomes of an event while a run goes on, and for how long it has
-    to be quiet before the last event starts one.
+    to be quiet before the last event starts one. ``isolated`` gives its coroutines and triggers
+    hosts of their own, which no other DAG shares.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -87,6 +88,7 @@ class DagOptions(TypedDict, total=False):
     on_failure_callback: Callbacks
     retry_budget: int | None
     if_paused: IfPaused
+    isolated: bool
     default_args: SensorClassOptions
     params: Mapping[str, Any]
     tags: Sequence[str]
@@ -176,6 +178,7 @@ class DAG:
         budget = options.get("retry_budget")
         self.retry_budget = None if budget is None else _limit(budget, "retry_budget", least=0)
         self.if_paused: IfPaused = _if_paused(options)
+        self.isolated = _flag(options.get("isolated", False), "isolated")
         self._uses: dict[str, int] = {}
         self.open_groups: list[OpenGroup] = []
         self.unfinished: dict[int, object] = {}
@@ -295,6 +298,12 @@ def _if_paused(options: DagOptions) -> IfPaused:
     value = options.get("if_paused", "stay")
     if value not in {"stay", "stop"}:
         raise wrong(f"if_paused is 'stay' or 'stop', not {value!r}")
+    return value
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(f"{name} must be True or False, got {value!r}")
     return value
 
 

@@ -16,6 +16,7 @@ from aioflow.author.retry import Retry
 from aioflow.author.schedule import schedule_spec
 from aioflow.author.start import start_spec
 from aioflow.core import graph, mapping, timetable
+from aioflow.core.roles import ASKED_FOR
 from aioflow.dag_triggers import DagTriggerSpec
 from aioflow.errors import AioflowError, BadSchedule, CycleError, DagError, Unserializable
 from aioflow.findings import DagFailure
@@ -69,6 +70,7 @@ def describe(dag: DAG, *, file: str | None = None) -> tuple[DagSpec | None, list
         callbacks=callback_spec(dag.callbacks),
         retry_budget=dag.retry_budget,
         if_paused=dag.if_paused,
+        isolated=(ASKED_FOR,) if dag.isolated else (),
         parameters=tuple(dag.parameters),
         required=tuple(_required(dag)),
         params=tuple(_params(dag)),

@@ -384,7 +384,7 @@ class Catalog:
             self._distrust(changed)
             return None
         if parsed.dags:
-            version = version_of(file, sources, self._told_by)
+            version = version_of(file, sources, self._told_of(parsed))
             await self._snapshots.keep(file, version, sources)
             return _parsed(file, version, parsed, sources)
         if parsed.failures:
@@ -427,11 +427,16 @@ class Catalog:
                 self._told.add(file)
         self._report([found])
 
-    @property
-    def _told_by(self) -> str:
-        """What the description of a file depends on besides its code, where that is unusual."""
+    def _told_of(self, parsed: Parsed) -> str:
+        """Return what the description of a file depends on besides its code, where unusual.
+
+        What a file changes in its process may be the doing of a library that it imports.
+        """
         tries = self._told_tries
-        return "" if tries == DEFAULT_TRIES else f"default_tries={tries}"
+        told = [] if tries == DEFAULT_TRIES else [f"default_tries={tries}"]
+        if any(dag.isolated for dag in parsed.dags):
+            told.append("isolated")
+        return " ".join(told)
 
 
 def _differing(before: dict[str, Seen], now: dict[str, Seen]) -> set[str]:

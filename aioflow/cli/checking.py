@@ -27,12 +27,14 @@ class Checked(msgspec.Struct, kw_only=True):
 
     Attributes:
         warnings: What is odd, but runs.
+        isolated: Why DAGs of it run in hosts of their own, by DAG.
     """
 
     file: str
     dags: list[str]
     problems: list[DagFailure]
     warnings: list[DagFailure]
+    isolated: dict[str, tuple[str, ...]] = {}
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -54,6 +56,9 @@ def check(arguments: argparse.Namespace) -> int:
                 print(_line(checked.file, problem))
             for warning in checked.warnings:
                 hint(_line(checked.file, warning))
+            for dag_id, reasons in checked.isolated.items():
+                why = safe("; ".join(reasons))
+                hint(f"{safe(checked.file)}: {dag_id} runs in hosts of its own: {why}")
             if not checked.problems:
                 hint(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
@@ -72,6 +77,7 @@ def _shown(checked: Checked) -> dict[str, object]:
         "dags": checked.dags,
         "problems": [as_data(problem) for problem in checked.problems],
         "warnings": [as_data(warning) for warning in checked.warnings],
+        "isolated": checked.isolated,
     }
 
 
@@ -86,7 +92,12 @@ async def _check_files(files: Sequence[str], folders: Sequence[Path]) -> list[Ch
                 duplicate = DuplicateDag(spec.dag_id, first[spec.dag_id])
                 problems.append(DagFailure(duplicate.code, str(duplicate), spec.line))
         dags = [spec.dag_id for spec in result.dags]
-        found.append(Checked(file=file, dags=dags, problems=problems, warnings=list(result.odd)))
+        isolated = {spec.dag_id: spec.isolated for spec in result.dags if spec.isolated}
+        warnings = list(result.odd)
+        checked = Checked(
+            file=file, dags=dags, problems=problems, warnings=warnings, isolated=isolated
+        )
+        found.append(checked)
     return found
 
 

@@ -134,6 +134,8 @@ def _show(arguments: argparse.Namespace) -> int:
     for name in ("dag_id", "file", "version", "schedule", "timezone", "next_run_at", "doc"):
         if found[name]:
             print(safe_text(f"{name}: {found[name]}"))
+    for reason in found["isolated"]:
+        print(safe_text(f"runs in hosts of its own: {reason}"))
     if found["trigger"]:
         waits = found["trigger"]
         print(f"trigger: #{waits['trigger_id']} {safe(waits['detail'])}, {waits['state']}")

@@ -9,13 +9,14 @@ from aioflow.core.draft import Draft
 from aioflow.core.hosting import let_go
 from aioflow.core.live import Live, Run
 from aioflow.core.order import order
+from aioflow.core.roles import async_role
 from aioflow.core.run import AT_HAND_BYTES, alert, end
 from aioflow.core.slots import Slots
 from aioflow.core.try_time import time_left, time_limit
 from aioflow.core.workers import Grant
 from aioflow.effects import RestoreCode, StartTry, StopTry
 from aioflow.messages import RecordDropped, Succeeded
-from aioflow.model import CODE_MISSING, Body, Failure, Instant, TaskState, TriggerState
+from aioflow.model import CODE_MISSING, Body, Failure, Instant, StartNo, TaskState, TriggerState
 from aioflow.orders import Resume
 from aioflow.rows import ResultRow, TryRow
 
@@ -33,6 +34,7 @@ __all__ = (
     "look_again",
     "requeue",
     "start",
+    "stop_of",
     "succeed",
     "time_out_sensor",
     "unpark",
@@ -75,6 +77,7 @@ def start(grant: Grant, draft: Draft) -> None:
             time_left(live, draft.steady),
             int(live.run.durations[live.position]),
             _resumed(live),
+            async_role(live.run.spec),
         )
     )
 
@@ -380,9 +383,14 @@ def forget_calls(live: Live, first: int, draft: Draft) -> None:
     draft.drop_records(live, first)
 
 
+def stop_of(live: Live, start_no: StartNo, reason: str) -> StopTry:
+    """Return the effect that ends one start of a task, wherever its process has it."""
+    role = async_role(live.run.spec)
+    return StopTry(live.spec.body, live.worker, live.task_no, start_no, reason, role)
+
+
 def unpark(live: Live, draft: Draft | None = None, reason: str = "") -> None:
     """A coroutine will not be resumed where it is parked; with a draft its host is told so."""
     if live.parked_start and draft is not None:
-        stop = StopTry(live.spec.body, -1, live.task_no, live.parked_start, reason)
-        draft.effects.append(stop)
+        draft.effects.append(stop_of(live, live.parked_start, reason))
     live.parked_start, live.answer = 0, (None, None)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import msgspec
 
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import QUARANTINE, is_stopped, role_of
+from aioflow.core.hosting import is_stopped, role_of, want_host
 from aioflow.core.memory import Memory
+from aioflow.core.roles import QUARANTINE, TRIGGERS
 from aioflow.core.standing import DagTrigger
 from aioflow.dag_triggers import ASSETS, DagTriggerRow, DagTriggerSpec
 from aioflow.effects import EndHosting, HostTrigger, RestoreCode, WakeAt
@@ -31,6 +32,7 @@ __all__ = (
     "ended",
     "fail",
     "host_all",
+    "host_role",
     "place",
     "place_all",
     "place_of",
@@ -82,6 +84,13 @@ def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
     """Return how a DAG wants its events taken; ``None`` where it wants none of this trigger."""
     dag = memory.newest(one.row.dag_id)
     return None if dag is None else dag.trigger
+
+
+def host_role(one: DagTrigger, memory: Memory) -> str:
+    """Return which host it belongs to, as the newest version of its DAG says."""
+    row = memory.dags.get(one.row.dag_id)
+    plan = None if row is None else memory.plans.get((row.version, row.dag_id))
+    return TRIGGERS if plan is None else role_of(one.row.class_path, plan, memory)
 
 
 def place_of(dag_id: str, draft: Draft) -> None:
@@ -187,9 +196,11 @@ def fail(one: DagTrigger, failure: Failure | None, draft: Draft) -> None:
 
 def _host(one: DagTrigger, draft: Draft) -> None:
     memory, row = draft.memory, one.row
-    role = role_of(row.class_path, memory)
-    is_up = role in memory.hosts_up or role == QUARANTINE
-    if not is_up or row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
+    role = host_role(one, memory)
+    if row.class_path == ASSETS or row.kwargs is None or memory.is_drained:
+        return
+    if role not in memory.hosts_up and role != QUARANTINE:
+        want_host(role, draft)
         return
     draft.standing.note(one)
     one.hosting, one.role = memory.next_hosting(), role
@@ -232,7 +243,7 @@ def _leave(one: DagTrigger, reason: str, draft: Draft) -> None:
 def _is_outdated(one: DagTrigger, memory: Memory) -> bool:
     """Whether it would be made of something else now, or elsewhere."""
     path = one.row.class_path
-    if one.made_of != (path, one.row.kwargs) or one.role != role_of(path, memory):
+    if one.made_of != (path, one.row.kwargs) or one.role != host_role(one, memory):
         return True
     version = memory.dags[one.row.dag_id].version
     code = memory.trigger_code.get(version, {}).get(path)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from aioflow.core import dag_triggers
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import host_all
+from aioflow.core.hosting import host_all, want_own_hosts
+from aioflow.core.roles import ASYNC, kind_of
 from aioflow.core.slots import Slots
 from aioflow.effects import RecallTries
 from aioflow.errors import UnknownNode
@@ -35,9 +36,11 @@ def set_drained(request: DrainNode, draft: Draft, slots: Slots) -> bool:
     if request.is_drained:
         recall_claims(draft, slots)
         return True
-    for role in sorted(memory.hosts_up - {"async"}):
+    for role in sorted(role for role in memory.hosts_up if kind_of(role) != ASYNC):
         host_all(role, draft)
         dag_triggers.host_all(role, draft)
+    want_own_hosts(draft)
+    dag_triggers.place_all(draft)
     return True
 
 

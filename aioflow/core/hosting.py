@@ -13,7 +13,8 @@ from aioflow.core.memory import Memory
 from aioflow.core.order import order
 from aioflow.core.parking import Folded, Form
 from aioflow.core.plan import Plan
-from aioflow.effects import EndHosting, HostTrigger
+from aioflow.core.roles import QUARANTINE, TRIGGERS, is_own, own_role
+from aioflow.effects import EndHosting, HostTrigger, StartHost
 from aioflow.inputs import HandOver
 from aioflow.model import TaskSpec, TriggerState
 from aioflow.orders import End, Host
@@ -22,10 +23,8 @@ from aioflow.rows import FROM_START, RESUMES
 __all__ = (
     "HANDED_AT_ONCE",
     "HOSTLESS",
-    "QUARANTINE",
     "RUN",
     "SLEEP",
-    "TRIGGERS",
     "hand_over",
     "host",
     "host_all",
@@ -34,10 +33,9 @@ __all__ = (
     "newest_version",
     "role_of",
     "unhost",
+    "want_host",
+    "want_own_hosts",
 )
-
-TRIGGERS, QUARANTINE = "triggers", "quarantine"
-"""The roles of the hosts that have triggers."""
 
 SLEEP = "sleep"
 """The class path of a trigger that is its deadline and nothing else."""
@@ -56,16 +54,19 @@ def host(wait: WaitRecord, draft: Draft) -> None:
     """Hand a waiting trigger to its host, if there is one and it can be read.
 
     The quarantine host comes up with the first trigger that it is handed; that one is handed
-    over again when it has.
+    over again when it has. The own host of a DAG is started where the first of its triggers needs
+    it, and is handed them when it is up.
     """
     row, run = wait.row, wait.run.row
-    role = role_of(row.class_path, draft.memory)
+    role = role_of(row.class_path, wait.run.plan, draft.memory)
     draft.rehost(wait)
     unhost(wait)
-    is_up = role in draft.memory.hosts_up or role == QUARANTINE
-    if not is_up or row.kwargs is None or row.class_path in HOSTLESS or draft.memory.is_drained:
+    if row.kwargs is None or row.class_path in HOSTLESS or draft.memory.is_drained:
         return
     if _is_ending(wait) or is_stopped(run.dag_id, draft.memory):
+        return
+    if role not in draft.memory.hosts_up and role != QUARANTINE:
+        want_host(role, draft)
         return
     wait.hosting = draft.memory.next_hosting()
     wait.role = role
@@ -132,9 +133,48 @@ def _order(wait: WaitRecord, kwargs: bytes, draft: Draft, *, is_told: bool) -> H
     )
 
 
-def role_of(class_path: str, memory: Memory) -> str:
-    """Return which host triggers of a class belong to."""
+def role_of(class_path: str, plan: Plan, memory: Memory) -> str:
+    """Return which host triggers of a class belong to, in a version of a DAG.
+
+    A host imports that version and the newest one. So where either of them is isolated, the host
+    is the DAG's own, and quarantine protects nothing more there.
+    """
+    spec = plan.graph.spec
+    if spec.isolated or _is_isolated_now(plan, memory):
+        return own_role(TRIGGERS, spec.dag_id)
     return QUARANTINE if memory.stalls.is_quarantined(class_path) else TRIGGERS
+
+
+def _is_isolated_now(plan: Plan, memory: Memory) -> bool:
+    version = newest_version(plan, memory)
+    if version == plan.version:
+        return False
+    newest = memory.plans.get((version, plan.graph.spec.dag_id))
+    return newest is not None and bool(newest.graph.spec.isolated)
+
+
+def want_host(role: str, draft: Draft) -> None:
+    """Have a host started if it is the own one of a DAG; the shared ones start by themselves."""
+    if is_own(role):
+        draft.effects.append(StartHost(role))
+
+
+def want_own_hosts(draft: Draft) -> None:
+    """Start the own hosts of DAGs whose triggers of tasks wait for them.
+
+    After a restart no such host is up, and nothing else hands these triggers over.
+    """
+    memory = draft.memory
+    if memory.is_drained:
+        return
+    roles: set[str] = set()
+    kinds = {(form.plan, form.class_path) for form, _ in memory.parking.forms.numbered()}
+    kinds |= {(wait.run.plan, wait.row.class_path) for wait in memory.waits.objects.values()}
+    for plan, class_path in kinds:
+        if class_path not in HOSTLESS and not is_stopped(plan.graph.spec.dag_id, memory):
+            roles.add(role_of(class_path, plan, memory))
+    for role in sorted(roles - memory.hosts_up):
+        want_host(role, draft)
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
@@ -161,7 +201,7 @@ def host_all(role: str, draft: Draft) -> None:
     priorities = {
         number: _spec(form).priority
         for form, number in parking.forms.numbered()
-        if role_of(form.class_path, memory) == role and form.class_path not in HOSTLESS
+        if role_of(form.class_path, form.plan, memory) == role and form.class_path not in HOSTLESS
     }
     alike = set(priorities.values())
     if len(alike) == 1 and len(priorities) == len(parking.forms.numbered()):
@@ -230,7 +270,7 @@ def _handing(number: int, role: str, memory: Memory) -> _Handing:
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
     if feeds or path in HOSTLESS or was.ordinal == FROM_START:
         return "needs task"
-    if role_of(path, memory) != role or is_stopped(was.plan.graph.spec.dag_id, memory):
+    if role_of(path, was.plan, memory) != role or is_stopped(was.plan.graph.spec.dag_id, memory):
         return "not wanted"
     version = newest_version(was.plan, memory)
     form = was._replace(role=role, has_room=True, version=version)
@@ -286,7 +326,7 @@ def _is_wanted(wait: WaitRecord, role: str, memory: Memory) -> bool:
         return False
     if _is_ending(wait) or is_stopped(wait.run.row.dag_id, memory):
         return False
-    return role_of(wait.row.class_path, memory) == role
+    return role_of(wait.row.class_path, wait.run.plan, memory) == role
 
 
 def newest_version(plan: Plan, memory: Memory) -> str:

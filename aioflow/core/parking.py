@@ -18,6 +18,7 @@ from aioflow.core.live import NOWHERE, Live, Run, WaitRecord
 from aioflow.core.pages import Numbers, Pages, Rows, packed
 from aioflow.core.parked_runs import ParkedRuns
 from aioflow.core.plan import Plan
+from aioflow.core.roles import ASYNC, async_role, kind_of
 from aioflow.core.shared import Shared
 from aioflow.core.try_time import stored_instants
 from aioflow.model import Failure, Instant, RunNo, TaskNo, TaskState, TriggerNo, TriggerState
@@ -113,7 +114,7 @@ class Parking:
         self.triggers: Shelf[WaitRecord] = Shelf(self._bodies, self._unfold_trigger)
         self.runs = ParkedRuns(self.tasks)
         self._lost: dict[str, int] = {}
-        self._async_lives = 1
+        self._async_lives: dict[str, int] = {}
         self._most_live = 0
 
     def fold(self, *, with_runs: bool = True) -> None:
@@ -130,8 +131,8 @@ class Parking:
 
     def lose(self, role: str, hosting: int) -> None:
         """A host is gone: of what is folded, hostings up to this number with it are over."""
-        if role == "async":
-            self._async_lives += 1
+        if kind_of(role) == ASYNC:
+            self._async_lives[role] = self._async_lives.get(role, 1) + 1
         else:
             self._lost[role] = hosting
 
@@ -329,7 +330,7 @@ class Parking:
             live.recorded,
             live.first_failed,
             live.looks,
-            self._async_lives if live.parked_start else 0,
+            self._async_life(form.plan) if live.parked_start else 0,
             None if live.queued_at is None else live.queued_at - since,
             None if live.started_at is None else live.started_at - since,
             None if live.ends_at is None else live.ends_at - since,
@@ -344,6 +345,10 @@ class Parking:
         self._lay(one)
         run.live.put_away(live.task_no, self.tasks)
         live.waits = ()  # they hold each other: else both would lie about until a collection
+
+    def _async_life(self, plan: Plan) -> int:
+        """Return which of its lives the host is in that runs the coroutines of a version."""
+        return self._async_lives.get(async_role(plan.graph.spec), 1)
 
     def _lay(self, one: Folded) -> None:
         self._bodies.put(one.trigger_no, packed(one))
@@ -381,7 +386,8 @@ class Parking:
         live.recorded, live.first_failed = one.recorded, one.first_failed
         live.looks = one.looks
         live.open_kind = form.open_kind
-        live.parked_start = one.start_no if one.parked_in == self._async_lives else 0
+        is_parked = one.parked_in != 0 and one.parked_in == self._async_life(form.plan)
+        live.parked_start = one.start_no if is_parked else 0
         live.queued_at = None if one.queued_at is None else since + one.queued_at
         live.started_at = None if one.started_at is None else since + one.started_at
         live.ends_at = None if one.ends_at is None else since + one.ends_at

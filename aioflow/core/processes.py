@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from aioflow.core import dag_triggers, event_runs, quarantine, trials, waits
-from aioflow.core.attempt import cut_short, fail_or_retry, interrupt, unpark
+from aioflow.core.attempt import cut_short, fail_or_retry, interrupt, requeue, stop_of, unpark
 from aioflow.core.draft import Draft
 from aioflow.core.draining import recall_claims
-from aioflow.core.hosting import hand_over, host_all
+from aioflow.core.hosting import hand_over, host_all, want_own_hosts
+from aioflow.core.live import Live
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.restart import restarted
 from aioflow.core.retry import INTERRUPTION_LIMIT_SHARED
+from aioflow.core.roles import ASYNC, async_role, kind_of
 from aioflow.core.slots import Slots
-from aioflow.effects import StopTry
 from aioflow.inputs import Drain, HandOver, HostLost, HostUp, Noticed, Restarted, Stalled
 from aioflow.model import Failure, TaskState
 
@@ -43,7 +44,7 @@ def take(
 
 def _host_up(role: str, draft: Draft) -> None:
     draft.memory.hosts_up.add(role)
-    if role != "async":
+    if kind_of(role) != ASYNC:
         host_all(role, draft)
         dag_triggers.host_all(role, draft)
 
@@ -51,32 +52,45 @@ def _host_up(role: str, draft: Draft) -> None:
 def _host_lost(lost: HostLost, draft: Draft, slots: Slots) -> None:
     memory = draft.memory
     memory.hosts_up.discard(lost.role)
-    if lost.role != "async":
+    if kind_of(lost.role) != ASYNC:
         waits.lose_host(lost, draft, slots)
         event_runs.lose_host(lost, draft)
+        if lost.was_idle:  # it does not come back by itself, and may have been handed something
+            want_own_hosts(draft)
+            dag_triggers.place_all(draft)
         return
     memory.parking.lose(lost.role, memory.hosting)
-    for live in memory.live.objects.values():
+    own = [one for one in memory.live.objects.values() if async_role(one.run.spec) == lost.role]
+    for live in own:
         unpark(live)
     charge = None
     if lost.culprit in memory.live:
         charge = memory.suspects.failure(lost, memory.live, memory.waits, memory.standing)
-    hosted = [live for live in memory.live.objects.values() if live.is_hosted]
-    if lost.culprit not in memory.live:  # else it is known whose code was running
+    hosted = [live for live in own if live.is_hosted]
+    if lost.culprit not in memory.live and not lost.was_idle:  # else it is known what ended it
         running = [live for live in hosted if live.state is TaskState.RUNNING]
-        trials.crashed(trials.ASYNC, running, draft)
+        trials.crashed(lost.role, running, draft)
     for live in hosted:
         # Ordered while this was on its way, it was begun by the next process: not there, too.
-        stray = StopTry(live.spec.body, -1, live.task_no, live.start_no, REASSIGNED)
-        draft.effects.append(stray)
+        draft.effects.append(stop_of(live, live.start_no, REASSIGNED))
         if live.task_no == lost.culprit and charge is not None:
             fail_or_retry(live, charge, draft, slots)
+        elif live.state is TaskState.RUNNING and lost.was_idle:
+            _give_back(live, draft, slots)  # it never came there
         elif live.state is TaskState.RUNNING:
             cut_short(live, lost.failure, draft, slots)
         else:  # parked sensors are never charged
             slots.release(live)
             draft.displace(live)
             slots.offer(live)
+
+
+def _give_back(live: Live, draft: Draft, slots: Slots) -> None:
+    """A try was handed to a process that had ended before it came there: it has not begun."""
+    slots.release(live)
+    slots.unblock(live)
+    live.started_at = None
+    requeue(live, draft, slots)
 
 
 def _drain(drain: Drain, draft: Draft, slots: Slots) -> None:

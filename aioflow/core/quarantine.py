@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 from aioflow.core.dag_triggers import place_all
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import QUARANTINE, role_of
+from aioflow.core.hosting import role_of
 from aioflow.core.live import WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.rehosting import REASSIGNED, REHOST_AT_ONCE, move_next
+from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.core.stalls import Staller
 from aioflow.effects import Warn
 from aioflow.errors import UnknownClass
@@ -34,7 +35,9 @@ def stalled(report: Stalled, draft: Draft) -> None:
         return  # its task ended meanwhile
     draft.memory.stalls.note(found, report, draft.at)
     _tell(found, report, draft)
-    if found.kind == "trigger" and not found.is_quarantined and found.is_offender(draft.steady):
+    if found.kind != "trigger" or is_own(report.role):  # there it holds up its own DAG alone
+        return
+    if not found.is_quarantined and found.is_offender(draft.steady):
         draft.effects.append(MoveClass(found.name, is_quarantined=True))
 
 
@@ -82,7 +85,7 @@ def blame(lost: HostLost, draft: Draft) -> None:
     """A loop stood still for too long; the host was killed with what stood there."""
     wait = draft.memory.waits.get(lost.culprit)
     class_path = lost.class_path if wait is None else wait.row.class_path
-    if class_path and lost.failure.reason == BLOCKED:
+    if class_path and lost.failure.reason == BLOCKED and not is_own(lost.role):
         draft.effects.append(MoveClass(class_path, is_quarantined=True))
 
 
@@ -95,27 +98,29 @@ def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failu
     if lost.failure.reason != BLOCKED:
         known = (memory.live, memory.waits, memory.standing)
         return memory.suspects.failure(lost, *known)
-    if lost.role != QUARANTINE:
+    if lost.role == TRIGGERS:
         return None
-    message = f"{class_path} held up its host in quarantine too: {lost.failure.message}"
+    where = "its host in quarantine too" if lost.role == QUARANTINE else "the own host of its DAG"
+    message = f"{class_path} held up {where}: {lost.failure.message}"
     return Failure(type="Stalled", message=message, reason="stalled")
 
 
 def _misplaced(entry: MoveClass, memory: Memory) -> Iterator[WaitRecord]:
     """Yield the triggers of a class that no host has, or the wrong one; by number."""
-    parking, role = memory.parking, role_of(entry.class_path, memory)
+    parking = memory.parking
     forms = {no for form, no in parking.forms.numbered() if form.class_path == entry.class_path}
     for number in parking.numbers(forms, entry.after):
         wait = parking.peek(number)
         if wait is None or wait.row.class_path != entry.class_path or wait.live is None:
             continue
+        role = role_of(entry.class_path, wait.run.plan, memory)
         if wait.state is TriggerState.WAITING and not (wait.hosting and wait.role == role):
             yield wait
 
 
 def _staller(report: Stalled, memory: Memory) -> Staller | None:
     """Return what is known of the one a report is about, with its names as of now."""
-    if report.role == "async":
+    if kind_of(report.role) == ASYNC:
         live = memory.live.get(report.culprit)
         if live is None:
             return None

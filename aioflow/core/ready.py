@@ -1,11 +1,11 @@
 """Who waits for a slot, and in what order.
 
-Ready entries wait in one heap per kind of body and pool. An entry is a queued task, or a
-whole group whose fresh children are drawn from it one by one, so a fan-out of a million
-weighs as much as one task. The order is: resumed before fresh, then priority, then whose turn
-it is, see ``fairness``. What begins in a run of a backfill stands behind all that is not of one.
-What keeps its room in a pool while it waits stands before all: what
-it holds, nobody else gets.
+Ready entries wait in one heap per kind of body, pool, and host that they need. An entry is a
+queued task, or a whole group whose fresh children are drawn from it one by one, so a fan-out of
+a million weighs as much as one task. The order is: resumed before fresh, then priority, then
+whose turn it is, see ``fairness``. What begins in a run of a backfill stands behind all that is
+not of one. What keeps its room in a pool while it waits stands before all: what it holds, nobody
+else gets.
 
 What the limits of its run keep from starting is put aside with the run, in the same order,
 and comes back one entry for each task that leaves its slot; so a limit costs no more with
@@ -22,6 +22,7 @@ from aioflow.core.across import Across, Item, Queue
 from aioflow.core.fairness import Fairness, age_of
 from aioflow.core.fresh import fresh
 from aioflow.core.live import Group, Live, Run
+from aioflow.core.roles import async_role, is_own
 from aioflow.model import Body, TaskNo, TaskSpec, TaskState
 from aioflow.rows import PoolRow
 
@@ -37,7 +38,11 @@ __all__ = (
 )
 
 Room: TypeAlias = Callable[[Live | Group], bool]
-"""Whether its pool has room for what waits."""
+"""Whether its pool has room for what waits, and its host is up."""
+
+_Line: TypeAlias = tuple[str, str]
+_Key: TypeAlias = tuple[_Line, str]
+"""Of a queue: lane and pool, and the role of the host, where it needs one."""
 
 SENSOR_LANE = "sensor"
 """Hosted sensors wait for their host alone: they hold no slot, so no limit concerns them."""
@@ -45,6 +50,9 @@ SENSOR_LANE = "sensor"
 START_LANE = "start"
 """What waits straight from its start holds nothing either; its window alone bounds it, and its
 pool where that counts what waits."""
+
+_HOSTLESS = frozenset({START_LANE, Body.FUNCTION.value})
+"""What waits in these lanes needs no async host."""
 
 _WORTH_SWEEPING = 64
 
@@ -65,8 +73,8 @@ class Ready:
         self.came_back = False
         self.across = Across(still_waits)
         self._kept = kept
-        self._queues: dict[tuple[str, str], Queue] = {}
-        self._swept: dict[tuple[str, str], int] = {}
+        self._queues: dict[_Key, Queue] = {}
+        self._swept: dict[_Key, int] = {}
         self._too_wide: list[Item] = []
         self._fairness = Fairness()
 
@@ -134,7 +142,7 @@ class Ready:
 
     def rerank(self, pool: str) -> None:
         """Other tasks keep their room in a pool than before: put its queues in order again."""
-        for (_, name), queue in self._queues.items():
+        for ((_, name), _), queue in self._queues.items():
             if name == pool:
                 queue[:] = [self._ranked(item) for item in queue]
                 heapq.heapify(queue)
@@ -152,16 +160,25 @@ class Ready:
     def _look(self, lane: str, room: Room, pools: dict[str, PoolRow]) -> tuple[Queue, Item] | None:
         best: tuple[Queue, Item] | None = None
         first: tuple[int, int, int, int] | None = None
-        for line, queue in self._queues.items():
+        for (line, _), queue in self._queues.items():
             if line[0] != lane or not self._clean(queue, lane, pools.get(line[1])):
                 continue
-            if lane != SENSOR_LANE and not room(head(queue)):
+            if not room(head(queue)):
                 continue
             rank, priority, turn, _ = item = queue[0]
             order = (rank, priority, self._fairness.line_turn(line), turn)
             if first is None or order < first:
                 first, best = order, (queue, item)
         return best
+
+    def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
+        """Return the roles of the DAGs' own hosts that tasks wait for, and that are not up."""
+        return {
+            role
+            for (_, role), queue in self._queues.items()
+            if queue and is_own(role) and role not in hosts_up
+            if any(still_waits(item[3]) for item in queue)
+        }
 
     def draw(self, queue: Queue) -> Live:
         """Take one task from the head; a group stays until its last fresh child is drawn."""
@@ -186,12 +203,12 @@ class Ready:
         self._enqueue(self._ranked(item))
 
     def _enqueue(self, item: Item) -> None:
-        key = _line(item[3])
+        key = _key(item[3])
         queue = self._queues.setdefault(key, [])
         heapq.heappush(queue, item)
         self._sweep(key, queue)
 
-    def _sweep(self, key: tuple[str, str], queue: Queue) -> None:
+    def _sweep(self, key: _Key, queue: Queue) -> None:
         """Drop what is stale below the head before it outgrows what is not."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
             queue[:] = [item for item in queue if still_waits(item[3])]
@@ -257,7 +274,12 @@ def _expected(entry: Live | Group) -> float:
     return entry.run.durations[entry.position]
 
 
-def _line(entry: Live | Group) -> tuple[str, str]:
+def _key(entry: Live | Group) -> _Key:
+    line = _line(entry)
+    return line, "" if line[0] in _HOSTLESS else async_role(entry.run.spec)
+
+
+def _line(entry: Live | Group) -> _Line:
     return _lane(entry), entry.spec.pool
 
 

@@ -13,6 +13,7 @@ from aioflow.core import ahead, dag, deadlines, event_runs, handling, trials, ve
 from aioflow.core.attempt import cut_short
 from aioflow.core.cancel import cancel_tasks
 from aioflow.core.draft import Draft
+from aioflow.core.hosting import want_own_hosts
 from aioflow.core.live import Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.run import resume
@@ -131,6 +132,7 @@ def _go_on_with_dags(draft: Draft, slots: Slots) -> None:
             versions.arm_schedule(row, draft)
             dag.begin_queued(row.dag_id, draft, slots)
     event_runs.restarted(draft)
+    want_own_hosts(draft)
     draft.effects.extend(FillBack(number) for number in memory.backfills)
     deadlines.arm(draft)
     for kind in list(memory.lanes):

@@ -11,12 +11,13 @@ room from its wait until it goes on, and goes on in that. In such a pool nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from aioflow.core.graph import is_identifier
 from aioflow.core.live import Group, Live, Run
 from aioflow.core.memory import Memory
 from aioflow.core.ready import SENSOR_LANE, START_LANE, Ready, head, is_hosted_sensor
+from aioflow.core.roles import async_role
 from aioflow.core.trials import on_trial
 from aioflow.core.workers import Grant, Worker, best_idle, expected_us
 from aioflow.errors import BadPool
@@ -293,17 +294,17 @@ class Slots:
         while self.ready.came_back:
             self.ready.came_back = False
             yield from self._grant_starts()
-            if "async" in memory.hosts_up:
-                yield from self._grant_hosted(SENSOR_LANE)
+            if memory.hosts_up:
+                yield from self._grant_hosted(SENSOR_LANE, memory.hosts_up)
             suspects = on_trial(memory)
             if suspects is None:
-                if "async" in memory.hosts_up:
-                    yield from self._grant_hosted(Body.COROUTINE.value)
+                if memory.hosts_up:
+                    yield from self._grant_hosted(Body.COROUTINE.value, memory.hosts_up)
                 yield from self._grant_workers(memory)
             else:
-                yield from self._grant_alone(suspects, "async" in memory.hosts_up)
+                yield from self._grant_alone(suspects, memory.hosts_up)
 
-    def _grant_alone(self, suspects: Iterable[Live], is_host_up: bool) -> Iterator[Grant]:
+    def _grant_alone(self, suspects: Iterable[Live], hosts_up: Container[str]) -> Iterator[Grant]:
         """Grant these and nothing else. They ran together before, so no limit is passed."""
         for live in filter(self._may_start, suspects):
             idle = [worker for worker in self.workers if worker.is_idle]
@@ -312,9 +313,13 @@ class Slots:
                 worker = best_idle(idle, live.run.row.version)
                 self._occupy(worker, live)
                 yield Grant(live, worker.number)
-            elif live.spec.body is Body.COROUTINE and is_host_up:
+            elif live.spec.body is Body.COROUTINE and async_role(live.run.spec) in hosts_up:
                 self._host(live)
                 yield Grant(live)
+
+    def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
+        """Return the roles of the DAGs' own hosts that tasks wait for, while work is granted."""
+        return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
         while (queue := self.ready.best(START_LANE, self._may_wait, self.pools)) is not None:
@@ -322,9 +327,14 @@ class Slots:
             self._keep(live)
             yield Grant(live, is_waiting=True)
 
-    def _grant_hosted(self, lane: str) -> Iterator[Grant]:
+    def _grant_hosted(self, lane: str, hosts_up: Container[str]) -> Iterator[Grant]:
+        def room(entry: Live | Group) -> bool:
+            if async_role(entry.run.spec) not in hosts_up:
+                return False
+            return lane == SENSOR_LANE or self._may_start(entry)
+
         while lane == SENSOR_LANE or self.running_coroutines < self.coroutines:
-            queue = self.ready.best(lane, self._may_start, self.pools)
+            queue = self.ready.best(lane, room, self.pools)
             if queue is None:
                 return
             live = self.ready.draw(queue)

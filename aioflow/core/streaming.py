@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aioflow.core import growing
-from aioflow.core.attempt import fail
+from aioflow.core.attempt import fail, stop_of
 from aioflow.core.backlog import Given
 from aioflow.core.draft import Draft
 from aioflow.core.live import Group, Live
 from aioflow.core.mapping import check_cap
+from aioflow.core.roles import async_role
 from aioflow.core.run import step
 from aioflow.core.slots import Slots
-from aioflow.effects import ConfirmCall, StopTry
+from aioflow.effects import ConfirmCall
 from aioflow.errors import FanOutCapped
 from aioflow.messages import Item
 from aioflow.model import Body, Failure, TaskState
@@ -47,8 +48,7 @@ def take(live: Live, report: Item, draft: Draft, slots: Slots) -> None:
 def too_many(live: Live, capped: FanOutCapped, draft: Draft, slots: Slots) -> None:
     """Fail a task that gave on more than it may; what has begun with its items goes on."""
     if live.is_hosted or live.worker >= 0:
-        stop = StopTry(live.spec.body, live.worker, live.task_no, live.start_no, "failed")
-        draft.effects.append(stop)
+        draft.effects.append(stop_of(live, live.start_no, "failed"))
     slots.release(live)
     failure = Failure(type="FanOutCapped", message=str(capped), reason="fanout_cap")
     fail(live, failure, draft, slots)
@@ -151,7 +151,7 @@ def go_on(draft: Draft, slots: Slots) -> list[Live]:
             given = live.run.items.get(task_no)
             upto = 0 if given is None else given.count
             taken = ItemsTaken(task_no, live.start_no, upto)
-            draft.effects.append(ConfirmCall(taken))
+            draft.effects.append(ConfirmCall(taken, async_role(live.run.spec)))
         elif live.state is TaskState.DEFERRED and has_room(live, slots):
             del held[task_no]
             waiting.append(live)

@@ -30,10 +30,10 @@ from aioflow.inputs import Due
 from aioflow.model import Failure, Instant, TaskNo, TaskState
 from aioflow.owed import TRIAL, Trial
 
-__all__ = ("ASYNC", "DAEMON", "crashed", "go_on", "guilt", "look_again", "on_trial", "stop")
+__all__ = ("DAEMON", "crashed", "go_on", "guilt", "look_again", "on_trial", "stop")
 
-DAEMON, ASYNC = "daemon", "async"
-"""What died: the daemon, with all its processes, or the async host."""
+DAEMON = "daemon"
+"""What died, if not an async host, which is named by its role: the daemon, with all processes."""
 
 _MARGIN_US = 1_000_000
 """A task may begin a little later in its process than the last time."""
@@ -49,12 +49,17 @@ _encode = msgspec.msgpack.Encoder().encode
 def crashed(process: str, running: Sequence[Live], draft: Draft) -> None:
     """A process died while these tasks ran in it: decide which of them begin again first.
 
-    To be called before they are interrupted.
+    To be called before they are interrupted. While it is tested who killed one host, the death of
+    another one says nothing of that. What ran there begins again after this trial, and is tested
+    if that one dies once more.
     """
     before = draft.memory.trial or Trial(process)
+    is_part = before.process in {process, DAEMON}
+    if before.groups and not is_part and process != DAEMON:
+        return
     counts = {number: count for number, count in before.alone if number in draft.memory.live}
     found = list(running)
-    if before.groups and process in {before.process, ASYNC}:
+    if before.groups and is_part:
         if not before.groups[0]:
             _acquit(process, draft)
             return

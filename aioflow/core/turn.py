@@ -48,6 +48,7 @@ from aioflow.core.attempt import (
 from aioflow.core.cancel import cancel_tasks, run_due
 from aioflow.core.clear import has_to_wait
 from aioflow.core.draft import Draft
+from aioflow.core.hosting import want_host
 from aioflow.core.live import Live
 from aioflow.core.memory import Memory
 from aioflow.core.numbers import NumberBlock
@@ -175,6 +176,8 @@ def decide(
             _grant(draft, slots)
             if memory.held and _let_go_on(draft, slots):
                 _grant(draft, slots)
+            for role in sorted(slots.missing_hosts(memory.hosts_up)):
+                want_host(role, draft)
         return draft.close(), draft.effects, draft
     except Exception as exc:
         raise TurnFailed(draft, repr(exc)) from exc

@@ -16,6 +16,8 @@ from aioflow.core.draft import Draft
 from aioflow.core.fitting_pools import too_wide
 from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
+from aioflow.core.roles import ASKED_FOR
+from aioflow.effects import Warn
 from aioflow.errors import DuplicateDag
 from aioflow.inputs import FileBroken, FileGone, FileParsed, FillBack, StopWaits
 from aioflow.model import DagSpec, Instant
@@ -159,6 +161,7 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     told = draft.now if has_rested else None  # what is late by that is late for nobody
     if spec.schedule is not None and not (known and _is_unchanged(spec, known, draft)):
         begun = _begin_schedule(spec, spec.schedule, begun, draft.now)
+    _tell_isolated(spec, draft)
     memory.add_plan(version, _without_fields(spec))
     adopt(spec, draft)
     row = msgspec.structs.replace(
@@ -169,6 +172,15 @@ def _adopt(spec: DagSpec, file: str, version: str, draft: Draft) -> None:
     for backfill in draft.memory.backfills.values():
         if backfill.dag_id == spec.dag_id:
             draft.effects.append(FillBack(backfill.backfill_no))
+
+
+def _tell_isolated(spec: DagSpec, draft: Draft) -> None:
+    """Log why a DAG has hosts of its own from now on, unless its author asked for that."""
+    reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
+    known = draft.memory.newest(spec.dag_id)
+    if reasons and (known is None or known.isolated != spec.isolated):
+        facts: dict[str, str | int] = {"dag_id": spec.dag_id, "reason": "; ".join(reasons)}
+        draft.effects.append(Warn("a DAG runs in hosts of its own", facts))
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Instant) -> DagRow:

@@ -19,6 +19,7 @@ from aioflow.core.attempt import (
     keep_try,
     look_again,
     requeue,
+    stop_of,
     succeed,
     unpark,
 )
@@ -29,7 +30,7 @@ from aioflow.core.pausing import PAUSED
 from aioflow.core.rehosting import REASSIGNED
 from aioflow.core.run import end
 from aioflow.core.slots import Slots
-from aioflow.effects import RestoreCode, StopTry, Warn
+from aioflow.effects import RestoreCode, Warn
 from aioflow.inputs import CodeRestored, HostLost
 from aioflow.messages import (
     Awaiting,
@@ -419,7 +420,5 @@ def stop(live: Live, reason: str, draft: Draft, slots: Slots) -> None:
             let_go(wait, reason, draft)
     unpark(live, draft, reason)
     if live.worker >= 0 or live.is_hosted:
-        draft.effects.append(
-            StopTry(live.spec.body, live.worker, live.task_no, live.start_no, reason)
-        )
+        draft.effects.append(stop_of(live, live.start_no, reason))
     slots.release(live)

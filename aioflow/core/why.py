@@ -13,6 +13,7 @@ from aioflow.core.judging import instances, verdict
 from aioflow.core.live import Group, Live, Run, WaitRecord
 from aioflow.core.memory import Memory
 from aioflow.core.ready import is_start
+from aioflow.core.roles import async_role, dag_of, is_own
 from aioflow.core.rules import Verdict
 from aioflow.core.slots import Slots
 from aioflow.core.standing import DagTrigger
@@ -22,6 +23,7 @@ from aioflow.core.trials import DAEMON
 from aioflow.model import (
     CODE_MISSING,
     DEFAULT_POOL,
+    Body,
     RunNo,
     RunState,
     TaskSpec,
@@ -165,7 +167,8 @@ def _explain_live(live: Live, memory: Memory, slots: Slots) -> Wait | None:
             return Wait(kind=kind, detail=detail, until=memory.on_wall(live.due_at))
         case TaskState.SENSING:
             if live.due_at is None and not live.is_hosted:
-                return Wait(kind=WaitKind.HOST, detail="async host", since=live.queued_at)
+                detail = _async_host(async_role(live.run.spec))
+                return Wait(kind=WaitKind.HOST, detail=detail, since=live.queued_at)
             return Wait(
                 kind=WaitKind.INTERVAL,
                 detail="the next look" if live.due_at is not None else _looks(live),
@@ -271,8 +274,8 @@ def _explain_slot(entry: Live | Group, memory: Memory, slots: Slots) -> Wait:
         return Wait(kind=WaitKind.LIMIT, detail=f"{in_all} tasks at once", since=since)
     if full is not None:
         return Wait(kind=WaitKind.SLOT, detail=full, since=since)
-    if spec.body.value == "async" and "async" not in memory.hosts_up:
-        return Wait(kind=WaitKind.HOST, detail="async host", since=since)
+    if spec.body is Body.COROUTINE and async_role(run.spec) not in memory.hosts_up:
+        return Wait(kind=WaitKind.HOST, detail=_async_host(async_role(run.spec)), since=since)
     places = len(slots.workers) if spec.body.value == "def" else slots.coroutines
     name = "" if spec.pool == DEFAULT_POOL else f" of pool {spec.pool}"
     return Wait(kind=WaitKind.SLOT, detail=f"all {places} slots{name} are taken", since=since)
@@ -285,9 +288,13 @@ def _explain_trial(entry: Live | Group, memory: Memory) -> str | None:
         return None
     if isinstance(entry, Live) and entry.task_no in trial.groups[0]:
         return None
-    whose = "the daemon" if trial.process == DAEMON else "the async host"
+    whose = "the daemon" if trial.process == DAEMON else f"the {_async_host(trial.process)}"
     count = sum(map(len, trial.groups))
     return f"{count} tasks ran when {whose} died again; they begin first, in groups"
+
+
+def _async_host(role: str) -> str:
+    return f"async host of {dag_of(role)}" if is_own(role) else "async host"
 
 
 def _explain_pool(spec: TaskSpec, memory: Memory, slots: Slots) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import anyio
 from anyio.abc import TaskStatus
 
+from aioflow.core.roles import ASYNC
 from aioflow.effects import ConfirmCall, StartTry, StopTry
 from aioflow.executors.load import HostLoad
 from aioflow.executors.printing import log_key
@@ -70,7 +72,9 @@ _logger = logging.getLogger(__name__)
 
 
 class AsyncExecutor:
-    """Runs coroutines. When the host dies ``HostLost`` names whose code was running.
+    """Runs coroutines in one process of a role; see ``core.roles``.
+
+    When the host dies ``HostLost`` names whose code was running.
 
     Orders given while there is no host are dropped: after ``HostUp`` the engine gives all
     that should run again. The host itself ends tries that take too long.
@@ -78,22 +82,34 @@ class AsyncExecutor:
 
     hosts_triggers = False
 
-    def __init__(self, wiring: Wiring, *, health_seconds: float = HEALTH_SECONDS) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        role: str = ASYNC,
+        health_seconds: float = HEALTH_SECONDS,
+        idle_seconds: float = math.inf,
+    ) -> None:
         self._wiring = wiring
+        self._role = role
         self._host = SharedHost(
-            "async",
+            role,
             wiring,
             on_reports=self._take,
             on_output=self._hear,
             on_lost=self._forget_all,
             health_seconds=health_seconds,
+            idle_seconds=idle_seconds,
+            is_idle=lambda: not self._present,
         )
+        # The starts whose coroutines the host has, those that are parked there included.
+        self._present: set[tuple[TaskNo, StartNo]] = set()
         self._told: dict[RunNo, RunInfo] = {}
         # Of the starts something may still be printed by.
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a host until cancelled; signals ``task_status`` when the first is up."""
+        """Keep a host until cancelled or idle; signals ``task_status`` when the first is up."""
         await self._host.run(task_status=task_status)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
@@ -103,10 +119,12 @@ class AsyncExecutor:
         if not self._host.is_up:
             return
         start, info = effect.start, effect.info
+        self._present.add((start.task_no, start.start_no))
         if info.run_no not in self._told:
             self._told[info.run_no] = info
             self._host.put(info)
         if effect.resume is not None:  # the same coroutine, from here on under another number
+            self._present.discard((start.task_no, effect.resume.was_start_no))
             self._close_log(start.task_no, effect.resume.was_start_no)
         self._logs[start.task_no, start.start_no] = self._wiring.tasklog.open(log_key(start))
         self._host.put(start if effect.resume is None else effect.resume)
@@ -117,6 +135,7 @@ class AsyncExecutor:
 
     def stop(self, effect: StopTry) -> None:
         """Cancel a coroutine. What it still reports does not count."""
+        self._present.discard((effect.task_no, effect.start_no))
         self._host.put(Stop(effect.task_no, effect.start_no, effect.reason))
 
     def forget(self, run_no: RunNo) -> None:
@@ -165,6 +184,8 @@ class AsyncExecutor:
                 self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):
                 self._close_log(report.task_no, report.start_no)
+                if not isinstance(report, Awaiting):
+                    self._present.discard((report.task_no, report.start_no))
                 passed.append(report)
             elif isinstance(report, _PASSED):
                 passed.append(report)
@@ -174,16 +195,18 @@ class AsyncExecutor:
             elif isinstance(report, Withdraw):
                 self._wiring.ask(self, report)
             else:
-                _logger.warning("the async host reported %s", type(report).__name__)
+                _logger.warning("the %s host reported %s", self._role, type(report).__name__)
         if passed:
             self._wiring.report(passed)
 
     async def _hear(self, data: bytes) -> None:
         """What comes through the pipe belongs to no try: a library in C, a grandchild."""
-        _logger.info("the async host printed: %r", self._wiring.tasklog.masks.masked(data)[:500])
+        shown = self._wiring.tasklog.masks.masked(data)[:500]
+        _logger.info("the %s host printed: %r", self._role, shown)
 
     def _forget_all(self) -> None:
         self._wiring.ask(self, Withdraw(-1))
         self._told.clear()
+        self._present.clear()
         for key in list(self._logs):
             self._close_log(*key)

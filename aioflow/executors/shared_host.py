@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow.children import Child, NoRoom
+from aioflow.core.roles import ASYNC, kind_of
 from aioflow.executors.load import HostLoad, WatchLoad
 from aioflow.executors.outside import NO_PLACE, Outside
 from aioflow.executors.pulse import Pulse
@@ -45,13 +46,15 @@ class SharedHost:
     ``HostUp``.
 
     Args:
-        role: ``async``, ``triggers`` or ``quarantine``.
+        role: See ``core.roles``.
         on_reports: Takes what the process reports.
         on_lost: Called when it is dead, before ``HostLost`` is reported: forget all it had.
         health_seconds: How long its loop may stand still.
         patience_seconds: How long one step may, as things are. The host that stood for longer is
             replaced without delay, and the step's owner is the culprit.
         class_of: Returns the class path of a trigger it has; empty for what it has not.
+        idle_seconds: It ends for good once it has had nothing for this long.
+        is_idle: Whether it has nothing.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class SharedHost:
         health_seconds: float,
         patience_seconds: Callable[[], float] = lambda: math.inf,
         class_of: Callable[[int], str] = lambda _: "",
+        idle_seconds: float = math.inf,
+        is_idle: Callable[[], bool] = lambda: False,
     ) -> None:
         self._role = role
         self._wiring = wiring
@@ -77,6 +82,10 @@ class SharedHost:
         self._incident = 0
         self._patience_seconds = patience_seconds
         self._class_of = class_of
+        self._idle_seconds = idle_seconds
+        self._is_idle = is_idle
+        self._was_idle = False
+        self._orders = 0
         self._blocked: Failure | None = None
         self._offender = -1
         self._outgoing: Outgoing | None = None
@@ -115,6 +124,7 @@ class SharedHost:
     def put(self, message: object) -> None:
         """Send an order with the next frame, or drop it if there is no process."""
         if self._outgoing is not None:
+            self._orders += 1
             self._outgoing.put(message)
 
     def send(self, messages: Sequence[object]) -> None:
@@ -128,7 +138,7 @@ class SharedHost:
             self._child.kill()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep a process until cancelled.
+        """Keep a process until cancelled, or until it has had nothing for long.
 
         Signals ``task_status`` when the first is up, or could not be started.
         """
@@ -138,6 +148,8 @@ class SharedHost:
             born = clock.monotonic_us()
             has_room = await self._serve()
             self._tell_started()
+            if self._was_idle:
+                return
             if not has_room:
                 await self._wiring.children.room()
                 continue
@@ -155,7 +167,7 @@ class SharedHost:
         culprit = self._offender = -1
         try:
             async with self._wiring.children.child(
-                self._role,
+                kind_of(self._role),
                 on_reports=self._take,
                 on_output=self._hear,
                 black_box=True,
@@ -163,6 +175,8 @@ class SharedHost:
                 self._greet(child)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch_pulse, child)
+                    if self._idle_seconds < math.inf:
+                        group.start_soon(self._leave_when_idle, child)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
                 # Dead for certain, so the box still says whose code was being run.
@@ -228,6 +242,15 @@ class SharedHost:
             class_path=self._class_of(stall.number),
         )
 
+    async def _leave_when_idle(self, child: Child) -> None:
+        """End the process once it has had nothing, and was ordered nothing, for long enough."""
+        orders = -1
+        while orders != self._orders or not self._is_idle():
+            orders = self._orders
+            await self._wiring.clock.sleep(self._idle_seconds)
+        self._was_idle = True
+        child.dismiss()
+
     async def _watch_pulse(self, child: Child) -> None:
         outside = Outside(child, self._pulse.beat_seconds)
         await self._pulse.stopped(lambda: self._ask_for_pulse(outside))
@@ -235,7 +258,8 @@ class SharedHost:
         child.kill()
 
     def _ask_for_pulse(self, outside: Outside) -> None:
-        self.put(Ping(self._wiring.clock.monotonic_us()))
+        if self._outgoing is not None:  # no order: it keeps nothing from being idle
+            self._outgoing.put(Ping(self._wiring.clock.monotonic_us()))
         silent_beats = self._pulse.silent_beats
         culprit = outside.culprit(silent_beats)
         if culprit >= 0 and not self._standing:
@@ -251,7 +275,7 @@ class SharedHost:
         self._evicted_here = 0
         self._watches = None
         self._stalls, self._standing, self._incident = StallLines(child.log_nonce), "", 0
-        child.send([self._wiring.welcome(self._role)])
+        child.send([self._wiring.welcome(kind_of(self._role))])
         self._child, self._outgoing = child, Outgoing(child)
         self._wiring.report([HostUp(self._role)])
         self._tell_started()
@@ -264,15 +288,19 @@ class SharedHost:
     def _report_loss(self, failure: Failure | None, culprit: int, class_path: str) -> None:
         gone = Failure(type="Killed", message="the host could not be served", reason="killed")
         failure = failure or gone
-        named = "trigger_id" if self._role != "async" else "task_no"
+        named = "trigger_id" if kind_of(self._role) != ASYNC else "task_no"
         with about(host=self._role, **{named: culprit} if culprit >= 0 else {}):
-            _logger.warning("the %s host died: %s", self._role, failure.message)
+            if self._was_idle:
+                _logger.info("the %s host ended: it had nothing to do", self._role)
+            else:
+                _logger.warning("the %s host died: %s", self._role, failure.message)
         lost = HostLost(
             role=self._role,
             culprit=culprit,
             failure=failure,
             at=self._wiring.clock.now(),
             class_path=class_path,
+            was_idle=self._was_idle,
         )
         self._wiring.report([lost])
 

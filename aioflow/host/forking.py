@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,10 +26,11 @@ from aioflow.findings import NO_ROOM, DagFailure, Inspected, Named, Parsed, Pars
 from aioflow.host import offspring
 from aioflow.host.failures import print_traceback
 from aioflow.host.frames import BlockingLink, complete_frames
+from aioflow.host.module_state import ModuleState, watch_loaders
 from aioflow.host.parse import look
 from aioflow.host.process import adopt_orphans, die_with_parent, limit_parser, stand_back
 from aioflow.host.shared_state import SharedState
-from aioflow.host.streams import line_by_line
+from aioflow.host.streams import configure_logging, line_by_line
 from aioflow.orders import Inspect, Order, Parse, ParserLimits
 
 __all__ = ("Forking",)
@@ -55,7 +57,10 @@ class Forking:
         line_by_line()
         stand_back()
         adopt_orphans()
+        configure_logging()  # as in a shared host: what a file changes there is looked for
+        watch_loaders()
         self._shared = SharedState()
+        self._modules = ModuleState(sys.modules)
         gc.collect()
         gc.freeze()  # what nobody writes to is not copied
 
@@ -105,7 +110,7 @@ class Forking:
                 os.dup2(output, number)
             os.close(output)
             limit_parser(order.limits.memory_bytes)
-            look(order, BlockingLink(sock), self._shared)
+            look(order, BlockingLink(sock), self._shared, self._modules)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
             print_traceback(exc)
             os._exit(_FAULT)

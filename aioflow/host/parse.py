@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from aioflow.author.advice import advice
 from aioflow.author.dag import registered
@@ -16,7 +18,9 @@ from aioflow.host.failures import failure_of, print_traceback
 from aioflow.host.frames import BlockingLink
 from aioflow.host.imports import Reach
 from aioflow.host.loader import CodeMissing, WholeProcess
+from aioflow.host.module_state import ModuleState
 from aioflow.host.plug_in import look_at
+from aioflow.host.process_state import ProcessState
 from aioflow.host.shared_state import SharedState, shown
 from aioflow.host.streams import flush
 from aioflow.host.trigger_code import trigger_digests
@@ -24,15 +28,20 @@ from aioflow.orders import Inspect, Parse
 
 __all__ = ("look",)
 
+_REASON_LENGTH = 300
+
 _HALF_MADE = "partially initialized module"
 _UNDECODABLE = ("codec can't decode", "encoding problem", "unknown encoding", "Non-UTF-8", "BOM")
 
 
-def look(order: Parse | Inspect, link: BlockingLink, shared: SharedState) -> None:
+def look(
+    order: Parse | Inspect, link: BlockingLink, shared: SharedState, modules: ModuleState
+) -> None:
     """Do what was ordered, and report it.
 
     Args:
         shared: What a file must leave as it is.
+        modules: What it may change where no other DAG is.
     """
     found: Parsed | Inspected
     match order:
@@ -42,35 +51,53 @@ def look(order: Parse | Inspect, link: BlockingLink, shared: SharedState) -> Non
             reach.add([order.file])
             # Before anything is run: whoever does not come back leaves at least that.
             link.send([Named(*_reached(reach))])
-            found = _parse(folder, order.file, reach, shared)
+            found = _parse(folder, order.file, reach, shared, modules)
         case Inspect():
             found = look_at(order.entry_point)
     flush()
     link.send([found])
 
 
-def _parse(folder: Path, file: str, reach: Reach, shared: SharedState) -> Parsed:
+def _parse(
+    folder: Path, file: str, reach: Reach, shared: SharedState, modules: ModuleState
+) -> Parsed:
     """Import a DAG file and return its DAGs, or why there are none.
 
     Whatever the file does on the way, up to ``sys.exit`` and running out of memory, becomes a
     failure of its own. One wrong DAG does not take the others of the file with it.
     """
     problem: BaseException | None = None
+    code = WholeProcess(folder)
+    state = ProcessState(str(folder))
+    modules.begin(str(folder))
     try:
-        WholeProcess(folder).load_file(file)
+        code.load_file(file)
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
         problem = exc
     # Before anything else is called: what was replaced need not work.
     changed = shared.put_back()
+    replaced = modules.end()
     failures = [_changed(changed)] if changed else []
     if problem is not None:
         failures.append(_failure(problem, folder))
         print_traceback(problem)
     if failures:
         _follow(reach, folder, problem)
-        modules, wanted = _reached(reach)
-        return Parsed((), tuple(failures), modules, wanted=wanted)
-    return _described(folder, file, reach)
+        files, wanted = _reached(reach)
+        return Parsed((), tuple(failures), files, wanted=wanted)
+    changes = state.changes()
+    if replaced:
+        changes.append(f"replaces {shown(replaced)}")
+    return _isolated(_described(folder, file, reach), changes)
+
+
+def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
+    """Say of the DAGs of a file that they run in hosts of their own, and why."""
+    if not changes:
+        return parsed
+    reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
+    dags = [replace(dag, isolated=(*dag.isolated, *reasons)) for dag in parsed.dags]
+    return replace(parsed, dags=tuple(dags))
 
 
 def _changed(names: list[str]) -> DagFailure:

@@ -8,9 +8,11 @@ is not let in.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
+
+from aioflow.host.dict_counts import DictCounts
 
 __all__ = ("SharedState", "shown")
 
@@ -57,19 +59,21 @@ class SharedState:
         self._modules = modules
         self._table = sys.modules
         self._kept = [
-            (owner, vars(owner), where, name, value)
+            (owner, vars(owner), where, counted)
             for owner, where in _owners(modules)
-            for name, value in list(vars(owner).items())
-            if _counts(name, value, where)
+            if (counted := _counted(vars(owner), where))
         ]
+        self._counts = DictCounts([scope for _, scope, _, _ in self._kept])
 
     def put_back(self) -> list[str]:
         """Undo what was changed; return the names of that."""
         changed = []
-        for owner, scope, where, name, value in self._kept:
-            if not _is_same(value, scope.get(name, _NOTHING)):
-                changed += [where + "." + name]
-                _setattr(owner, name, value)
+        for at in self._counts.changed():
+            owner, scope, where, counted = self._kept[at]
+            for name, value in counted:
+                if not _is_same(value, scope.get(name, _NOTHING)):
+                    changed += [where + "." + name]
+                    _setattr(owner, name, value)
         for name, module in self._modules.items():
             if self._table.get(name) is not module:
                 changed += [name]
@@ -92,6 +96,10 @@ def _is_same(value: object, now: object) -> bool:
 
 def _is_watched(name: str) -> bool:
     return name in _WATCHED or name == _OURS or name.startswith(f"{_OURS}.")
+
+
+def _counted(scope: Mapping[str, object], where: str) -> list[tuple[str, object]]:
+    return [(name, value) for name, value in scope.items() if _counts(name, value, where)]
 
 
 def _counts(name: str, value: object, where: str) -> bool:

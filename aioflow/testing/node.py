@@ -15,15 +15,14 @@ from aioflow.answers import Answers
 from aioflow.api import Api
 from aioflow.author.notifiers import Notification
 from aioflow.children import Children
-from aioflow.core.hosting import QUARANTINE, TRIGGERS
 from aioflow.core.slots import Slots
 from aioflow.core.why import still_waits
 from aioflow.deliveries import Deliveries, Pace, Targets
 from aioflow.engine import Engine
-from aioflow.executors.async_host import AsyncExecutor
 from aioflow.executors.slot import SlotExecutor
 from aioflow.executors.wiring import Wiring
 from aioflow.host.code import CodeShelf
+from aioflow.host_pool import HostPool
 from aioflow.masking import Masks
 from aioflow.owed import Alert
 from aioflow.routing import Routes
@@ -32,7 +31,6 @@ from aioflow.store import Store
 from aioflow.tasklog import TaskLog
 from aioflow.testing.hosts import InlineChildren
 from aioflow.testing.wall import VirtualClock
-from aioflow.triggerer import Triggerer
 
 __all__ = ("CPU_SLOTS", "Node")
 
@@ -82,11 +80,7 @@ class Node:
             ask=self._answers.ask,
         )
         self._slot = _unwatched_slots(wiring)
-        self._async = AsyncExecutor(wiring, health_seconds=_NOT_WATCHED)
-        self._triggerers = {
-            role: Triggerer(wiring, role=role, health_seconds=_NOT_WATCHED)
-            for role in (TRIGGERS, QUARANTINE)
-        }
+        self._hosts = HostPool(wiring, health_seconds=_NOT_WATCHED, idle_seconds=_NOT_WATCHED)
         self._deliveries = Deliveries(
             wiring,
             store,
@@ -102,8 +96,7 @@ class Node:
         engine.connect(
             Routes(
                 self._slot,
-                self._async,
-                self._triggerers,
+                self._hosts,
                 self._deliveries,
                 self._answers,
                 self.api,
@@ -118,9 +111,7 @@ class Node:
             await services.start(self._answers.run)
             await services.start(self.engine.run)
             await services.start(self._slot.run)
-            await services.start(self._async.run)
-            for triggerer in self._triggerers.values():
-                await services.start(triggerer.run)
+            await services.start(self._hosts.run)
             await services.start(self._deliveries.run)
             task_status.started()
 

@@ -32,6 +32,7 @@ from aioflow import (
 from aioflow.author.binding import Literal
 from aioflow.author.dag import registered
 from aioflow.author.describe import describe
+from aioflow.core.roles import ASKED_FOR
 from aioflow.model import Body, DagSpec, MapSource, MapSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.schedules import ScheduleSpec
 
@@ -252,6 +253,7 @@ def test_options_of_the_dag_and_docs_are_kept():
         run_timeout="2h",
         deadline=90,
         retry_budget=0,
+        isolated=True,
         if_paused="stop",
         default_args={"deadline": "1m", "max_active_tis_per_dag": 7},
     )
@@ -263,6 +265,7 @@ def test_options_of_the_dag_and_docs_are_kept():
     assert spec.tags == ("a", "b")
     assert spec.max_active_tasks == 3
     assert spec.retry_budget == 0
+    assert spec.isolated == (ASKED_FOR,)
     assert spec.if_paused == "stop"
     assert (spec.run_timeout_us, spec.deadline_us) == (7_200_000_000, 90_000_000)
     assert {task.deadline_us for task in spec.tasks} == {60_000_000}

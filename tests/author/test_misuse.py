@@ -207,6 +207,7 @@ def test_an_option_of_a_sensor_that_makes_no_sense(options, complaint):
         ({"timezone": "Mars/Base"}, "Mars/Base"),
         ({"max_active_runs": 0}, "max_active_runs"),
         ({"max_active_tasks": "many"}, "max_active_tasks"),
+        ({"isolated": "yes"}, "isolated must be True or False"),
         ({"retry_budget": -1}, "retry_budget must be a whole number of at least 0"),
         ({"if_paused": "go"}, "if_paused is 'stay' or 'stop', not 'go'"),
         ({"run_timeout": "soon"}, "run_timeout='soon' is not a duration"),

@@ -659,6 +659,7 @@ def test_check_names_file_line_and_code(tmp_path):
             ],
             "problems": [],
             "warnings": [],
+            "isolated": {},
         }
     ]
 

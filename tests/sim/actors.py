@@ -8,6 +8,7 @@ and no others. What user code does is drawn from the seed.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -45,6 +46,7 @@ class Stage(Protocol):
     faults: Faults
     ledger: Ledger
     tables: Tables
+    points: Counter[str]
 
     def wall(self) -> int:
         """The wall time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioflow.core.hosting import QUARANTINE, TRIGGERS
+from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
 from aioflow.effects import (
     ConfirmCall,
     EndHosting,
@@ -23,18 +23,44 @@ __all__ = ("Children",)
 
 
 class Children:
-    """Slot workers, the async host, a trigger host of each role."""
+    """Slot workers, and a host of each role; the own ones of DAGs come and go."""
 
     def __init__(self, stage: Stage, seed: int, cpu_slots: int) -> None:
         self._stage = stage
         self._workers = [Worker(stage) for _ in range(cpu_slots)]
-        self._async = AsyncHost(stage, seed)
+        self._seed = seed
+        self._async = {ASYNC: AsyncHost(stage, seed)}
         self._triggers = {role: TriggerHost(stage, role) for role in (TRIGGERS, QUARANTINE)}
 
     def come_up(self) -> None:
         """Those that are wanted always come up, each in its time."""
-        for host in (self._async, self._triggers[TRIGGERS]):
+        for host in (self._async[ASYNC], self._triggers[TRIGGERS]):
             self._stage.after(self._stage.rng.randint(0, 3 * SECOND), host.come_up)
+
+    def start_host(self, role: str) -> None:
+        """Start the own host of a DAG, unless it is there; it leaves when it has nothing."""
+        if role in self._async or role in self._triggers:
+            return
+        assert is_own(role)
+        self._stage.points["own host"] += 1
+        host: AsyncHost | TriggerHost
+        if kind_of(role) == ASYNC:
+            host = self._async[role] = AsyncHost(self._stage, self._seed, role)
+        else:
+            host = self._triggers[role] = TriggerHost(self._stage, role)
+        self._stage.after(self._stage.rng.randint(0, 3 * SECOND), host.come_up)
+        self._look_whether_idle(role, host)
+
+    def _look_whether_idle(self, role: str, host: AsyncHost | TriggerHost) -> None:
+        def look() -> None:
+            if host.leave():
+                self._stage.points["own host left"] += 1
+                self._async.pop(role, None)
+                self._triggers.pop(role, None)
+            elif not self._stage.faults.healed:
+                self._look_whether_idle(role, host)
+
+        self._stage.after(self._stage.rng.choice((SECOND, 60 * SECOND)), look)
 
     def nothing_left(self) -> None:
         """In the end nothing is hosted.
@@ -42,16 +68,19 @@ class Children:
         Raises:
             Broken: If something is.
         """
-        if self._async.hosted:
-            raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
+        for role, host in self._async.items():
+            if host.hosted:
+                raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
     def tell_trigger_hosts(self, effect: HostTrigger | EndHosting | TakeEvents) -> None:
         """Pass on what is about a trigger."""
         match effect:
-            case HostTrigger():
+            case HostTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].host(effect)
-            case EndHosting():
+            case EndHosting() if effect.role in self._triggers:
                 self._triggers[effect.role].end(effect.end)
+            case HostTrigger() | EndHosting():
+                pass  # it has left, and has said so
             case TakeEvents():
                 for host in self._triggers.values():
                     host.take_events(effect.taken)
@@ -62,14 +91,23 @@ class Children:
         """Pass on what is about a try."""
         match effect:
             case StartTry():
-                host = self._async if effect.worker < 0 else self._workers[effect.worker]
-                host.start(effect)
+                host = self._host_of(effect)
+                if host is not None:
+                    host.start(effect)
             case StopTry():
-                stopped = self._async if effect.worker < 0 else self._workers[effect.worker]
-                stopped.stop((effect.task_no, effect.start_no))
+                stopped = self._host_of(effect)
+                if stopped is not None:
+                    stopped.stop((effect.task_no, effect.start_no))
             case RecallTries():
                 self._workers[effect.worker].recall(effect.tries)
             case ConfirmCall():
-                self._async.confirm(effect.recorded)
+                if effect.role in self._async:
+                    self._async[effect.role].confirm(effect.recorded)
             case ForgetRun():
-                self._async.forget(effect.run_no)
+                for one in self._async.values():
+                    one.forget(effect.run_no)
+
+    def _host_of(self, effect: StartTry | StopTry) -> AsyncHost | Worker | None:
+        if effect.worker >= 0:
+            return self._workers[effect.worker]
+        return self._async.get(effect.role)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.core.roles import ASYNC
 from aioflow.effects import StartTry
 from aioflow.inputs import HostUp, Input
 from aioflow.messages import (
@@ -46,13 +47,14 @@ Hosted: TypeAlias = "Coroutine | _Sensor | Generator"
 
 
 class AsyncHost:
-    """One process with all coroutines.
+    """One process with the coroutines of a role.
 
     Attributes:
         hosted: By task and start; those that are parked are among them.
     """
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: Stage, seed: int, role: str = ASYNC) -> None:
+        self.role = role
         self.hosted: dict[Key, Hosted] = {}
         self.seed = seed
         self.stage = stage
@@ -63,7 +65,17 @@ class AsyncHost:
     def come_up(self) -> None:
         """The first process, or the next one."""
         self._is_up = True
-        self.line.say(HostUp("async"))
+        self.line.say(HostUp(self.role))
+
+    def leave(self) -> bool:
+        """End for good if it has nothing; return whether it did."""
+        if not self._is_up or self.hosted:
+            return False
+        self._is_up = False
+        self._life += 1
+        lost = lost_host(self.role, -1, self.stage.wall(), reason="killed")
+        self.line.say(msgspec.structs.replace(lost, was_idle=True))
+        return True
 
     # ── orders ──────────────────────────────────────────────────────────────────────────
 
@@ -161,7 +173,7 @@ class AsyncHost:
         culprit = self.stage.rng.choice([-1, *tasks])
         self.hosted.clear()
         reason = self.stage.rng.choice(("killed", "crashed"))
-        self.line.say(lost_host("async", culprit, self.stage.wall(), reason=reason))
+        self.line.say(lost_host(self.role, culprit, self.stage.wall(), reason=reason))
         self.stage.after(self.stage.rng.randint(1, 30 * SECOND), self.come_up)
 
 

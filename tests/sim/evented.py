@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from aioflow.core.hosting import is_stopped, role_of
+from aioflow.core.dag_triggers import host_role
+from aioflow.core.hosting import is_stopped
 from aioflow.core.memory import Memory
 from aioflow.dag_triggers import (
     ASSET,
@@ -405,8 +406,9 @@ def are_hosted(node: Any) -> None:
     memory = node.memory
     for row, _ in _wanted(node):
         one = memory.standing.get(row.trigger_no)
-        has_host = role_of(row.class_path, memory) in memory.hosts_up and not memory.is_drained
-        if one is None or row.class_path == ASSETS or row.kwargs is None or not has_host:
+        if one is None or row.class_path == ASSETS or row.kwargs is None:
+            continue
+        if host_role(one, memory) not in memory.hosts_up or memory.is_drained:
             continue
         rests = one.retry_at is not None or is_stopped(row.dag_id, memory)
         if not one.hosting and not rests and row.trigger_no not in memory.lacking_code:

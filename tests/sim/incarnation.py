@@ -17,7 +17,7 @@ import msgspec
 from aioflow.answers import Answers
 from aioflow.clock import Clock
 from aioflow.core.draft import Draft
-from aioflow.core.hosting import QUARANTINE, TRIGGERS
+from aioflow.core.roles import ASYNC, QUARANTINE, TRIGGERS, kind_of
 from aioflow.core.slots import Slots
 from aioflow.dag_triggers import ASSETS
 from aioflow.deleting import Deleting
@@ -28,6 +28,7 @@ from aioflow.effects import (
     HostTrigger,
     RecallTries,
     RestoreCode,
+    StartHost,
     StartTry,
     StopTry,
     TakeEvents,
@@ -44,7 +45,7 @@ from tests.sim.actors import Worker
 from tests.sim.broken import Broken
 from tests.sim.coroutines import AsyncHost
 from tests.sim.lengths import Lengths
-from tests.sim.pipe import InlineChildren
+from tests.sim.pipe import ChildrenOfRole, InlineChildren
 from tests.sim.workload import SECOND
 
 __all__ = ("Incarnation", "small_capacity", "starving")
@@ -116,12 +117,13 @@ class Incarnation:
         self.children = InlineChildren(node, node.clock)
         self.triggerers = {role: self._triggerer(role) for role in (TRIGGERS, QUARANTINE)}
         self._workers = [Worker(node) for _ in range(CPU_SLOTS)]
-        self._async = AsyncHost(node, node.seed)
+        self._async = {ASYNC: AsyncHost(node, node.seed)}
+        self._services: Any = None
 
     def _triggerer(self, role: str) -> Triggerer:
         node, nothing = self._node, Path("/nonexistent")
         unused: Any = None  # triggers print into the void
-        children: Any = self.children
+        children: Any = ChildrenOfRole(self.children, role)
         wiring = Wiring(
             children=children,
             code=nothing,
@@ -138,11 +140,12 @@ class Incarnation:
 
     async def start(self, services: Any) -> None:
         """Start the engine, then what works for it."""
+        self._services = services
         await services.start(self._answers.run)
         await services.start(self.engine.run)
-        self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async.come_up)
-        for triggerer in self.triggerers.values():
-            services.start_soon(triggerer.run)
+        self._node.after(self._node.rng.randint(0, 3 * SECOND), self._async[ASYNC].come_up)
+        for role in (TRIGGERS, QUARANTINE):
+            services.start_soon(self.triggerers[role].run)
         services.start_soon(self._deleting.run)
 
     async def drain(self) -> None:
@@ -167,31 +170,45 @@ class Incarnation:
                     raise Broken("nothing left", f"the triggerer of {role} has {what}")
         if self._answers.waiting:
             raise Broken("nothing left", f"{self._answers.waiting} questions wait")
-        if self._async.hosted:
-            raise Broken("nothing left", f"the async host has {list(self._async.hosted)}")
+        for role, host in self._async.items():
+            if host.hosted:
+                raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
     # ── outlets ─────────────────────────────────────────────────────────────────────────
 
     def start_try(self, effect: StartTry) -> None:
         self._check(partial(self._starts_rightly, effect))
         self._node.files.print_something(effect.start.run_no)
-        host = self._async if effect.worker < 0 else self._workers[effect.worker]
+        host = self._async[effect.role] if effect.worker < 0 else self._workers[effect.worker]
         host.start(effect)
 
+    def start_host(self, effect: StartHost) -> None:
+        role = effect.role
+        if role in self._async or role in self.triggerers:
+            return
+        if kind_of(role) == ASYNC:
+            host = self._async[role] = AsyncHost(self._node, self._node.seed, role)
+            self._node.after(self._node.rng.randint(0, 3 * SECOND), host.come_up)
+        else:
+            triggerer = self.triggerers[role] = self._triggerer(role)
+            self._services.start_soon(triggerer.run)
+
     def stop_try(self, effect: StopTry) -> None:
-        host = self._async if effect.worker < 0 else self._workers[effect.worker]
-        host.stop((effect.task_no, effect.start_no))
+        host = self._async.get(effect.role) if effect.worker < 0 else self._workers[effect.worker]
+        if host is not None:
+            host.stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
         self._workers[effect.worker].recall(effect.tries)
 
     def forget(self, run_no: int) -> None:
-        self._async.forget(run_no)
+        for host in self._async.values():
+            host.forget(run_no)
         for triggerer in self.triggerers.values():
             triggerer.forget(run_no)
 
     def confirm(self, effect: ConfirmCall) -> None:
-        self._async.confirm(effect.recorded)
+        self._async[effect.role].confirm(effect.recorded)
 
     def host(self, effect: HostTrigger) -> None:
         self._check(partial(self._hosts_what_is_stored, effect))

@@ -12,6 +12,7 @@ from typing import Any
 
 from aioflow.core.hosting import HOSTLESS, is_stopped, role_of
 from aioflow.core.live import Group, Live, Run, WaitRecord
+from aioflow.core.roles import async_role
 from aioflow.core.slots import Slots
 from aioflow.core.workers import Worker
 from aioflow.inputs import StopWaits
@@ -34,13 +35,13 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
     slots, memory = node.slots, node.memory
     free = {
         Body.FUNCTION: any(worker.is_idle for worker in slots.workers),
-        Body.COROUTINE: "async" in memory.hosts_up and slots.running_coroutines < slots.coroutines,
+        Body.COROUTINE: slots.running_coroutines < slots.coroutines,
     }
     is_on_trial = memory.trial is not None and memory.trial.groups  # over in time, or no run ends
     if is_on_trial or not slots.is_open or not any(free.values()):
         return
     queued = {item[3].run.run_no for queue in slots.ready._queues.values() for item in queue}
-    waiting: defaultdict[tuple[Body, str], list[tuple[int, str]]] = defaultdict(list)
+    waiting: defaultdict[tuple[Body, str, str], list[tuple[int, str]]] = defaultdict(list)
     for run in memory.runs.values():
         is_held = run.row.quarantine is not None or run.clearing is not None
         if run.state is RunState.RUNNING and not is_held:
@@ -50,18 +51,20 @@ def nobody_waits_beside_a_free_place(node: Any) -> None:
                 spec = run.spec.tasks[entry.position]
                 if slots.ready.across.is_full(entry):
                     continue
+                role = async_role(run.spec) if spec.body is Body.COROUTINE else ""
                 limit = slots.pools.get(spec.pool)
                 is_kept = isinstance(entry, Live) and entry.task_no in slots.kept
-                if free[spec.body] and (limit is None or is_kept or spec.slots <= limit.slots):
+                is_free = free[spec.body] and role in {"", *memory.hosts_up}
+                if is_free and (limit is None or is_kept or spec.slots <= limit.slots):
                     name = f"task {entry.position} of run {run.run_no}"
                     weight = 0 if is_kept else spec.slots
-                    waiting[spec.body, spec.pool].append((weight, name))
-    for (body, pool), found in waiting.items():
+                    waiting[spec.body, spec.pool, role].append((weight, name))
+    for (body, pool, role), found in waiting.items():
         kept = [name for weight, name in found if weight == 0]
         if kept:
             raise Broken("L3 progress", f"{kept[0]} waits, and has its room in pool {pool}")
         widest, name = max(found)
-        queue = slots.ready._queues.get((body.value, pool))
+        queue = slots.ready._queues.get(((body.value, pool), role))
         if queue and not slots._has_room(
             pool, queue[0][3].run.spec.tasks[queue[0][3].position].slots
         ):
@@ -180,7 +183,7 @@ def triggers_are_hosted(node: Any) -> None:
     for number, wait in node.memory.waits.items():
         if wait.row.class_path in HOSTLESS or wait.run.row.dag_id in moving:
             continue  # no host ever has it, or it is handed over in a moment
-        if role_of(wait.row.class_path, node.memory) not in node.memory.hosts_up:
+        if role_of(wait.row.class_path, wait.run.plan, node.memory) not in node.memory.hosts_up:
             continue
         if _is_ending(wait):
             continue

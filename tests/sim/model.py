@@ -31,6 +31,7 @@ from aioflow.effects import (
     EndHosting,
     HostTrigger,
     RecallTries,
+    StartHost,
     StartTry,
     StopTry,
     TakeEvents,
@@ -418,6 +419,8 @@ class Node:
                     self._children.tell_trigger_hosts(effect)
                 case StartTry() | StopTry() | RecallTries() | ConfirmCall() | ForgetRun():
                     self._children.tell_task_hosts(effect)
+                case StartHost():
+                    self._children.start_host(effect.role)
                 case WakeAt():
                     self.arm(effect.due, effect.due.at if effect.at is None else effect.at)
                 case Deliver():

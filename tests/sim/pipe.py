@@ -43,7 +43,7 @@ from tests.sim.broken import Broken
 from tests.sim.misbehaving import draw
 from tests.sim.script import carried
 
-__all__ = ("InlineChild", "InlineChildren", "host_clock")
+__all__ = ("ChildrenOfRole", "InlineChild", "InlineChildren", "host_clock")
 
 LAGS = (0.0, 0.0, 0.0, 0.001, 0.05, 2.0)
 HANGS_SECONDS = (1.0, 60.0, 10_000.0)
@@ -213,6 +213,19 @@ class _Line(Line):
         if abandoned_count >= ABANDONED:
             self._flush()
             self._child.kill()
+
+
+class ChildrenOfRole:
+    """The children of one host, which knows only what kind of host it is."""
+
+    def __init__(self, children: InlineChildren, role: str) -> None:
+        self._children = children
+        self._role = role
+        self.room = children.room
+
+    def child(self, _kind: str, **options: Any) -> Any:
+        """See ``Children``."""
+        return self._children.child(self._role, **options)
 
 
 class InlineChild:

@@ -110,6 +110,16 @@ def test_the_model_keeps_its_promises_under_faults(seed):
     assert verdict.points["run ended"]
 
 
+@pytest.mark.parametrize(
+    "seed", [1006, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1004, 1029))]
+)
+def test_the_model_keeps_its_promises_where_dags_have_hosts_of_their_own(seed):
+    verdict = model.play(seed)
+
+    _well(verdict)
+    _enough(verdict.points, {"own host": 20, "own host left": 3, "run ended": 1})
+
+
 @pytest.mark.nightly
 def test_the_model_keeps_its_promises_under_faults_of_every_kind():
     points = Counter[str]()

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from aioflow.core.hosting import QUARANTINE
 from aioflow.core.quarantine import BLOCKED
+from aioflow.core.roles import QUARANTINE
 from aioflow.effects import HostTrigger
 from aioflow.inputs import HostUp, RoomChanged, Stalled
 from aioflow.messages import Fired, TriggerEnded
@@ -62,6 +62,16 @@ class TriggerHost:
         """The first process, or the next one."""
         self._is_up = self._is_wanted = True
         self.line.say(HostUp(self.role))
+
+    def leave(self) -> bool:
+        """End for good if it has nothing; return whether it did."""
+        if not self._is_up or self._hosted:
+            return False
+        self._is_up = False
+        self._life += 1
+        lost = lost_host(self.role, -1, self.stage.wall(), reason="killed")
+        self.line.say(msgspec.structs.replace(lost, was_idle=True))
+        return True
 
     # ── orders ──────────────────────────────────────────────────────────────────────────
 

@@ -53,6 +53,25 @@ def _no_dags_of_others():
 # ── time ────────────────────────────────────────────────────────────────────────────────
 
 
+async def test_an_isolated_dag_waits_and_survives_a_crash_in_hosts_of_its_own(sim: Sim):
+    @task
+    async def waits() -> str:
+        await wait(TimeDeltaTrigger("2h"))
+        return "waited"
+
+    @dag(isolated=True)
+    def apart() -> None:
+        waits()
+
+    run = await sim.start(apart)
+    await sim.advance("1h")
+    await sim.crash()
+    await sim.advance("1h")
+
+    assert run["waits"].result == "waited"
+    assert run.state == "success"
+
+
 async def test_thirteen_hours_of_waiting_need_few_turns_of_the_loop(sim: Sim):
     @task
     async def waits() -> datetime:

@@ -86,7 +86,7 @@ class Outlets:
             self.api.committed(batch, draft)
 
     recall = forget = host = deliver = stop_try = end_hosting = _ignore
-    confirm = take_events = restore_code = _ignore
+    confirm = take_events = restore_code = start_host = _ignore
 
     def start_try(self, effect: StartTry) -> None:
         self.starts.append(effect)
