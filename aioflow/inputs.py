@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.access import Actor
+from aioflow.damage import Damage
 from aioflow.findings import DagFailure
 from aioflow.messages import (
     Awaiting,
@@ -42,6 +43,7 @@ __all__ = (
     "Asked",
     "CodeRestored",
     "Continue",
+    "DamageFound",
     "Delivered",
     "Drain",
     "Due",
@@ -294,6 +296,12 @@ class ReadOwed(msgspec.Struct, frozen=True):
     kind: str
 
 
+class DamageFound(msgspec.Struct, frozen=True):
+    """Reading has met a damaged row."""
+
+    damage: Damage
+
+
 Input: TypeAlias = (
     Asked
     | Began
@@ -336,4 +344,5 @@ Input: TypeAlias = (
     | Delivered
     | ReadOwed
     | CodeRestored
+    | DamageFound
 )

@@ -29,7 +29,8 @@ def add_parser(nouns: Nouns) -> None:
         verbs,
         "check",
         _check,
-        text="compare the tables with a replay of the journal; a daemon may run meanwhile",
+        text="read every row, and compare the tables with a replay of the journal; "
+        "a daemon may run meanwhile",
         example="aioflow db check",
         remote=False,
     )
@@ -168,7 +169,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     async def compared() -> list[str]:
         async with opened(Settings.read(arguments.home)) as store:
-            return [*await compare(store), *await audit_faults(store)]
+            damaged = [str(damage) for damage in await store.find_damage()]
+            return [*damaged, *await compare(store), *await audit_faults(store)]
 
     differences = anyio.run(compared)
     if arguments.json:

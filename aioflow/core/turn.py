@@ -23,6 +23,7 @@ from aioflow.core import (
     processes,
     quarantine,
     rehosting,
+    restart,
     streaming,
     succession,
     versions,
@@ -58,6 +59,7 @@ from aioflow.inputs import (
     Asked,
     CodeRestored,
     Continue,
+    DamageFound,
     Delivered,
     Drain,
     Due,
@@ -227,6 +229,8 @@ def _take(entry: Input, draft: Draft, slots: Slots) -> None:
             processes.take(entry, draft, slots)
         case Asked() | Due() | Delivered() | ReadOwed() | Continue() | LookBack() | FillBack():
             _take_word(entry, draft, slots)
+        case DamageFound(damage=damage):
+            restart.damage_found(damage, draft)
 
 
 def _take_word(

@@ -20,6 +20,7 @@
     │   ├── UnknownTask
     │   ├── UnknownRound
     │   ├── RunExists
+    │   ├── RunQuarantined
     │   ├── RunBeingDeleted
     │   ├── BadConf
     │   ├── BadEvent
@@ -125,6 +126,7 @@ from aioflow.errors.requests import (
     RequestError,
     RunBeingDeleted,
     RunExists,
+    RunQuarantined,
     TimetableAway,
     TimetableFailed,
     TimetableSilent,
@@ -212,6 +214,7 @@ __all__ = (
     "RequestError",
     "RunBeingDeleted",
     "RunExists",
+    "RunQuarantined",
     "SchemaMismatch",
     "SettingsError",
     "StepFailed",
